@@ -16,7 +16,7 @@ use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_plane::{SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
-use nicety_vfio_user::{SavedConnections, SavedSession};
+use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
 use serde::{Deserialize, Serialize};
 
 use crate::saved::PortState;
@@ -48,6 +48,8 @@ pub struct PortImage {
     pub agents: Vec<SavedAgent>,
     /// Its adapter and VMM, or its link.
     pub link: LinkImage,
+    /// Messages of its VMM that are in the socket still. `None`: they do not stay there until they were handled.
+    pub unread: Option<Unread>,
 }
 
 /// The adapter and VMM of a port, or an uplink's link.
@@ -288,7 +290,7 @@ pub(crate) mod tests {
 
     use nicety_adapter::{Rate, SavedCounters, Shape, Shaper};
     use nicety_peer::Table;
-    use nicety_vfio_user::{SavedInterrupts, SavedVectors, Session};
+    use nicety_vfio_user::{Batch, SavedInterrupts, SavedVectors, Session};
     use serde_json::json;
 
     use super::*;
@@ -312,9 +314,10 @@ pub(crate) mod tests {
     }
 
     /// An image with a value in every field that a version has. Version 1 has no state of uplinks, and no frames that wait; version 2 has no
-    /// agents.
+    /// agents, and no messages that stay in the socket.
     fn image(version: u16) -> Image {
         let state = if version >= 2 { vec![28, 29] } else { Vec::new() };
+        let unread = (version > 2).then_some(Unread { batch: Some(Batch { first: [35; 16], len: 36 }) });
         let frame = json!({
             "lane": 1, "from": 2, "head": 0, "edit": { "Tag": [0x8100, 7] }, "since": 30, "bytes": [31, 32],
             "offload": { "checksum": { "Partial": [34, 50] }, "segment": ["Tcp", 1448, 66] }
@@ -365,6 +368,7 @@ pub(crate) mod tests {
             waiting: waiting.clone(),
             agents: agents.clone(),
             link,
+            unread,
         };
         Image { ports: (1..).zip(links).map(port).collect() }
     }

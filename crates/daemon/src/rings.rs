@@ -151,6 +151,14 @@ impl Halt {
         self.0.pause.front(end)
     }
 
+    /// Disconnects a front end for which the thread waits within a message. False if it waits for none.
+    pub fn send_away(&self) -> bool {
+        let session = self.0.session();
+        let waiting = session.as_ref().filter(|closer| closer.is_waiting());
+        waiting.into_iter().for_each(Closer::close);
+        waiting.is_some()
+    }
+
     /// The thread goes on.
     pub fn resume(&self) {
         self.0.pause.resume();

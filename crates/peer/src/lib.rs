@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 mod descriptor;
+mod peek;
 mod release;
 mod signal;
 mod table;
@@ -33,6 +34,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
 pub use descriptor::{CLOSING_MOST, PeerFd, left_open};
+pub use peek::peek_from;
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
 pub use table::Table;
 pub use tally::Tally;

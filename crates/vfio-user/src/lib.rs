@@ -97,4 +97,4 @@ pub use memory::{ClientMemory, MemoryTable, NoMemory};
 pub use nicety_peer::{Bell, PeerFd};
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use rustix::io::Errno;
-pub use session::{Batch, DmaId, DmaRequestError, Progress, SavedSession, Session, decline};
+pub use session::{Batch, DmaId, DmaRequestError, Progress, SavedSession, Session, Unread, decline};

@@ -74,7 +74,7 @@ enum ArrivingLink {
 
 fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
     let Expected { mut trial, mut running, signals: _, device } = expected;
-    let PortImage { numbers, signals: written, waiting, agents, link, .. } = image;
+    let PortImage { numbers, signals: written, waiting, agents, link, unread, .. } = image;
     let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
         return Err("its image is another kind of port's".into());
     };
@@ -88,7 +88,10 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     if page.is_none() && vmm.is_none() && running.spec.mapped {
         device.map_doorbells().map_err(|error| error.to_string())?;
     }
-    let vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
+    let mut vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
+    if let (Some((session, ..)), Some(unread)) = (&mut vmm, unread) {
+        session.leave_unread(unread);
+    }
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
     Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
@@ -305,6 +308,7 @@ impl Daemon {
             waiting: SavedFrames::default(),
             agents: Vec::new(),
             link,
+            unread: None,
         };
         let mut arriving = self.expect(expected, image, &mut table, None)?;
         arriving.is_lost = true;

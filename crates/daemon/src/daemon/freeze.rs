@@ -1,6 +1,7 @@
 //! Stops all workers while another process takes over their ports.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use nicety_peer::Table;
 use super::{Daemon, Running};
 use crate::image::Image;
 use crate::inbox::Note;
+use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, Halt};
 use crate::worker::{NotFrozen, Order};
 
@@ -16,8 +18,14 @@ use crate::worker::{NotFrozen, Order};
 const STOP: Duration = Duration::from_secs(2);
 /// The time that changes of VMs' memory have to end.
 const SETTLE: Duration = Duration::from_secs(2);
+/// The time that a thread has to stop whose front end was disconnected.
+const AWAY: Duration = Duration::from_secs(2);
 /// The pause between two looks whether they have ended. The workers serve meanwhile.
 const AGAIN: Duration = Duration::from_millis(2);
+
+/// The reason why a front end is disconnected.
+const UNWAITED: &str = "the front end is disconnected: it has stopped within a message, or does not read its answers, and an upgrade does \
+                        not wait for it";
 
 /// All workers stand still. They go on when this is dropped.
 #[derive(Debug)]
@@ -84,14 +92,22 @@ impl Daemon {
 
     /// Stops the threads of vhost-user ports between two messages. They may wait for workers, so they come first.
     fn halt(&self, end: Instant) -> Result<(Frozen, Vec<Front>), String> {
-        let of = |running: &Running| Some((running.spec.name.clone(), running.rings.as_ref()?.halt()));
-        let halts: Vec<(String, Halt)> = self.ports().values().filter_map(of).collect();
+        let of = |running: &Running| Some((Arc::clone(&running.log), running.rings.as_ref()?.halt()));
+        let halts: Vec<(Arc<PortLog>, Halt)> = self.ports().values().filter_map(of).collect();
         halts.iter().for_each(|(_, halt)| halt.ask());
         let frozen = Frozen { workers: Vec::new(), halts: halts.iter().map(|(_, halt)| halt.clone()).collect() };
-        let front = |(name, halt): &(String, Halt)| match halt.front(end) {
-            Some(Ok(front)) => Ok(front),
-            Some(Err(why)) => Err(format!("port {name}: {why}")),
-            None => Err(format!("port {name}: its front end has stopped in the middle of a message")),
+        let front = |(log, halt): &(Arc<PortLog>, Halt)| {
+            let mut stands = halt.front(end);
+            // It would refuse every upgrade, without end.
+            if stands.is_none() && halt.send_away() {
+                log.say(Kind::Stopped, UNWAITED);
+                stands = halt.front(Instant::now() + AWAY);
+            }
+            match stands {
+                Some(Ok(front)) => Ok(front),
+                Some(Err(why)) => Err(format!("port {}: {why}", log.port())),
+                None => Err(format!("port {}: its thread has stopped in the middle of a message", log.port())),
+            }
         };
         let fronts = halts.iter().map(front).collect::<Result<_, _>>()?;
         Ok((frozen, fronts))

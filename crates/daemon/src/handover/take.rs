@@ -177,10 +177,18 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         return Err(format!("team {}: the other daemon's version does not hand teams over", team.name));
     }
     channel.send(kind::TAKEN, b"", &[], TAKES).map_err(words)?;
-    match channel.receive(TAKES) {
+    // Not for a certain time only: the old daemon may have let go although its word is late, and one that gives up says so.
+    let go = loop {
+        match channel.receive(TAKES) {
+            Err(ChannelError::Late(_)) => {}
+            word => break word,
+        }
+    };
+    match go {
         Ok(message) if message.kind == kind::GO => {}
         // The old daemon stood still, and has ended: nobody else serves its ports.
         Err(ChannelError::Closed) => info!("the old daemon has ended before it said so"),
+        Ok(message) if message.kind == kind::REFUSED => return Err(message.text()),
         Ok(message) => return Err(format!("message {} was not expected", message.kind)),
         Err(error) => return Err(error.to_string()),
     }

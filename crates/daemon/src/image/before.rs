@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
 
-/// Version 2: agents were not handed over.
+/// Version 2: agents were not handed over, and no handled messages were in a VMM's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image2 {
     ports: Vec<PortImage2>,
@@ -41,6 +41,7 @@ impl From<Image2> for Image {
             waiting,
             agents: Vec::new(),
             link,
+            unread: None,
         };
         Self { ports: before.ports.into_iter().map(port).collect() }
     }

@@ -97,6 +97,7 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
     let Service { log, port, schedule, link, .. } = service;
     let name = || log.port().to_owned();
     let never = |why| NotFrozen::Never { port: name(), why };
+    let mut unread = None;
     let link = match link {
         Link::Function { listener, device, session } => {
             let mut function = device.image(listener.as_fd(), table)?;
@@ -104,6 +105,7 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
                 if *stopped {
                     return Err(never("its state was saved, and it stands still: restore it first"));
                 }
+                unread = session.unread();
                 let session = session.save(table)?.ok_or_else(|| NotFrozen::Busy(name()))?;
                 let process = process.map(Pid::as_raw_pid);
                 function.vmm = device.vmm_image(session, process, table)?;
@@ -128,5 +130,5 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
         }
     };
     let (id, numbers, signals, waiting) = (port.id().0, port.numbers(), schedule.written(), port.waiting_frames());
-    Ok(PortImage { name: name(), id, numbers, signals, waiting, agents: port.agents(), link })
+    Ok(PortImage { name: name(), id, numbers, signals, waiting, agents: port.agents(), link, unread })
 }

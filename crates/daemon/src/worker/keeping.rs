@@ -29,10 +29,14 @@ impl Worker {
         if service.journal.is_none() {
             return false;
         }
+        let mut batch = None;
         if let Link::Function { session: Some(talk), .. } = &mut service.link {
             talk.session.keep(service.journal.as_ref().and_then(Journal::tally));
+            // Another process has handled these, and the VMM has not read their answers.
+            batch = talk.session.batch();
+            batch.iter().for_each(|batch| talk.session.keep_answers(batch));
         }
-        write(service, None, Kept::Renewed, clock)
+        write(service, batch, Kept::Renewed, clock)
     }
 
     /// Keeps the effects of the messages that were just handled, then answers and consumes them.

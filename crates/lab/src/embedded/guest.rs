@@ -151,6 +151,9 @@ impl Guest {
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, &[to], seconds, Instant::now())
             }
+            Order::Compare { to, seconds, bytes_a_second } => {
+                self.station.begin(&mut self.iface, Task::Compare(bytes_a_second), &[to], seconds, Instant::now())
+            }
             Order::Touch { reads, writes } => {
                 self.device.link().touch(reads, writes)?;
                 return send_answer(&Answer::Touched);

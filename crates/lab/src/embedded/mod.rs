@@ -7,12 +7,13 @@
 //! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give.
 //!   `child`: a guest's process. `words`: the messages between bench and guest.
 //! - `guest`: that process; `crowd`: one process at many ports; `generator`: at two, sending at a
-//!   fixed rate. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
+//!   fixed rate. `station`: its TCP; `compare`: a stream that is compared. `flood`: broadcasts instead, as fast as possible
 //!   or at a fixed rate. `native`: the same orders without a virtual machine. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost`, `pair` or `tap`.
 
 mod attach;
 mod bench;
 mod child;
+mod compare;
 pub mod cpu;
 mod crowd;
 mod device;
@@ -34,4 +35,4 @@ pub use bench::{Embedded, driven};
 pub use generator::Generator;
 pub use guest::guest_main;
 pub use rig::{Flow, Layout, Party, Place, Program, Rig};
-pub use words::{Attach, Counts, Offered, Shape};
+pub use words::{Attach, Compared, Counts, Offered, Shape};

@@ -23,7 +23,7 @@ use super::child::{GuestProcess, reap};
 use super::cpu;
 use super::generator::offer_by;
 use super::guest::{EXEC, GUEST};
-use super::words::{Answer, Attach, Counts, Offered, Order, Shape};
+use super::words::{Answer, Attach, Compared, Counts, Offered, Order, Shape};
 use crate::bench::BenchError;
 use crate::method::Doorbells;
 use crate::rate::Rate;
@@ -92,12 +92,14 @@ pub struct Place {
     pub adapter: String,
     /// The doorbell mode; none: the adapter's default.
     pub doorbells: Option<Doorbells>,
+    /// Its VLAN; none: that of all ports without one.
+    pub vlan: Option<u16>,
 }
 
 impl Place {
     /// A port with this adapter and its default settings.
     pub fn new(adapter: &str) -> Place {
-        Place { adapter: adapter.to_owned(), doorbells: None }
+        Place { adapter: adapter.to_owned(), doorbells: None, vlan: None }
     }
 }
 
@@ -114,6 +116,8 @@ pub struct Layout {
     pub rate: Option<Rate>,
     /// Further lines of the uplink's section in the host file, and sections behind it. The uplink is `pair`, the guests `p0` upwards.
     pub uplink_more: String,
+    /// Further tables of the host file: ports without a guest of the rig's.
+    pub more: String,
 }
 
 /// Bulk transfers of one station.
@@ -183,8 +187,9 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
         if let Some(doorbells) = place.doorbells {
             text += &format!("doorbells = \"{doorbells}\"\n");
         }
+        text.extend(place.vlan.map(|vlan| format!("vlan = {vlan}\n")));
     }
-    text
+    text + &layout.more
 }
 
 fn start_daemon(program: &Program, host_file: &Path, log: File) -> Result<Daemon, BenchError> {
@@ -376,6 +381,27 @@ impl Rig {
         })
     }
 
+    /// Orders a guest to send a pattern to another one's echo service for `duration`, at most `bytes_a_second`, and to compare what comes
+    /// back. Returns at once.
+    pub fn compare(
+        &mut self,
+        from: Party,
+        to: Party,
+        bytes_a_second: Option<u64>,
+        duration: Duration,
+    ) -> Result<(), BenchError> {
+        let (to, seconds) = (to.address(), duration.as_secs_f64());
+        self.process(from)?.send_order(&Order::Compare { to, seconds, bytes_a_second })
+    }
+
+    /// Waits for the end of a comparison of `duration`.
+    pub fn compared(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<Compared, BenchError> {
+        expect(self.process(from)?, duration + TIMEOUT, cancel, |answer| match answer {
+            Answer::Compared(compared) => Some(compared),
+            _ => None,
+        })
+    }
+
     /// Orders a guest to send broadcast frames of `bytes` for `duration`. Returns at once.
     pub fn flood(&mut self, from: Party, bytes: u16, duration: Duration) -> Result<(), BenchError> {
         self.process(from)?.send_order(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
@@ -435,6 +461,11 @@ impl Rig {
     /// The daemon's control socket.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join(CONTROL)
+    }
+
+    /// The socket of a port, by its name.
+    pub fn socket(&self, port: &str) -> PathBuf {
+        self.folder.path().join(format!("{port}.sock"))
     }
 
     /// The daemon's log so far.

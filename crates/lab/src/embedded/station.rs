@@ -7,7 +7,8 @@ use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
-use super::words::{Answer, Shape};
+use super::compare::Compare;
+use super::words::{Answer, Compared, Shape};
 use crate::series::Sampler;
 use crate::windows::{Windows, machine_time, window_at};
 
@@ -17,6 +18,8 @@ const DISCARD: u16 = 9;
 const CHUNK: usize = 64 << 10;
 /// Time limit for the other side to acknowledge the rest of a stream.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for the rest of a stream that is compared: its link may stand still for a while.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit to reach the other side. smoltcp sends one ARP request a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sockets of each service beside those in use: one listens while the other still closes.
@@ -75,6 +78,7 @@ enum Work {
         sent: Option<Instant>,
         each_ns: Vec<u64>,
     },
+    Compare(Compare),
     Closing {
         answer: Option<Answer>,
         give_up: Instant,
@@ -94,6 +98,8 @@ pub enum Task {
     SendPaced(Shape, u64),
     /// Exchanges of single bytes with the echo service.
     Transact,
+    /// A stream through the echo service that is compared, of at most so many bytes a second.
+    Compare(Option<u64>),
 }
 
 fn socket(shape: Shape) -> Socket<'static> {
@@ -155,6 +161,8 @@ impl Station {
         self.client.as_ref().map(|client| match client.work {
             Work::Closing { give_up, .. } => give_up,
             Work::Send { a_second: Some(_), .. } if client.connected => client.until.min(now + PACE),
+            Work::Compare(_) if now >= client.until => client.until + COMPARE_TIMEOUT,
+            Work::Compare(Compare { a_second: Some(_), .. }) if client.connected => client.until.min(now + PACE),
             _ => client.until,
         })
     }
@@ -177,6 +185,7 @@ impl Station {
                 (DISCARD, shape, Work::Send { bytes: 0, a_second: Some(most), begun: None })
             }
             Task::Transact => (ECHO, Shape::default(), Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
+            Task::Compare(a_second) => (ECHO, Shape::default(), Work::Compare(Compare::new(a_second))),
         };
         let mut handles = Vec::new();
         for to in to.iter().flat_map(|to| std::iter::repeat_n(*to, shape.streams.into())) {
@@ -301,6 +310,11 @@ impl Station {
                 }
                 answered || next
             }
+            Work::Compare(compare) => {
+                let Some(handle) = client.handles.first() else { return (false, None) };
+                let socket = sockets.get_mut::<Socket<'_>>(*handle);
+                client.connected && compare.step(socket, &mut self.chunk, now, over)
+            }
             Work::Closing { answer, give_up } => {
                 let closed = client.handles.iter().all(|handle| {
                     let state = sockets.get::<Socket<'_>>(*handle).state();
@@ -325,6 +339,8 @@ impl Station {
                 return (true, answer);
             }
         };
+        let rest = client.until + COMPARE_TIMEOUT;
+        let over = over && !matches!(&client.work, Work::Compare(compare) if open && !compare.is_whole() && now < rest);
         if over {
             for handle in &client.handles {
                 sockets.get_mut::<Socket<'_>>(*handle).close();
@@ -335,6 +351,9 @@ impl Station {
                     elapsed_ns: begun.map_or(0, |begun| now.duration_since(begun).as_nanos() as u64),
                     each_ns: std::mem::take(each_ns),
                 },
+                Work::Compare(Compare { sent, received, different, .. }) => {
+                    Answer::Compared(Compared { sent: *sent, received: *received, different: *different })
+                }
                 Work::Closing { .. } | Work::Parting { .. } => return (moved, None),
             };
             client.work = Work::Closing { answer: Some(answer), give_up: now + TIMEOUT };

@@ -167,3 +167,16 @@ fn a_sender_with_a_limit_keeps_to_it_and_its_bytes_are_counted_by_sender_and_win
     assert!(windows.bytes.iter().all(|bytes| *bytes <= a_second / 10 + 2 * write), "{windows:?}");
     assert!(sides.sides[1].station.take_windows().is_empty(), "they are given once");
 }
+
+#[test]
+fn a_stream_that_is_compared_comes_back_whole_before_its_answer() {
+    for a_second in [None, Some(1_000_000)] {
+        let mut sides = Sides::new();
+        sides.begin(Task::Compare(a_second), 0.2).unwrap();
+        let Answer::Compared(Compared { sent, received, different }) = sides.until_answer() else {
+            panic!("another answer")
+        };
+        assert!(sent > 100_000 && a_second.is_none_or(|_| sent <= 200_000), "{sent}");
+        assert_eq!((received, different), (sent, 0));
+    }
+}

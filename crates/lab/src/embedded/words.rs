@@ -57,6 +57,16 @@ pub enum Order {
         /// Duration in seconds.
         seconds: f64,
     },
+    /// Send a pattern to the echo service of another station, and compare what comes back.
+    Compare {
+        /// The station's address.
+        to: [u8; 4],
+        /// Duration in seconds.
+        seconds: f64,
+        /// Most bytes a second; without it, as much as possible.
+        #[serde(default)]
+        bytes_a_second: Option<u64>,
+    },
     /// Send broadcast frames as fast as the adapter takes them.
     Flood {
         /// Bytes of each frame, without its frame check sequence.
@@ -181,6 +191,8 @@ pub enum Answer {
         /// Time of each transaction in nanoseconds.
         each_ns: Vec<u64>,
     },
+    /// A comparison is over.
+    Compared(Compared),
     /// A flood or a trickle is over.
     Flooded {
         /// Frames that the adapter took.
@@ -198,6 +210,17 @@ pub enum Answer {
     Windows(Vec<([u8; 4], Windows)>),
     /// The reason for which the guest cannot continue. The guest ends.
     Failed(String),
+}
+
+/// The bytes of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Bytes given to TCP.
+    pub sent: u64,
+    /// Bytes that came back, until the wait for the rest was given up.
+    pub received: u64,
+    /// Those of them that are not what was sent.
+    pub different: u64,
 }
 
 /// The frames of an offer.

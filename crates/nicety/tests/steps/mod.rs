@@ -69,6 +69,9 @@ pub struct Relay {
     /// States that are changed on their way to the next daemon: the kind of their message, and how.
     #[allow(dead_code, reason = "not all tests change one")]
     pub changed: Mutex<Option<(u8, Change)>>,
+    /// Messages of this kind between the two daemons arrive so much later.
+    #[allow(dead_code, reason = "not all tests delay one")]
+    pub delayed: Mutex<Option<(u8, Duration)>>,
     /// The list of the keeper's children: proc(5).
     children: Mutex<PathBuf>,
 }
@@ -128,6 +131,12 @@ impl Relay {
                     // The state is the first of them.
                     let file = message.fds.remove(0);
                     message.fds.insert(0, self::changed(file, change));
+                }
+                let delay = *self.delayed.lock().unwrap();
+                if let Some((_, time)) = delay.filter(|(kind, _)| *kind == message.kind)
+                    && between == Between::HeirAndDaemon
+                {
+                    std::thread::sleep(time);
                 }
                 if (between, message.kind) == (Between::KeeperAndDaemon, kind::UPGRADE) {
                     self.plan.lock().unwrap().iter_mut().for_each(|plan| plan.begun = true);

@@ -1,6 +1,7 @@
 //! Upgrades in the middle of something else.
 
 use pcap_file::pcapng::{Block, PcapNgReader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
@@ -64,6 +65,102 @@ fn a_vmm_that_reads_nothing_meanwhile_is_not_waited_for_and_goes_on_later() {
     }
     let log = kept.log();
     assert_eq!(log.matches(" has connected").count(), 2, "{log}");
+}
+
+/// A read of a function's identity: vfio-user.rst, "Message format" and VFIO_USER_REGION_READ.
+fn read_identity(number: u16) -> Vec<u8> {
+    const REGION_READ: u16 = 9;
+    let (region, len) = (7u32, 4u32);
+    let header = [&number.to_le_bytes()[..], &REGION_READ.to_le_bytes(), &32u32.to_le_bytes(), &[0; 8]].concat();
+    [&header[..], &[0; 8], &region.to_le_bytes(), &len.to_le_bytes()].concat()
+}
+
+/// Whether the other end takes something within a second.
+fn is_writable(socket: &UnixStream) -> bool {
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&second)).unwrap() > 0
+}
+
+/// Bytes of the answer.
+const ANSWER: usize = 36;
+/// More requests than sockets and daemon take.
+const REQUESTS: u16 = 60_000;
+
+#[test]
+fn a_vmm_that_takes_no_answers_refuses_no_upgrade_and_gets_each_of_them_once() {
+    let mut kept = Kept::start_empty_with(&["e1000"; 3]);
+    kept.attach(&["e1000"; 2]);
+    let mut vmm = Vmm::connect(&kept.path("vm3.sock")).unwrap();
+    vmm.socket.set_nonblocking(true).unwrap();
+    let requests: Vec<u8> = (0..REQUESTS).flat_map(read_identity).collect();
+    let mut sent = 0;
+    while is_writable(&vmm.socket) {
+        sent += vmm.socket.write(&requests[sent..]).unwrap_or(0);
+        assert!(sent < requests.len(), "the daemon takes all of them");
+    }
+    (0..2).for_each(|_| _ = kept.upgrade());
+    kept.answers("upgraded");
+    let (mut answers, end) = (Vec::new(), Instant::now() + SOON);
+    let mut part = vec![0; 1 << 16];
+    // The last request that was begun.
+    let whole = sent.next_multiple_of(32);
+    while answers.len() < whole / 32 * ANSWER {
+        assert!(Instant::now() < end, "{} of {}\n{}", answers.len(), whole / 32 * ANSWER, kept.log());
+        if sent < whole {
+            sent += vmm.socket.write(&requests[sent..whole]).unwrap_or(0);
+        }
+        match vmm.socket.read(&mut part) {
+            Ok(0) => panic!("{}", kept.log()),
+            Ok(count) => answers.extend_from_slice(&part[..count]),
+            Err(_nothing_yet) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    for (number, answer) in (0u16..).zip(answers.chunks(ANSWER)) {
+        assert_eq!((&answer[..2], &answer[32..]), (&number.to_le_bytes()[..], &[0x86, 0x80, 0x0e, 0x10][..]));
+    }
+    vmm.socket.set_nonblocking(false).unwrap();
+    let mut identity = [0; 4];
+    vmm.client.region_read(7, 0, &mut identity).unwrap();
+    assert_eq!(identity, [0x86, 0x80, 0x0e, 0x10]);
+    println!("{} requests were not read when the daemon was replaced", whole / 32);
+}
+
+/// A front end that is in the middle of a message, or takes no answers, would refuse every upgrade.
+#[test]
+fn a_front_end_for_which_its_thread_waits_is_sent_away_by_an_upgrade() {
+    /// docs/interop/vhost-user.rst: VHOST_USER_GET_FEATURES, version 1 of the protocol, no body.
+    const GET_FEATURES: [u32; 3] = [1, 1, 0];
+    let question = GET_FEATURES.map(u32::to_ne_bytes).concat();
+    let mut kept = Kept::start_empty_with(&["e1000", "e1000", "virtio-net"]);
+    kept.attach(&["e1000", "e1000"]);
+    for in_the_middle in [true, false] {
+        let mut front_end = UnixStream::connect(kept.path("vm3.sock")).unwrap();
+        front_end.set_read_timeout(Some(SOON)).unwrap();
+        if in_the_middle {
+            // The first message is whole: a connection is greeted by it.
+            front_end.write_all(&question).unwrap();
+            front_end.read_exact(&mut [0; 20]).unwrap();
+            front_end.write_all(&question[..6]).unwrap();
+        } else {
+            front_end.set_nonblocking(true).unwrap();
+            while is_writable(&front_end) {
+                let _full = front_end.write(&question);
+            }
+            front_end.set_nonblocking(false).unwrap();
+        }
+        kept.upgrade();
+        kept.answers("upgraded");
+        let ended = std::io::copy(&mut front_end, &mut std::io::sink());
+        let is_reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(ended.as_ref().map_or_else(is_reset, |_| true), "{ended:?}\n{}", kept.log());
+    }
+    let log = kept.log();
+    assert_eq!(log.matches("an upgrade does not wait for it").count(), 2, "{log}");
+    // The next one is served.
+    let mut front_end = UnixStream::connect(kept.path("vm3.sock")).unwrap();
+    front_end.set_read_timeout(Some(SOON)).unwrap();
+    front_end.write_all(&question).unwrap();
+    front_end.read_exact(&mut [0; 20]).unwrap();
 }
 
 #[test]

@@ -145,6 +145,26 @@ fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm()
     swept.end();
 }
 
+/// The last word of the old daemon, by which the new one goes on: `crates/daemon/src/handover.rs`.
+const GO: u8 = 8;
+
+/// The new daemon waits three seconds for other messages.
+#[test]
+fn a_daemon_that_lets_go_late_is_waited_for_by_the_next_one() {
+    let mut swept = Swept::start();
+    let program = swept.dir.path().join("nicety");
+    let old = swept.serves("before");
+    *swept.relay.delayed.lock().unwrap() = Some((GO, Duration::from_secs(4)));
+    let answer = in_time(|| swept.asked(&["upgrade", program.to_str().unwrap()]));
+    assert!(answer.status.success(), "{answer:?}\n{}", swept.log());
+    assert_ne!(swept.serves("after"), old);
+    swept.check("after");
+    let log = swept.log();
+    assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");
+    assert!(!log.contains("the daemon was killed"), "the adapters were not reset: {log}");
+    swept.end();
+}
+
 /// A register that keeps whatever is written to it, of one byte: PCI 3.0, 6.2.4, Interrupt Line.
 const SCRATCH: u64 = 0x3c;
 /// Accesses of each VMM between two kills, at least.

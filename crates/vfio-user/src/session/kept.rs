@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use nicety_peer::{Table, Tally};
+use nicety_peer::{Table, Tally, peek_from};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
@@ -34,12 +34,21 @@ pub struct Batch {
     pub len: u32,
 }
 
+/// Messages of a saved session that are in the socket still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    /// The first of them were handled: the client has not read their answers.
+    pub batch: Option<Batch>,
+}
+
 impl Session {
     /// From now on messages stay in the socket until [`Session::finish`], and what is sent is counted, if there is a tally for it. False
     /// if some messages were read already: then nothing changes.
     pub fn keep(&mut self, tally: Option<Arc<Tally>>) -> bool {
         let is_kept = self.inbound.keep();
         if is_kept {
+            // Another process may have been killed while it peeked. Where the setting does not exist there is nothing to undo.
+            let _without = peek_from(&self.socket, None);
             self.tally = tally;
         }
         is_kept
@@ -72,7 +81,8 @@ impl Session {
     }
 
     /// Sends the answers and consumes the messages of the [batch](Session::batch). Call it after each [`Session::receive`]. Does
-    /// nothing [within a batch](Session::is_within_batch). If the client does not read its answers, the rest is done by the next call.
+    /// nothing [within a batch](Session::is_within_batch). If the client does not read its answers, the rest is done by the next call. If
+    /// a message with descriptors waits behind them, they are consumed with that one: the batch goes on.
     ///
     /// # Errors
     /// The session is over, as after an error of [`Session::receive`].
@@ -81,10 +91,21 @@ impl Session {
             return Ok(());
         }
         self.flush()?;
-        if self.wants_write() {
+        if self.wants_write() || self.inbound.has_descriptors() {
             return Ok(());
         }
         self.inbound.consume(&self.socket, &mut self.core.counters)
+    }
+
+    /// The messages of a session that is [saved](Session::save) now and are in the socket still. `None` if they do not stay there.
+    pub fn unread(&self) -> Option<Unread> {
+        self.is_kept().then(|| Unread { batch: self.batch() })
+    }
+
+    /// Goes on with a session that was saved with these messages in the socket. Call it after [`Session::restore`], before
+    /// [`Session::keep`].
+    pub fn leave_unread(&mut self, unread: Unread) {
+        self.inbound.leave(unread.batch.map(|batch| (batch.first, batch.len as usize)));
     }
 
     /// Saves what does not change with every message: see [`Session::save`]. Messages and answers in progress are not in it, but in the
@@ -114,6 +135,10 @@ impl Session {
     /// # Errors
     /// The session is over.
     pub fn pass_over(&mut self, batch: Batch) -> Result<u32, SessionError> {
+        // The rest of another batch is still to be sent: this one was consumed before.
+        if self.inbound.taken().is_some() {
+            return Ok(0);
+        }
         let mut first = [0; HEADER_SIZE];
         let peeked = recv(&self.socket, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         if !peeked.is_ok_and(|(count, _)| count == HEADER_SIZE) || first != batch.first {
@@ -123,7 +148,7 @@ impl Session {
         let rest = self.tally.as_ref().and_then(|tally| tally.left(&batch.first));
         self.core.outbound.put_rest(rest.as_deref().unwrap_or_default());
         while left > 0 {
-            if self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes {
+            if !self.inbound.has_whole() && self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes {
                 return Err(SessionError::ClosedWithinMessage);
             }
             while left > 0
@@ -135,9 +160,6 @@ impl Session {
                     answers += 1;
                     self.core.acknowledge(&header);
                 }
-            }
-            if self.inbound.taken().is_none() {
-                return Err(SessionError::ClosedWithinMessage);
             }
             self.finish()?;
         }

@@ -27,7 +27,7 @@ use requests::{Kind, Requests};
 
 pub use decline::decline;
 pub(crate) use handle::errno_of;
-pub use kept::Batch;
+pub use kept::{Batch, Unread};
 use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 pub use saved::SavedSession;

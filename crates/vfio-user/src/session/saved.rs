@@ -36,15 +36,15 @@ impl SavedSession {
 }
 
 impl Session {
-    /// Saves the session; changes nothing. `Ok(None)` while a change of the client's memory is in progress, or a [kept](Session::keep)
-    /// session has messages to [finish](Session::finish).
+    /// Saves the session; changes nothing. Of a [kept](Session::keep) session [`Session::unread`] belongs to it. `Ok(None)` while a change
+    /// of the client's memory is in progress, or a kept session is [within a batch](Session::is_within_batch).
     ///
     /// # Errors
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
         let Self { socket, inbound, core, tally: _ } = self;
         let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing } = core;
-        if changing.is_some() || inbound.taken().is_some() {
+        if changing.is_some() || (inbound.is_kept() && writing.is_some()) {
             return Ok(None);
         }
         Ok(Some(SavedSession {

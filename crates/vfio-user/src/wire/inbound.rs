@@ -10,7 +10,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use nicety_peer::{PeerFd, Table};
+use nicety_peer::{PeerFd, Table, peek_from};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ use crate::{Counters, SessionError};
 const BUFFER_SIZE: usize = 64 * 1024;
 /// Most descriptors that Linux passes in one call (`SCM_MAX_FD`).
 const SCM_MAX_FD: usize = 253;
+/// Bytes to consume at a time where the buffer has no room.
+const SPARE: usize = 1024;
 
 /// The result of one read of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,15 +76,13 @@ pub(crate) struct Inbound {
     peek: Option<Peek>,
 }
 
-/// Messages that were taken and are still in the socket.
+/// Messages that were taken and are still in the socket. The waiting bytes are there, too, behind them.
 #[derive(Debug, Default)]
 struct Peek {
     /// The header of the first one.
     first: [u8; HEADER_SIZE],
     /// Bytes of all of them.
     taken: usize,
-    /// Bytes of the message of which only a part has come, as far as they are known. 0: there is none.
-    cut: usize,
 }
 
 impl Inbound {
@@ -93,11 +93,17 @@ impl Inbound {
 
     /// Messages stay in the socket until they are [consumed](Inbound::consume). False if some were read already.
     pub fn keep(&mut self) -> bool {
-        if self.has_partial() {
+        if self.peek.is_none() && self.has_partial() {
             return false;
         }
         self.peek.get_or_insert_default();
         true
+    }
+
+    /// The waiting bytes are still in the socket, behind messages that were taken: the header of the first one, and the bytes of all.
+    pub fn leave(&mut self, taken: Option<([u8; HEADER_SIZE], usize)>) {
+        let (first, taken) = taken.unwrap_or_default();
+        self.peek = Some(Peek { first, taken });
     }
 
     /// Whether messages stay in the socket.
@@ -110,26 +116,29 @@ impl Inbound {
         self.peek.as_ref().filter(|peek| peek.taken > 0).map(|peek| (peek.first, peek.taken))
     }
 
-    /// Removes the messages that were taken from the socket. The rest is read again.
-    pub fn consume(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
+    /// Whether a message with descriptors waits whole. The kernel gives a send's descriptors up with its first byte that is read, and what
+    /// was taken may be of the same send.
+    pub fn has_descriptors(&self) -> bool {
         let waiting = self.waiting();
-        let whole = self.has_whole();
-        let cut = match header_at(waiting, 0).map(|header| header.check()) {
-            Some(Ok(size)) if !whole => size,
-            None if !waiting.is_empty() => HEADER_SIZE,
-            _ => 0,
-        };
+        self.groups.iter().any(|group| {
+            let at = usize::try_from(group.owner.wrapping_sub(self.position)).unwrap_or(usize::MAX);
+            let size = header_at(waiting, at).and_then(|header| header.check().ok());
+            size.is_some_and(|size| size <= waiting.len().saturating_sub(at))
+        })
+    }
+
+    /// Removes the messages that were taken from the socket.
+    pub fn consume(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
+        // What was taken lay before what waits.
+        let free = if self.has_partial() { self.start } else { self.buffer.len() };
         let Some(peek) = &mut self.peek else { return Ok(()) };
-        peek.cut = cut;
         let mut left = std::mem::take(&mut peek.taken);
-        (self.start, self.end) = (0, 0);
-        // These are duplicates of those in the socket.
-        self.groups.clear();
+        let mut spare = [0; SPARE];
         while left > 0 {
-            let room = left.min(self.buffer.len());
-            let Some(room) = self.buffer.get_mut(..room) else { break };
+            let room = if free > 0 { self.buffer.get_mut(..free.min(left)) } else { spare.get_mut(..left.min(SPARE)) };
+            let Some(room) = room else { break };
             counters.receive_calls += 1;
-            // A call ends behind a message with descriptors; the kernel closes them.
+            // A call ends behind a message with descriptors. The kernel closes them: ours are duplicates.
             match recv(&socket, &mut *room, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(SessionError::Closed),
                 Ok((count, _)) => left = left.saturating_sub(count),
@@ -142,10 +151,7 @@ impl Inbound {
 
     /// Whether only a part of a message has come.
     pub fn is_cut(&self) -> bool {
-        match &self.peek {
-            Some(peek) => peek.cut > 0,
-            None => self.has_partial() && !self.has_whole(),
-        }
+        self.has_partial() && !self.has_whole()
     }
 
     /// The received bytes that are not consumed yet.
@@ -234,13 +240,21 @@ impl Inbound {
     /// Reads the socket once, up to the free room.
     pub fn fill(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<Fill, SessionError> {
         self.make_room();
+        let peeked = self.peek.as_ref().map(|peek| peek.taken + self.waiting().len()).filter(|peeked| *peeked > 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let Some(room) = self.buffer.get_mut(self.end..) else { return Ok(Fill::Empty) };
         let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         flags.set(RecvFlags::PEEK, self.peek.is_some());
         counters.receive_calls += 1;
-        let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
+        if peeked.is_some() {
+            peek_from(&socket, peeked).map_err(SessionError::Receive)?;
+        }
+        let received = recvmsg(&socket, &mut [IoSliceMut::new(room)], &mut control, flags);
+        if peeked.is_some() {
+            peek_from(&socket, None).map_err(SessionError::Receive)?;
+        }
+        let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Fill::Empty),
             Err(Errno::CONNRESET) => return Ok(Fill::Closed),
@@ -280,7 +294,7 @@ impl Inbound {
         let waiting = self.end - self.start;
         let needed = match header_at(self.waiting(), 0).map(|h| h.check()) {
             Some(Ok(size)) => size.max(BUFFER_SIZE),
-            _ => self.peek.as_ref().map_or(0, |peek| peek.cut).max(BUFFER_SIZE),
+            _ => BUFFER_SIZE,
         };
         if self.start > 0 && (self.start + needed > self.buffer.len()) {
             self.buffer.copy_within(self.start..self.end, 0);

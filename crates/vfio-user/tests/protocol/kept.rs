@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nicety_peer::{Table, Tally};
-use nicety_vfio_user::{Batch, Session};
+use nicety_vfio_user::{Batch, Session, SessionError};
+use rustix::net::{RecvFlags, recv, sockopt};
 
 use crate::kit::{DeviceCall, Raw, Reply, memfd, message, words};
 
@@ -160,14 +161,25 @@ fn a_message_in_parts_stays_in_the_socket_until_it_is_whole() {
     }
 }
 
+/// DMA_MAP of a page: size of the fields, read and write, offset, address, bytes.
+fn map(id: u16, address: u64) -> Vec<u8> {
+    let fields = [words(&[32, 3]), vec![0; 8], address.to_le_bytes().to_vec(), 4096u64.to_le_bytes().to_vec()];
+    message(id, 2, 0, &fields.concat())
+}
+
+/// The windows that were mapped.
+fn maps(raw: &Raw) -> Vec<DeviceCall> {
+    raw.model.calls().into_iter().filter(|call| matches!(call, DeviceCall::Map { .. })).collect()
+}
+
+/// A window that was mapped with a file.
+fn mapped(address: u64) -> DeviceCall {
+    DeviceCall::Map { address, size: 4096, offset: 0, read: true, write: true, file: true }
+}
+
 #[test]
 fn descriptors_of_messages_that_are_peeked_belong_to_them() {
     let mut raw = kept();
-    // DMA_MAP: size of the fields, read and write, offset, address, bytes.
-    let map = |id: u16, address: u64| {
-        let fields = [words(&[32, 3]), vec![0; 8], address.to_le_bytes().to_vec(), 4096u64.to_le_bytes().to_vec()];
-        message(id, 2, 0, &fields.concat())
-    };
     for (id, address) in [(3, 0), (4, 8192)] {
         raw.send(&read(id + 10), &[]);
         raw.send(&map(id, address), &[&memfd(&[7; 4096])]);
@@ -177,9 +189,111 @@ fn descriptors_of_messages_that_are_peeked_belong_to_them() {
         }
         assert!(replies.iter().all(|reply| reply.error == 0), "{replies:?}");
     }
-    let mapped = |address| DeviceCall::Map { address, size: 4096, offset: 0, read: true, write: true, file: true };
-    let calls: Vec<DeviceCall> =
-        raw.model.calls().into_iter().filter(|call| matches!(call, DeviceCall::Map { .. })).collect();
-    assert_eq!(calls, [mapped(0), mapped(8192)]);
+    assert_eq!(maps(&raw), [mapped(0), mapped(8192)]);
     assert_eq!(raw.session.counters().fds_refused, 0);
+}
+
+/// A peek ends behind the send that had descriptors, and begins at the first byte again: unix(7).
+#[test]
+fn a_message_whose_descriptors_came_with_its_first_part_is_whole_when_the_rest_has_come() {
+    let whole = map(3, 0);
+    for cut in 1..whole.len() {
+        let mut raw = kept();
+        raw.send(&[&read(1), &whole[..cut]].concat(), &[&memfd(&[7; 4096])]);
+        assert_eq!((turned(&mut raw).len(), raw.session.is_within_message()), (1, true), "{cut}");
+        raw.send(&[&whole[cut..], &read(4)].concat(), &[]);
+        let ids: Vec<_> = turned(&mut raw).iter().map(|reply| (reply.id, reply.error)).collect();
+        assert_eq!(ids, [(3, 0), (4, 0)], "{cut}");
+        assert_eq!(maps(&raw), [mapped(0)], "{cut}");
+        assert_eq!(raw.session.counters().fds_refused, 0);
+    }
+}
+
+/// The kernel gives a send's descriptors up with the first byte of it that is read. Killed after so many turns.
+fn maps_behind_others_of_the_same_send(killed_after: Option<usize>) {
+    let accesses = (0..500).flat_map(|id| [message(id, WRITE, POSTED, &access(&[1, 2, 3, 4])), read(id)].concat());
+    let all: Vec<u8> = accesses.chain(map(1000, 0)).collect();
+    let mut raw = kept();
+    raw.send(&all[..all.len() / 2], &[]);
+    raw.send(&all[all.len() / 2..], &[&memfd(&[7; 4096])]);
+    let (mut turns, mut replies) = (0, Vec::new());
+    while replies.last().is_none_or(|reply: &Reply| reply.id != 1000) {
+        raw.turn().unwrap();
+        let batch = raw.session.batch();
+        raw.session.finish().unwrap();
+        replies.extend(raw.replies());
+        turns += 1;
+        assert!(turns < 20);
+        if killed_after == Some(turns) {
+            raw = killed(raw, batch.as_slice()).0;
+        }
+    }
+    assert!(turns > 3, "they were handled in {turns} turns");
+    assert_eq!((replies.last().unwrap().error, maps(&raw)), (0, vec![mapped(0)]), "{killed_after:?}");
+    let with_data: Vec<u16> = replies.iter().filter(|reply| reply.payload.len() == 20).map(|reply| reply.id).collect();
+    assert_eq!(with_data, (0..500).collect::<Vec<_>>(), "{killed_after:?}");
+}
+
+#[test]
+fn a_message_keeps_its_descriptors_when_others_of_the_same_send_are_handled_first() {
+    maps_behind_others_of_the_same_send(None);
+    (1..=3).for_each(|turns| maps_behind_others_of_the_same_send(Some(turns)));
+}
+
+#[test]
+fn a_client_that_goes_within_a_message_is_noticed_at_once() {
+    let whole = map(3, 0);
+    for cut in 1..whole.len() {
+        let mut raw = kept();
+        raw.send(&whole[..cut], &[&memfd(&[7; 4096])]);
+        assert!(turned(&mut raw).is_empty());
+        let Raw { peer, mut session, mut model } = raw;
+        drop(peer);
+        let ended = session.receive(&mut model);
+        assert!(matches!(ended, Err(SessionError::ClosedWithinMessage)), "{cut}: {ended:?}");
+    }
+}
+
+/// Another process goes on with a session of which this one was the last to handle messages.
+fn upgraded(raw: Raw) -> Raw {
+    let mut table = Table::default();
+    let unread = raw.session.unread().unwrap();
+    let saved = raw.session.save(&mut table).unwrap().unwrap();
+    let mut session = Session::restore(saved, &mut table).unwrap();
+    session.leave_unread(unread);
+    assert!(session.keep(None));
+    Raw { session, model: crate::kit::Model::new(), ..raw }
+}
+
+#[test]
+fn a_client_that_reads_nothing_gets_each_answer_once_from_the_processes_that_go_on() {
+    let mut raw = kept();
+    sockopt::set_socket_send_buffer_size(raw.session.as_fd(), 4096).unwrap();
+    let mut sent = 0;
+    while !raw.session.wants_write() {
+        assert!(sent < 10_000);
+        raw.send(&read(sent), &[]);
+        sent += 1;
+        raw.turn().unwrap();
+        raw.session.finish().unwrap();
+    }
+    // Some wait behind those that were handled; the last one has come in part.
+    let cut = read(sent + 9);
+    let more: Vec<u8> = (sent..sent + 9).flat_map(read).collect();
+    raw.send(&[&more, &cut[..20]].concat(), &[]);
+    let mut raw = upgraded(upgraded(raw));
+    raw.send(&cut[20..], &[]);
+    sent += 10;
+    let (mut bytes, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    let size = 16 + 20;
+    for _ in 0..100 {
+        while let Ok((count, _)) = recv(&raw.peer, &mut part[..], RecvFlags::DONTWAIT) {
+            bytes.extend_from_slice(&part[..count]);
+        }
+        raw.turn().unwrap();
+        raw.session.finish().unwrap();
+        raw = if bytes.len() < size * usize::from(sent) { upgraded(raw) } else { break };
+    }
+    let ids: Vec<u16> = bytes.chunks(size).map(|reply| u16::from_le_bytes([reply[0], reply[1]])).collect();
+    assert_eq!(ids, (0..sent).collect::<Vec<_>>());
 }

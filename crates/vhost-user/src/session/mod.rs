@@ -10,6 +10,7 @@ mod saved;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use nicety_memory::{Map, Misses};
@@ -40,13 +41,41 @@ const FEATURE_MTU: u128 = 1 << 3;
 
 /// Ends a session from another thread.
 #[derive(Debug)]
-pub struct Closer(PeerFd);
+pub struct Closer {
+    socket: PeerFd,
+    waits: Arc<Waits>,
+}
 
 impl Closer {
     /// Makes the session's [`Session::run`] return soon.
     pub fn close(&self) {
         // A closed connection is fine.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Whether the session waits for its front end: for the rest of a message, or to read answers.
+    pub fn is_waiting(&self) -> bool {
+        let event = match self.waits.0.load(Ordering::SeqCst) {
+            Waits::TO_RECEIVE => PollFlags::IN,
+            Waits::TO_SEND => PollFlags::OUT,
+            _ => return false,
+        };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.socket, event)], Some(&at_once)).is_ok_and(|ready| ready == 0)
+    }
+}
+
+/// The call in which a session may wait for its front end.
+#[derive(Debug, Default)]
+struct Waits(AtomicU8);
+
+impl Waits {
+    const NOT: u8 = 0;
+    const TO_RECEIVE: u8 = 1;
+    const TO_SEND: u8 = 2;
+
+    fn set(&self, what: u8) {
+        self.0.store(what, Ordering::SeqCst);
     }
 }
 
@@ -68,15 +97,17 @@ pub struct Session {
     kept: Option<Arc<Map>>,
     /// The back end's own record of that state, if the front end keeps none.
     record: Option<Arc<Map>>,
+    waits: Arc<Waits>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits } =
+            self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
         out.field("requests", &requests.is_some());
-        out.field("kept", &kept.is_some()).field("record", &record.is_some()).finish()
+        out.field("kept", &kept.is_some()).field("record", &record.is_some()).field("waits", waits).finish()
     }
 }
 
@@ -113,12 +144,14 @@ impl Session {
         let (requests, kept, record) = (None, None, None);
         let missed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let rings = Rings::new(count);
-        Ok(Self { socket, port, rings, protocol, features, status, requests, missed, kept, record })
+        let waits = Arc::default();
+        Ok(Self { socket, port, rings, protocol, features, status, requests, missed, kept, record, waits })
     }
 
     /// A handle that ends the session from another thread.
     pub fn closer(&self) -> Result<Closer, std::io::Error> {
-        Ok(Closer(self.socket.as_fd().try_clone_to_owned()?.into()))
+        let socket = self.socket.as_fd().try_clone_to_owned()?.into();
+        Ok(Closer { socket, waits: Arc::clone(&self.waits) })
     }
 
     /// Serves the connection until it ends. Then stops the rings, releases the memory and informs the port.
@@ -251,7 +284,10 @@ impl Session {
     /// Handles one message; `first` for the first one.
     fn turn(&mut self, first: bool) -> Result<(), Ended> {
         let receive = if first { Message::receive_first } else { Message::receive };
-        let message = receive(self.socket.as_fd()).inspect_err(|error| {
+        self.waits.set(Waits::TO_RECEIVE);
+        let message = receive(self.socket.as_fd());
+        self.waits.set(Waits::NOT);
+        let message = message.inspect_err(|error| {
             if let wire::WireError::VfioUser { id } = error {
                 wire::decline_vfio_user(self.socket.as_fd(), *id);
             }
@@ -273,7 +309,10 @@ impl Session {
             Err(refusal) => return Err(refusal.into()),
         };
         let fds: Vec<BorrowedFd<'_>> = file.iter().map(|file| file.as_fd()).collect();
-        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &fds).map_err(Ended::from)
+        self.waits.set(Waits::TO_SEND);
+        let sent = wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &fds);
+        self.waits.set(Waits::NOT);
+        sent.map_err(Ended::from)
     }
 
     fn serve(&mut self, message: Message) -> Result<Answer, Refusal> {

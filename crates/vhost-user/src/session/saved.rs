@@ -74,7 +74,8 @@ impl Session {
     /// # Errors
     /// See [`NotSaved`].
     pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
-        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record } = self;
+        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits: _ } =
+            self;
         if rings.memory.logs() {
             return Err(NotSaved::Migrates);
         }
@@ -138,7 +139,9 @@ impl Session {
         let (protocol, kept) = (ProtocolFeatures(protocol), kept.transpose()?);
         let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| errno.to_string())?;
         let (rings, missed) = (restored, Arc::new(missed));
-        let mut this = Session { socket, port, rings, protocol, features, status, requests, missed, kept, record };
+        let waits = Arc::default();
+        let mut this =
+            Session { socket, port, rings, protocol, features, status, requests, missed, kept, record, waits };
         if features & F_ACCESS_PLATFORM != 0 {
             // An IOMMU's translations are a cache: what the device uses is asked for again.
             let misses = this.misses();
