@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
@@ -559,9 +560,18 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
     warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
     daemon.forget_kept(&name);
-    daemon.open(again)?;
-    Ok(())
+    let end = Instant::now() + LET_GO;
+    loop {
+        match daemon.open(again.clone()) {
+            // The keeper's duplicate of the listening socket, or ours, is not closed yet.
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            opened => return opened.map(drop).map_err(ServeError::from),
+        }
+    }
 }
+
+/// Time in which the keeper closes what it is told to.
+const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {

@@ -266,6 +266,8 @@ impl Adapter for Vmxnet {
             // The rings' positions are lost, and no driver's answer to that is known: until it sets them up again they stand still.
             Event::Lost => {
                 self.setup = None;
+                self.pinned = false;
+                (self.transmit, self.receive) = (Transmit::default(), Receive::default());
                 self.interrupts.show(&mut self.function, cx);
             }
             // Addresses are translated in every call, so a ring may be in memory now.

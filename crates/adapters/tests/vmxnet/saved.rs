@@ -1,6 +1,6 @@
 //! Saving and restoring in the middle of work.
 
-use nicety_adapter::RestoreError;
+use nicety_adapter::{Adapter, Event, RestoreError};
 
 use crate::bench::*;
 
@@ -57,4 +57,18 @@ fn the_first_vmxnet_takes_no_state_of_the_enhanced_one() {
     let saved = Bench::opened("vmxnet2").nic.save();
     let refused = Bench::of("vmxnet").nic.restore(&saved);
     assert_eq!(refused, Err(RestoreError::Kind { found: "vmxnet2".to_owned(), wanted: "vmxnet" }));
+}
+
+#[test]
+fn a_state_whose_rings_were_lost_goes_on_after_a_second_kill() {
+    for model in ["vmxnet", "vmxnet2"] {
+        let mut b = Bench::opened(model);
+        b.queue(0, &frame(60));
+        b.ring_bell();
+        b.sent();
+        b.bring(&[&frame(61)]);
+        let mut next = moved(&b, model);
+        next.call(|nic, cx| nic.notice(Event::Lost, cx));
+        assert_eq!(Bench::of(model).nic.restore(&next.nic.save()), Ok(()), "{model}");
+    }
 }
