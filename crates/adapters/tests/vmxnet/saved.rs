@@ -1,6 +1,6 @@
 //! Saving and restoring in the middle of work.
 
-use nicety_adapter::{Adapter, Event, RestoreError};
+use nicety_adapter::{Event, RestoreError};
 
 use crate::bench::*;
 
