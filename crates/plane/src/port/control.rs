@@ -76,6 +76,12 @@ impl ClassState {
         }
     }
 
+    /// For each old class the place of the class of the same name; 0, that of all other frames, for one that has left.
+    pub(crate) fn places(new: &[Self], old: &[Self]) -> Vec<u16> {
+        let place = |old: &Self| (0..).zip(new).find(|(_, new)| new.name == old.name).map_or(0, |(place, _)| place);
+        old.iter().map(place).collect()
+    }
+
     /// Adds a class's counts to those of the class of the same name.
     pub fn add_to(self, sums: &mut Vec<Self>) {
         let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
@@ -137,11 +143,13 @@ impl Port {
         if !inner.is_uplink() {
             return;
         }
+        let mut places = Vec::new();
         if let (Some(new), Some(old)) = (&mut control, &inner.control) {
             ClassState::inherit(&mut new.states, &old.states);
+            places = ClassState::places(&new.states, &old.states);
         }
         let old = std::mem::replace(&mut inner.control, control);
-        inner.backlog.change_order(scheduler, now);
+        inner.backlog.change_order(scheduler, &places, now);
         inner.count_waiting();
         inner.limited_until = None;
         inner.room.insert(0);
