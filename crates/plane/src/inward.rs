@@ -237,6 +237,10 @@ impl Inward {
         self.states.clone()
     }
 
+    pub fn states_mut(&mut self) -> &mut [ClassState] {
+        &mut self.states
+    }
+
     fn due(&self) -> u64 {
         match (self.backlog.is_empty(), self.limited_until) {
             (true, _) => NEVER,
