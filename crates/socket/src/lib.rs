@@ -3,6 +3,7 @@
 //! governs access (vfio-user.rst, "Authentication", says so; the other protocols over such sockets say nothing about it).
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -283,7 +284,22 @@ impl Listener {
 
     /// Like [`Listener::bind`], for whole messages (SOCK_SEQPACKET).
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default(), BACKLOG)
+        Self::bind_messages_for(path, &Access::default())
+    }
+
+    /// Like [`Listener::bind_for`], for whole messages (SOCK_SEQPACKET).
+    pub fn bind_messages_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), access, BACKLOG)
+    }
+
+    /// The socket, for another process, which removes the file.
+    ///
+    /// # Errors
+    /// This process has too many descriptors: the file is removed.
+    pub fn give(mut self) -> io::Result<OwnedFd> {
+        let socket = self.socket.try_clone()?;
+        self.is_lent = true;
+        Ok(socket)
     }
 
     fn bind_kind(
