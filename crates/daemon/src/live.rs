@@ -26,7 +26,7 @@ use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
 use crate::handover::give::{self, UpgradeError};
 use crate::handover::{Offer, Sockets, Upgraded};
 use crate::report::PortReport;
-use crate::{sandbox, serve};
+use crate::{named, sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 use texts::Texts;
@@ -574,6 +574,11 @@ impl Work {
             }
             let checked = serve::check_uplink_again(&old.uplinks, uplink, opener);
             refused.extend(checked.err().map(|error| error.to_string()));
+        }
+        if let Some(opener) = opener {
+            let ports = work.opens.iter().filter_map(|(spec, _)| new.port(&spec.name)).map(named::port);
+            let lines = ports.chain(work.open_uplinks.iter().filter_map(named::uplink)).collect();
+            refused.extend(named::are_named(opener, lines).err());
         }
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }
     }

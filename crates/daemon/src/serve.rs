@@ -458,9 +458,6 @@ pub(crate) fn check_uplink_again(
         }
         _ => None,
     };
-    if let (UplinkKind::Tap { name, .. }, Some(opener)) = (&new.kind, opener) {
-        Tap::is_named(opener, name)?;
-    }
     if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);

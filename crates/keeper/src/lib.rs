@@ -97,7 +97,7 @@ pub mod kind {
     pub const LISTENS: u8 = 17;
     /// To an opener, with a descriptor: a client has connected to the keeper's socket.
     pub const CLIENT: u8 = 18;
-    /// To the keeper, with a descriptor: say there whether this line is named. To an opener: the same. The answer is [`NAMED`] or
+    /// To the keeper, with a descriptor: say there whether these lines are named. To an opener: the same. The answer is [`NAMED`] or
     /// [`REFUSED`].
     pub const IS_NAMED: u8 = 19;
 }

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use crate::channel::{Channel, ChannelError, Message};
+use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
 use crate::kind;
 
 /// Time in which an opener answers. The keeper kills a slower one.
@@ -54,18 +54,21 @@ impl Opener {
         self.asks(kind::OPEN, line, within)
     }
 
-    /// Asks whether a line is named, and waits for the answer.
+    /// Asks whether all these lines are named, and waits for the answer.
     ///
     /// # Errors
-    /// A sentence: it is not, or there is no answer.
-    pub fn is_named(&self, line: &str) -> Result<(), String> {
-        let words = |error: ChannelError| error.to_string();
-        let answer = self.asks(kind::IS_NAMED, line, WITHIN).and_then(|asked| asked.0.receive(OPENS_WITHIN));
-        match answer.map_err(words)? {
-            Message { kind: kind::NAMED, .. } => Ok(()),
-            refused if refused.kind == kind::REFUSED => Err(refused.text()),
-            _ => Err(words(ChannelError::Foreign(None))),
+    /// A sentence: one is not, or there is no answer.
+    pub fn are_named(&self, lines: &[String]) -> Result<(), String> {
+        let words = |error: ChannelError| format!("the keeper: {error}");
+        for part in parts(lines) {
+            let answer = self.asks(kind::IS_NAMED, &part, WITHIN).and_then(|asked| asked.0.receive(OPENS_WITHIN));
+            match answer.map_err(words)? {
+                Message { kind: kind::NAMED, .. } => {}
+                refused if refused.kind == kind::REFUSED => return Err(refused.text()),
+                _ => return Err(words(ChannelError::Foreign(None))),
+            }
         }
+        Ok(())
     }
 
     fn asks(&self, kind: u8, line: &str, within: Duration) -> Result<Asked, ChannelError> {
@@ -101,6 +104,21 @@ impl Asked {
     }
 }
 
+/// Lines in messages that are not too long.
+fn parts(lines: &[String]) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for line in lines {
+        match parts.last_mut().filter(|part| part.len() + 1 + line.len() <= CONTENT_MOST) {
+            Some(part) => {
+                part.push('\n');
+                part.push_str(line);
+            }
+            None => parts.push(line.clone()),
+        }
+    }
+    parts
+}
+
 /// The path of the keeper's socket, beside the control socket.
 pub fn socket_of(control: &Path) -> PathBuf {
     let mut path = control.as_os_str().to_owned();
@@ -114,11 +132,19 @@ pub fn socket_of(control: &Path) -> PathBuf {
 /// # Errors
 /// A sentence for a person: this user may not.
 pub fn name(socket: &Path, lines: &[String]) -> Result<bool, String> {
+    for part in parts(lines) {
+        if !name_part(socket, &part)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn name_part(socket: &Path, lines: &str) -> Result<bool, String> {
     let words = |error: ChannelError| format!("the keeper: {error}");
     let address = SocketAddrUnix::new(socket).map_err(|errno| words(errno.into()))?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let fd = fd.map_err(|errno| words(errno.into()))?;
-    use rustix::io::Errno;
     match connect(&fd, &address) {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(false),
@@ -128,7 +154,7 @@ pub fn name(socket: &Path, lines: &[String]) -> Result<bool, String> {
         Err(errno) => return Err(words(errno.into())),
     }
     let channel = Channel::from(fd);
-    channel.send(kind::NAMED, lines.join("\n").as_bytes(), &[], WITHIN).map_err(words)?;
+    channel.send(kind::NAMED, lines.as_bytes(), &[], WITHIN).map_err(words)?;
     let answer = channel.receive(OPENS_WITHIN).map_err(words)?;
     match answer.kind {
         kind::NAMED => Ok(true),
@@ -144,7 +170,7 @@ pub enum Task {
     Begin,
     /// Open what this line names, and answer there.
     Open(String, Asker),
-    /// Say there whether this line is named.
+    /// Say there whether these lines are named.
     IsNamed(String, Asker),
     /// Somebody has connected to the keeper's socket.
     Client(OwnedFd),
@@ -161,7 +187,7 @@ impl Asker {
         let _ = self.0.send(kind::OPENED, name.as_bytes(), &[fd.as_fd()], WITHIN);
     }
 
-    /// The line is named.
+    /// The lines are named.
     pub fn named(&self) {
         // It may have ended.
         let _ = self.0.send(kind::NAMED, b"", &[], WITHIN);

@@ -4,7 +4,7 @@
 //! An opener has the rights of the keeper, and the daemon that asks may be compromised. What the host file on the disk names is opened,
 //! what was named at the keeper, and nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{Write, stderr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +12,8 @@ use std::process::ExitCode;
 
 use nicety_control::{keeper_socket, may_change};
 use nicety_daemon::live::state::Begin;
-use nicety_host::{Host, List, UplinkKind};
+use nicety_daemon::named;
+use nicety_host::{Host, List};
 use nicety_keeper::{Client, Opening, Task, administers, socket_of};
 use nicety_socket::PeerCredentials;
 use nicety_uplink::Tap;
@@ -27,6 +28,8 @@ use crate::serve::control_of;
 enum Wanted<'a> {
     /// A tap, or one more queue of a tap with several.
     Tap { name: &'a str, is_queue: bool },
+    /// A listening socket.
+    Socket(nicety_socket::Wanted),
 }
 
 impl<'a> Wanted<'a> {
@@ -35,26 +38,28 @@ impl<'a> Wanted<'a> {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["tap", name] => Some(Self::Tap { name, is_queue: false }),
             ["tap", name, "queue"] => Some(Self::Tap { name, is_queue: true }),
+            ["socket", ..] => nicety_socket::Wanted::of(line).map(Self::Socket),
             _ => None,
         }
     }
 
     /// The line that must be named.
     fn line(&self) -> String {
-        let Self::Tap { name, is_queue: _ } = self;
-        Tap::line(name)
+        match self {
+            Self::Tap { name, is_queue: _ } => named::tap(name),
+            Self::Socket(socket) => named::socket(&socket.path),
+        }
     }
 }
 
-/// The lines that a host names.
-fn lines(host: &Host) -> BTreeSet<String> {
-    let uplinks = host.uplinks.iter();
-    uplinks
-        .filter_map(|uplink| match &uplink.kind {
-            UplinkKind::Tap { name, .. } => Some(Tap::line(name)),
-            _ => None,
-        })
-        .collect()
+/// A line that may be named, with its whole path: a relative one starts at the host file's folder.
+fn whole(line: &str, host: &Host) -> Option<String> {
+    let folder = host.path.parent().unwrap_or(Path::new("/"));
+    match line.split_once(' ')? {
+        ("tap", name) if !name.contains(' ') => Some(line.to_owned()),
+        ("socket", path) => Some(named::socket(&folder.join(path))),
+        _ => None,
+    }
 }
 
 /// Does what the keeper wants.
@@ -71,10 +76,13 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             Ok((name, fd)) => asker.opened(&name, &fd),
             Err(why) => asker.refused(&why),
         },
-        Task::IsNamed(line, asker) => match named(&opening, &args.host, &line) {
-            Ok(_) => asker.named(),
-            Err(why) => asker.refused(&why),
-        },
+        Task::IsNamed(lines, asker) => {
+            let lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+            match are_named(&opening, &args.host, &lines) {
+                Ok(()) => asker.named(),
+                Err(why) => asker.refused(&why),
+            }
+        }
         Task::Client(socket) => {
             let peer = PeerCredentials::of(&socket);
             let client = Client::from(socket);
@@ -95,7 +103,13 @@ fn begin(opening: &Opening, path: &Path) {
     // The daemon reports what is wrong with the host file.
     let Ok(file) = Host::read(path) else { return };
     let begin = Begin::new(file);
-    lines(&begin.host).iter().for_each(|line| opening.name(line));
+    let of_file = named::all(&begin.file);
+    let is_tap = |line: &String| line.starts_with("tap ");
+    // Taps must be there again also while the host file is being edited.
+    named::all(&begin.host)
+        .iter()
+        .filter(|line| is_tap(line) || !of_file.contains(*line))
+        .for_each(|line| opening.name(line));
     let Ok(control) = control_of(&begin.host) else { return };
     let path = socket_of(&control);
     match keeper_socket(&begin.host, &control, &path) {
@@ -108,35 +122,40 @@ fn begin(opening: &Opening, path: &Path) {
 
 /// Opens what a daemon asks for, if it is named.
 fn open(opening: &Opening, path: &Path, asked: &str) -> Result<(String, OwnedFd), String> {
-    let Wanted::Tap { name, is_queue } = named(opening, path, asked)?;
-    let opened = Tap::open_for(name, is_queue).map_err(|error| error.to_string())?;
-    // It may be opened again, also when the host file is being edited. The kernel may have chosen the name.
-    opening.name(&Tap::line(name));
-    opening.name(&Tap::line(&opened.0));
-    Ok(opened)
+    let wanted = Wanted::of(asked).ok_or_else(|| format!("this program does not know what {asked:?} is"))?;
+    are_named(opening, path, &[wanted.line()])?;
+    match wanted {
+        Wanted::Tap { name, is_queue } => {
+            let opened = Tap::open_for(name, is_queue).map_err(|error| error.to_string())?;
+            // It may be opened again, also while the host file is being edited. The kernel may have chosen the name.
+            opening.name(&named::tap(name));
+            opening.name(&named::tap(&opened.0));
+            Ok(opened)
+        }
+        Wanted::Socket(socket) => {
+            let made = socket.make().map_err(|error| error.to_string())?;
+            Ok((socket.path.display().to_string(), made))
+        }
+    }
 }
 
-/// The thing that a daemon asks for, if it is named.
-fn named<'a>(opening: &Opening, path: &Path, asked: &'a str) -> Result<Wanted<'a>, String> {
-    let wanted = Wanted::of(asked).ok_or_else(|| format!("this program does not know what {asked:?} is"))?;
-    let line = wanted.line();
-    if opening.named.contains(&line) {
-        return Ok(wanted);
+/// Whether all these lines are named.
+fn are_named(opening: &Opening, path: &Path, lines: &[String]) -> Result<(), String> {
+    if lines.iter().all(|line| opening.named.contains(line)) {
+        return Ok(());
     }
     let file = Host::read(path);
-    if file.as_ref().is_ok_and(|file| lines(file).contains(&line)) {
-        return Ok(wanted);
-    }
-    say("WARN", &format!("the daemon asked for {asked:?}, which no user has named: refused"));
+    let of_file = file.as_ref().map(named::all).unwrap_or_default();
+    let is_named = |line: &&String| opening.named.contains(*line) || of_file.contains(*line);
+    let Some(line) = lines.iter().find(|line| !is_named(line)) else { return Ok(()) };
+    say("WARN", &format!("the daemon asked for {line:?}, which no user has named: refused"));
     let path = path.display();
     Err(match file {
-        Ok(_) => {
-            format!(
-                "neither {path} names it, nor a change by `nicety`, which tells the keeper: make this change by `nicety`"
-            )
-        }
+        Ok(_) => format!(
+            "neither {path} names {line}, nor a change by `nicety`, which tells the keeper: make this change by `nicety`"
+        ),
         Err(error) => format!(
-            "no change by `nicety` names it, and the host file cannot be read: {}",
+            "no change by `nicety` names {line}, and the host file cannot be read: {}",
             error.to_string().replace('\n', "; ")
         ),
     })
@@ -146,20 +165,22 @@ fn named<'a>(opening: &Opening, path: &Path, asked: &'a str) -> Result<Wanted<'a
 fn named_by(opening: &Opening, path: &Path, client: &Client, peer: Option<PeerCredentials>) -> Result<(), String> {
     let asked = client.lines().map_err(|error| error.to_string())?;
     let file = Host::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let known = lines(&file);
-    let asked: Vec<String> =
-        asked.into_iter().filter(|line| !known.contains(line) && !opening.named.contains(line)).collect();
-    if asked.is_empty() {
-        return Ok(());
+    let known = named::all(&file);
+    let mut new = Vec::new();
+    for line in asked {
+        let line = whole(&line, &file).ok_or_else(|| format!("the keeper's program does not know what {line:?} is"))?;
+        if !known.contains(&line) && !opening.named.contains(&line) {
+            new.push(line);
+        }
     }
-    if let Some(unknown) = asked.iter().find(|line| Wanted::of(line).is_none_or(|wanted| wanted.line() != **line)) {
-        return Err(format!("the keeper's program does not know what {unknown:?} is"));
+    if new.is_empty() {
+        return Ok(());
     }
     let peer = peer.ok_or("the system does not say whose process this is")?;
     may_name(&file, peer)?;
-    asked.iter().for_each(|line| opening.name(line));
+    new.iter().for_each(|line| opening.name(line));
     let PeerCredentials { pid, uid, .. } = peer;
-    say("INFO", &format!("user {uid} (process {pid}) names {}: the daemon may have it opened", asked.join(", ")));
+    say("INFO", &format!("user {uid} (process {pid}) names {}: the daemon may have it opened", new.join(", ")));
     Ok(())
 }
 
@@ -195,16 +216,17 @@ pub fn name_entry(
     control: &Path,
     list: List,
     name: &str,
-    values: &std::collections::BTreeMap<String, serde_json::Value>,
+    values: &BTreeMap<String, serde_json::Value>,
 ) -> Result<(), Failure> {
     let is_tap = values.get("kind").is_some_and(|kind| kind == "tap") || values.contains_key("queues");
-    let lines = if list == List::Uplinks && is_tap { vec![Tap::line(name)] } else { Vec::new() };
-    name_lines(control, lines)
+    let tap = (list == List::Uplinks && is_tap).then(|| named::tap(name));
+    let socket = values.get("socket").and_then(serde_json::Value::as_str).map(|path| named::socket(Path::new(path)));
+    name_lines(control, tap.into_iter().chain(socket).collect())
 }
 
 /// Names at the keeper what a host file has opened.
 pub fn name_all(control: &Path, host: &Host) -> Result<(), Failure> {
-    name_lines(control, lines(host).into_iter().collect())
+    name_lines(control, named::all(host).into_iter().collect())
 }
 
 fn name_lines(control: &Path, lines: Vec<String>) -> Result<(), Failure> {
@@ -228,6 +250,7 @@ mod tests {
             assert_eq!(Wanted::of(line), None, "{line}");
         }
         assert_eq!(Wanted::of("tap tap0 queue").unwrap().line(), "tap tap0");
+        assert_eq!(Wanted::of("socket stream 600 - - /run/a b").unwrap().line(), "socket /run/a b");
     }
 
     #[test]

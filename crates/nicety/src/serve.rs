@@ -99,6 +99,10 @@ impl Kept {
         let failed = Failure::with(Exit::Failed);
         let holder = Arc::new(by.holder().map_err(&failed)?);
         let opener = by.opener().map_err(&failed)?.map(Arc::new);
+        if let Some(opener) = &opener {
+            nicety_sandbox::sockets_are_made_elsewhere();
+            nicety_socket::made_by(Arc::clone(opener));
+        }
         let kept = opener.as_ref().and_then(|_| give_administration_up().err());
         let note = kept.map(|error| format!("the daemon keeps CAP_NET_ADMIN, which its keeper has for it: {error}"));
         Ok((Self { by, holder, opener }, note))

@@ -3,6 +3,7 @@
 
 #[path = "../../daemon/tests/namespace/mod.rs"]
 mod namespace;
+#[allow(dead_code, reason = "no guests here")]
 mod station;
 
 use std::io::{Read, Write};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use namespace::{inside, ip};
 use nicety_keeper::{Between, Channel, Opener, Seam, Start, keep_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use station::Process;
 use tempfile::TempDir;
 
@@ -101,11 +103,11 @@ fn is_there(interface: &str) -> bool {
 }
 
 /// A change by another HTTP client than `nicety`. Returns the answer.
-fn post_uplink(control: PathBuf, entry: &str) -> String {
+fn post(control: PathBuf, list: &str, entry: &str) -> String {
     let mut socket = UnixStream::connect(control).unwrap();
     write!(
         socket,
-        "POST /v1/uplinks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "POST /v1/{list} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{entry}",
         entry.len()
     )
@@ -130,10 +132,32 @@ fn a_kept_daemon_has_taps_without_the_right_to_make_them() {
     kept.done(&["uplink", "add", "tap7", "kind=tap", "--yes"]);
     kept.done(&["uplink", "add", "tap8", "kind=tap", "queues=2", "--yes"]);
     assert!(is_there("tap7") && is_there("tap8"));
-    let answer = post_uplink(kept.path("control.sock"), r#"{"kind":"tap","name":"tap9"}"#);
+    let answer = post(kept.path("control.sock"), "uplinks", r#"{"kind":"tap","name":"tap9"}"#);
     assert!(answer.contains("nothing was done") && answer.contains("make this change by `nicety`"), "{answer}");
     assert!(kept.log().contains("the daemon asked for \"tap tap9\", which no user has named"), "{}", kept.log());
     assert!(!is_there("tap9"));
+
+    // The same of listening sockets: the threads that make changes may make none.
+    kept.done(&["port", "add", "vm2", "adapter=vmxnet3", "mac=52:54:00:12:34:02", "socket=vm2.sock", "mode=0660"]);
+    kept.done(&["uplink", "add", "near", "kind=pair", "socket=near.sock", "role=listen"]);
+    let mode = std::fs::metadata(kept.path("vm2.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    assert!(UnixStream::connect(kept.path("vm2.sock")).is_ok() && kept.path("near.sock").exists());
+    let vm3 = r#"{"name":"vm3","adapter":"e1000","mac":"52:54:00:12:34:03","socket":"vm3.sock"}"#;
+    let answer = post(kept.path("control.sock"), "ports", vm3);
+    assert!(answer.contains("nothing was done") && answer.contains("vm3.sock"), "{answer}");
+    // As docs/live-control.md says how.
+    let address = SocketAddrUnix::new(kept.path("control.sock.keeper")).unwrap();
+    let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&client, &address).unwrap();
+    rustix::io::write(&client, b"\x01\x0fsocket vm3.sock").unwrap();
+    let mut said = [0; 64];
+    assert_eq!(rustix::io::read(&client, &mut said), Ok(2));
+    assert_eq!(said[..2], *b"\x01\x0f");
+    let answer = post(kept.path("control.sock"), "ports", vm3);
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    kept.done(&["port", "remove", "vm2", "--yes"]);
+    assert!(!kept.path("vm2.sock").exists() && kept.path("vm3.sock").exists());
 
     // One that was deleted, and is there again.
     ip("link del tap0");
@@ -201,7 +225,19 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         // The host file names this one, and the daemon has it: the opener tries, and the kernel refuses.
         let busy = answer("tap tap0").unwrap_err();
         assert!(busy.contains("in use"), "{busy}");
-        for line in ["tap evil0", "tap evil0 queue", "tap tap00", "file /etc/shadow", "", "tap evil0\ntap tap0"] {
+        let evil = format!("socket stream 666 - - {}", path("evil.sock").display());
+        let beside = format!("socket stream 666 - - {}/../evil.sock", dir.path().display());
+        let lines = [
+            &evil,
+            &beside,
+            "tap evil0",
+            "tap evil0 queue",
+            "tap tap00",
+            "file /etc/shadow",
+            "",
+            "tap evil0\ntap tap0",
+        ];
+        for line in lines {
             let refused = answer(line).unwrap_err();
             assert!(refused.contains("neither ") || refused.contains("does not know"), "{line:?}: {refused}");
         }
@@ -221,4 +257,26 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         }
         assert_eq!(keeper.join().unwrap().unwrap().code(), Some(0), "{}", said());
     });
+}
+
+#[test]
+fn a_daemon_that_knows_no_opener_opens_by_itself_and_so_does_one_whose_keeper_has_none() {
+    if !inside("a_daemon_that_knows_no_opener_opens_by_itself_and_so_does_one_whose_keeper_has_none") {
+        return;
+    }
+    let kept = Kept::start();
+    // To this one it is a keeper without openers; to the keeper it is a daemon that asks for none.
+    let (earlier, nicety) = (kept.path("earlier"), env!("CARGO_BIN_EXE_nicety"));
+    std::fs::write(&earlier, format!("#!/bin/sh\nunset NICETY_KEEPER_OPENS\nexec '{nicety}' \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&earlier, PermissionsExt::from_mode(0o755)).unwrap();
+    for (number, (program, has_right)) in [(earlier.to_str().unwrap(), true), (nicety, false)].into_iter().enumerate() {
+        kept.done(&["upgrade", program]);
+        kept.until("the other one has ended", || daemons_of(kept.keeper.0.id()).len() == 1);
+        assert_eq!(capabilities(kept.daemon()) & NET_ADMIN != 0, has_right, "{program}");
+        let (tap, name) = (format!("new{number}"), format!("port{number}"));
+        kept.done(&["uplink", "add", &tap, "kind=tap"]);
+        let (mac, socket) = (format!("mac=52:54:00:12:35:0{number}"), format!("socket={name}.sock"));
+        kept.done(&["port", "add", &name, "adapter=e1000", &mac, &socket]);
+        assert!(is_there(&tap) && UnixStream::connect(kept.path(&format!("{name}.sock"))).is_ok());
+    }
 }

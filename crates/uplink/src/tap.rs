@@ -190,11 +190,6 @@ impl Tap {
         attached::check(name, Queues::Several { held: held.into() }, opener)
     }
 
-    /// Whether an opener would open the tap of this name: a user has named it.
-    pub fn is_named(opener: &Opener, name: &str) -> Result<(), TapError> {
-        opener.is_named(&Self::line(name)).map_err(|why| TapError::Keeper { name: name.to_owned(), why })
-    }
-
     /// For an opener: the tap of this name, attached or made, or one more of its queues, and its name. Which queues others hold is for
     /// whoever has asked to know.
     pub fn open_for(name: &str, several: bool) -> Result<(String, OwnedFd), TapError> {
