@@ -98,6 +98,17 @@ fn capabilities(pid: u32) -> u64 {
     u64::from_str_radix(line.trim(), 16).unwrap()
 }
 
+/// Ends the daemons of a keeper in this process, also if the test fails: it waits for the keeper.
+struct Ends;
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for pid in daemons_of(std::process::id()) {
+            Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
+        }
+    }
+}
+
 fn is_there(interface: &str) -> bool {
     Command::new("ip").args(["link", "show", interface]).output().unwrap().status.success()
 }
@@ -217,6 +228,7 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         command.args(["uplink"]).args(action).arg("--control").arg(path("control.sock")).output().unwrap()
     };
     std::thread::scope(|scope| {
+        let ends = Ends;
         let keeper = scope.spawn(|| keep_with(&start, Seam { connect: &connect, ..Seam::default() }));
         until("it serves", &|| said().contains("all sockets are ready"));
         let daemon = Opener::new(daemon_end.lock().unwrap().take().unwrap(), true);
@@ -252,9 +264,7 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         let by_shell = Command::new("sh").args(["-c", &format!("{add}; exit $?")]).output().unwrap();
         assert!(by_shell.status.success(), "{}\n{}", String::from_utf8_lossy(&by_shell.stderr), said());
         assert!(is_there("good0"));
-        for pid in daemons_of(std::process::id()) {
-            Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
-        }
+        drop(ends);
         assert_eq!(keeper.join().unwrap().unwrap().code(), Some(0), "{}", said());
     });
 }
