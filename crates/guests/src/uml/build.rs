@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_folder_has_what_the_builder_runs() {
-        for name in ["apply", "changes-pci", "changes-um", "changes-virtio", "config"] {
+        for name in ["apply", "changes-pci", "changes-time", "changes-um", "changes-virtio", "config"] {
             assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
         }
     }
