@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use nicety_guests::{Archive, Folder, Root};
@@ -13,7 +14,7 @@ mod host;
 mod outside;
 
 use host::{Boot, Event, Machine, boot};
-use outside::{Outside, Recorded, Responder};
+use outside::{Outside, Peer, Recorded, Responder};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -105,3 +106,36 @@ fn a_guest_sends_the_same_frames_to_a_record_of_the_outside() {
     let other = run(&["virtio-net-pci"], commands, Box::new(Recorded(one.received().into())));
     assert_eq!(difference(&one, &other), None);
 }
+
+/// The guest sends 200 kB through the outside and back, and its web server answers the outside, over each of these adapters.
+#[test]
+fn tcp_connections_of_a_guest_are_repeated_from_a_record_of_the_outside() {
+    let names = std::env::var("TRY").unwrap_or("virtio-net-pci e1000e vmxnet3".into());
+    for adapter in names.split(' ') {
+        let requests = [1_500_000_000, 1_700_000_000, 2_000_000_000];
+        let peer = Peer::new(&requests);
+        let answers = Arc::clone(&peer.answers);
+        let one = run(&[adapter], TCP, Box::new(peer));
+        println!("{adapter}: {}\n", summary(&one));
+        assert!(one.console.contains("\nequal\r\n"), "{}", one.console);
+        let answers = answers.lock().unwrap();
+        assert_eq!(answers.len(), requests.len());
+        assert!(
+            answers.iter().all(|answer| answer.len() > 100_000),
+            "{:?}",
+            answers.iter().map(Vec::len).collect::<Vec<_>>()
+        );
+        let other = run(&[adapter], TCP, Box::new(Recorded(one.received().into())));
+        assert_eq!(difference(&one, &other), None);
+        assert_eq!(one.console, other.console);
+    }
+}
+
+const TCP: &str = "up 0
+head -c 100000 /dev/urandom > /www/file
+httpd -h /www
+cat /www/file /www/file > /tmp/there
+nc 10.0.0.1 7 < /tmp/there > /tmp/back
+cmp /tmp/there /tmp/back && echo equal
+sleep 3
+";
