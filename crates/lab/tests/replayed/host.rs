@@ -50,7 +50,7 @@ const TURNS: usize = 100_000;
 const PATIENCE_S: i64 = 60;
 
 /// Something that happened, with its virtual time. Two boots are equal if their events are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A message to the calendar: its number, and its time.
     Calendar(u32, u64),
@@ -394,8 +394,6 @@ pub struct Machine<'a> {
     pub kernel: &'a Path,
     pub initramfs: &'a Path,
     pub adapters: &'a [&'a str],
-    /// More words for its command line.
-    pub words: &'a [&'a str],
     pub seed: u64,
     /// The boot ends here, if the guest has not ended before, in nanoseconds of its time.
     pub until_ns: u64,
@@ -411,45 +409,120 @@ impl Drop for Ended {
     }
 }
 
-/// Boots a guest, and runs it until it powers off.
-pub fn boot(machine: &Machine<'_>, outside: Box<dyn Outside>) -> io::Result<Boot> {
-    // The same paths in each boot: the guest has them in its command line.
-    let folder = Folder::new().map_err(io::Error::other)?;
-    let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
-    let (wire, far) = Wire::new(false).map_err(io::Error::other)?;
-    let uplink = Port::new(PortId(0), End::Uplink(Box::new(wire)), Box::new(Notes::new(IrqLayout::default())), BUFFER);
-    let uplink = Arc::new(uplink.map_err(io::Error::other)?);
-    plane.join(Arc::clone(&uplink)).map_err(io::Error::other)?;
-    let world =
-        World { now: 0, plane, uplink, far, adapters: Vec::new(), turn: Turn::new(), outside, events: Vec::new() };
-    let world = Rc::new(RefCell::new(world));
-    let mut slots = Vec::new();
-    for (number, name) in machine.adapters.iter().enumerate() {
-        slots.push(slot(&world, &folder, number, name)?);
+/// A guest with its host.
+pub struct Host {
+    world: Rc<RefCell<World>>,
+    calendar: Calendar,
+    slots: Vec<Slot>,
+    folder: Folder,
+    has_ended: bool,
+    _child: Ended,
+}
+
+impl Host {
+    /// Starts a guest. Its time begins at 0, and moves by [`Host::advance`].
+    pub fn start(machine: &Machine<'_>, outside: Box<dyn Outside>) -> io::Result<Host> {
+        let folder = Folder::new().map_err(io::Error::other)?;
+        let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
+        let (wire, far) = Wire::new(false).map_err(io::Error::other)?;
+        let end = End::Uplink(Box::new(wire));
+        let uplink = Port::new(PortId(0), end, Box::new(Notes::new(IrqLayout::default())), BUFFER);
+        let uplink = Arc::new(uplink.map_err(io::Error::other)?);
+        plane.join(Arc::clone(&uplink)).map_err(io::Error::other)?;
+        let (adapters, events) = (Vec::new(), Vec::new());
+        let world = World { now: 0, plane, uplink, far, adapters, turn: Turn::new(), outside, events };
+        let world = Rc::new(RefCell::new(world));
+        let mut slots = Vec::new();
+        for (number, name) in machine.adapters.iter().enumerate() {
+            slots.push(slot(&world, &folder, number, name)?);
+        }
+        let listener = UnixListener::bind(folder.path().join("time"))?;
+        let child = Ended(spawn(machine, &folder)?);
+        let (socket, _) = listener.accept()?;
+        let calendar = Calendar::new(socket)?;
+        Ok(Host { world, calendar, slots, folder, has_ended: false, _child: child })
     }
-    let listener = UnixListener::bind(folder.path().join("time"))?;
-    let console = folder.path().join("console");
+
+    /// Its console so far.
+    pub fn console(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join(CONSOLE)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Everything that happened since the last call.
+    pub fn take_events(&mut self) -> Vec<(u64, Event)> {
+        std::mem::take(&mut self.world.borrow_mut().events)
+    }
+
+    /// The next time at which anything happens by itself. `None`: the guest has powered off.
+    pub fn next(&mut self) -> Option<u64> {
+        match self.calendar.state() {
+            _ if self.has_ended => None,
+            State::Runs => Some(self.world.borrow().now),
+            State::Waits(wanted) => Some(self.world.borrow_mut().next().min(wanted)),
+        }
+    }
+
+    /// Does all that happens until this time, that time included.
+    pub fn advance(&mut self, until_ns: u64) -> io::Result<()> {
+        let advanced = self.serve(until_ns);
+        advanced.map_err(|error| {
+            let events = &self.world.borrow().events;
+            io::Error::other(format!("{error}, after {:?} and {}", events.last(), self.console()))
+        })
+    }
+
+    fn serve(&mut self, until_ns: u64) -> io::Result<()> {
+        while !self.has_ended {
+            match self.calendar.state() {
+                State::Runs => match wait(&self.calendar, &self.slots)?.checked_sub(1) {
+                    Some(slot) => self.slots[slot].hear()?,
+                    None => {
+                        let mut world = self.world.borrow_mut();
+                        match self.calendar.hear(world.now)? {
+                            Some(message) => world.note(Event::Calendar(message.op, message.time)),
+                            None => self.has_ended = true,
+                        }
+                    }
+                },
+                State::Waits(wanted) => {
+                    let mut world = self.world.borrow_mut();
+                    let next = world.next().min(wanted);
+                    if next > until_ns {
+                        return Ok(());
+                    }
+                    let rung = world.advance(next);
+                    if rung || world.now >= wanted {
+                        world.note(Event::Run);
+                        self.calendar.run(world.now)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of the file with the console's output. A file, because a pipe interrupts when it has room again.
+const CONSOLE: &str = "console";
+
+/// Its command line is the same in each boot: the guest can read it.
+fn spawn(machine: &Machine<'_>, folder: &Folder) -> io::Result<Child> {
+    std::fs::copy(machine.initramfs, folder.path().join("initramfs"))?;
     let mut command = Command::new(machine.kernel);
     command.current_dir(folder.path()).env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", "/dev/shm");
     command.args(["time-travel=ext:time", "con=null", "con0=null,fd:1", "ssl=null", "mem=64M", "noreboot", "panic=-1"]);
-    command.arg(format!("random_seed={}", machine.seed));
-    command.arg("uml_dir=uml/").arg("umid=guest");
-    std::fs::copy(machine.initramfs, folder.path().join("initramfs"))?;
-    command.arg("initrd=initramfs");
-    command.args(machine.words);
-    command.args((0..slots.len()).map(|number| format!("vfio_user.device=adapter{number}")));
-    command.stdin(Stdio::null()).stdout(File::create(&console)?).stderr(Stdio::null());
-    let child = Ended(command.spawn()?);
-    let (socket, _) = listener.accept()?;
-    let mut calendar = Calendar::new(socket)?;
-    let ended = serve(&world, &mut calendar, &mut slots, machine.until_ns);
-    drop(child);
-    let console = String::from_utf8_lossy(&std::fs::read(&console)?).into_owned();
-    let events = std::mem::take(&mut world.borrow_mut().events);
-    match ended {
-        Ok(()) => Ok(Boot { events, console }),
-        Err(error) => Err(io::Error::other(format!("{error}, after {:?} and {console}", events.last()))),
-    }
+    command.arg(format!("random_seed={}", machine.seed)).args(["uml_dir=uml/", "umid=guest", "initrd=initramfs"]);
+    command.args((0..machine.adapters.len()).map(|number| format!("vfio_user.device=adapter{number}")));
+    command.stdin(Stdio::null()).stdout(File::create(folder.path().join(CONSOLE))?).stderr(Stdio::null());
+    command.spawn()
+}
+
+/// Boots a guest, and runs it until it powers off.
+pub fn boot(machine: &Machine<'_>, outside: Box<dyn Outside>) -> io::Result<Boot> {
+    let mut host = Host::start(machine, outside)?;
+    host.advance(machine.until_ns)?;
+    Ok(Boot { events: host.take_events(), console: host.console() })
 }
 
 fn slot(world: &Rc<RefCell<World>>, folder: &Folder, number: usize, name: &str) -> io::Result<Slot> {
@@ -471,36 +544,6 @@ fn slot(world: &Rc<RefCell<World>>, folder: &Folder, number: usize, name: &str) 
     let listener = UnixListener::bind(folder.path().join(format!("adapter{number}")))?;
     let device = PortDevice { number, world: Rc::clone(world), port, notes, map: Map::default(), sizes };
     Ok(Slot { listener, session: None, device })
-}
-
-fn serve(world: &Rc<RefCell<World>>, calendar: &mut Calendar, slots: &mut [Slot], until_ns: u64) -> io::Result<()> {
-    loop {
-        match calendar.state() {
-            State::Runs => {
-                let ready = wait(calendar, slots)?;
-                match ready.checked_sub(1) {
-                    Some(slot) => slots[slot].hear()?,
-                    None => {
-                        let now = world.borrow().now;
-                        let Some(message) = calendar.hear(now)? else { return Ok(()) };
-                        world.borrow_mut().note(Event::Calendar(message.op, message.time));
-                    }
-                }
-            }
-            State::Waits(wanted) => {
-                let mut world = world.borrow_mut();
-                let next = world.next().min(wanted);
-                if next >= until_ns {
-                    return Ok(());
-                }
-                let rung = world.advance(next);
-                if rung || world.now >= wanted {
-                    world.note(Event::Run);
-                    calendar.run(world.now)?;
-                }
-            }
-        }
-    }
 }
 
 /// The descriptor that the guest has written to: 0 is the calendar's. The guest waits for each answer, so there is one.
