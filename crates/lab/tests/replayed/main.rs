@@ -12,7 +12,7 @@ mod outside;
 mod survives;
 
 use host::{Boot, Event, Machine, boot};
-use nicety_tolerance::Role;
+use nicety_tolerance::{Role, node::End};
 use outside::{Outside, Peer, Recorded, Responder};
 use survives::World;
 
@@ -171,23 +171,27 @@ fn connections_of_a_guest_outlive_its_host() {
         let run = |dies_at| {
             let client = Peer::new(&requests);
             let answers = Arc::clone(&client.answers);
-            let mut world = World::new(&machine, client, requests[0], dies_at);
+            let mut world = World::new([&machine; 2], client, requests[0], dies_at);
             world.pass(2_900_000_000);
             let status = world.node(0).unwrap().status();
             assert!(status.is_protected, "{status:?}");
-            world.pass(12 * SECOND_NS);
+            // What follows a kill at one of these points is TCP's doing, and the rest of the boot.
+            world.pass(3_600_000_000);
+            let busy = world.points;
+            world.pass(10 * SECOND_NS);
+            assert_eq!(world.ended, []);
             let answers = files(&answers.lock().unwrap());
             assert_eq!(answers.len(), requests.len(), "{adapter}, killed at point {dies_at}: {}", world.console(1));
             assert!(answers.iter().all(|file| file.len() == 100_000 && *file == answers[0]));
-            (world, answers)
+            (world, answers, busy)
         };
-        let (whole, answers) = run(usize::MAX);
+        let (whole, answers, points) = run(usize::MAX);
         assert_eq!(whole.console(0), whole.console(1));
         assert_eq!(whole.node(0).unwrap().role(), &Role::Primary);
-        println!("{adapter}: {} points, {:?}", whole.points, whole.node(0).unwrap().status());
+        println!("{adapter}: {points} points, {:?}", whole.node(0).unwrap().status());
         for part in 1..=KILLS {
-            let dies_at = whole.points / 8 * part / (KILLS + 1);
-            let (world, again) = run(dies_at);
+            let dies_at = points * part / (KILLS + 1);
+            let (world, again, _) = run(dies_at);
             assert_eq!(again, answers, "{adapter}, killed at point {dies_at}");
             let survivor = world.node(1).unwrap();
             assert_eq!(survivor.role(), &Role::Primary, "{adapter}, killed at point {dies_at}");
@@ -199,3 +203,24 @@ fn connections_of_a_guest_outlive_its_host() {
 
 /// Instants at which the host dies, in each adapter's session.
 const KILLS: usize = 8;
+
+/// A replica with another randomness differs, and that is noticed at the first call that shows it.
+#[test]
+fn a_kernel_that_differs_is_noticed_and_the_other_goes_on_alone() {
+    let Some(guests) = Guests::new() else { return };
+    let initramfs = guests.initramfs(TCP);
+    let machine = |seed| Machine {
+        kernel: guests.kernel.program(),
+        initramfs: &initramfs,
+        adapters: &["vmxnet3"],
+        seed,
+        until_ns: 0,
+    };
+    let client = Peer::new(&[]);
+    let mut world = World::new([&machine(1), &machine(2)], client, 0, usize::MAX);
+    world.pass(2 * SECOND_NS);
+    assert!(matches!(world.ended[..], [(1, End::Diverged(_))]), "{:?}", world.ended);
+    let status = world.node(0).unwrap().status();
+    assert!(status.role == Role::Primary && !status.is_protected, "{status:?}");
+    assert!(world.console(0).contains("\nequal\r\n"), "{}", world.console(0));
+}

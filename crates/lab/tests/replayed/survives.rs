@@ -10,7 +10,9 @@ use std::{
 };
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Action, Answer, Call, GuestTime, Keeper, Machine, Message, Node, NodeId, Request, Role, Terms};
+use nicety_tolerance::{
+    Action, Answer, Call, GuestTime, Keeper, Machine, Message, Node, NodeId, Request, Role, Terms, node::End,
+};
 
 use crate::{
     host::{self, Event, Host},
@@ -131,15 +133,17 @@ pub struct World {
     dies_at: usize,
     armed_ns: u64,
     pub emitted: [Vec<Vec<u8>>; 2],
+    /// Hosts that have ended by themselves, and why.
+    pub ended: Vec<(usize, End)>,
 }
 
 impl World {
     /// The first host dies before its point of this number, from this time on.
-    pub fn new(machine: &host::Machine<'_>, client: Peer, armed_ns: u64, dies_at: usize) -> World {
+    pub fn new(machines: [&host::Machine<'_>; 2], client: Peer, armed_ns: u64, dies_at: usize) -> World {
         let (terms, start) = (Terms { state_every: 16, ..Terms::default() }, Time(0));
         let hosts = [
-            Some(Node::primary(NodeId(1), Kernel::start(machine), terms, start)),
-            Some(Node::secondary(NodeId(2), Kernel::start(machine), terms, start)),
+            Some(Node::primary(NodeId(1), Kernel::start(machines[0]), terms, start)),
+            Some(Node::secondary(NodeId(2), Kernel::start(machines[1]), terms, start)),
         ];
         World {
             now: 0,
@@ -153,6 +157,7 @@ impl World {
             dies_at,
             armed_ns,
             emitted: [Vec::new(), Vec::new()],
+            ended: Vec::new(),
         }
     }
 
@@ -251,8 +256,11 @@ impl World {
                     self.give(index, |_, _, _| ());
                 }
             }
-            for node in self.hosts.iter().flatten() {
-                assert!(!matches!(node.role(), Role::Out(_)), "{:?}", node.role());
+            for index in 0..2 {
+                if let Some(Role::Out(end)) = self.hosts[index].as_ref().map(|node| node.role().clone()) {
+                    self.hosts[index] = None;
+                    self.ended.push((index, end));
+                }
             }
         }
         self.now = until_ns;
