@@ -173,9 +173,7 @@ impl Port {
     /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
     /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
     pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
-        if !self.leads_out() {
-            return Ok(());
-        }
+        let Some(slot) = self.own_inward().filter(|_| self.leads_out()) else { return Ok(()) };
         let mut new = None;
         if let Some(control) = control {
             let mut terms = Terms::new(control);
@@ -186,13 +184,13 @@ impl Port {
                 }
                 stays
             };
-            if self.inward().with(change).unwrap_or_default() {
+            if slot.with(change).unwrap_or_default() {
                 self.shell.schedule();
                 return Ok(());
             }
             new = Some(Box::new(Inward::new(control.buffer_bytes, terms)?));
         }
-        let (old, lost) = self.inward().replace(new);
+        let (old, lost) = slot.replace(new);
         self.lose(lost, Reason::Removed);
         drop(old);
         Ok(())
