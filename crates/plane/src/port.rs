@@ -198,6 +198,10 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
+    origin: PortId,
+    /// Whether it is a part of another port.
+    is_part: bool,
     /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
@@ -297,6 +301,8 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
+            origin: id,
+            is_part: false,
             special: AtomicU8::new(0),
             leads_out: attached,
             inward: InwardSlot::default(),
@@ -378,14 +384,41 @@ impl Port {
         let agent = MemberAgent::new(Arc::clone(steering), index);
         let mut this = self.with_agent(Role::Member, Box::new(agent))?;
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
+        this.origin = team;
         this.mark(LOOKED_AT_FIRST, true);
         Ok(this)
     }
 
-    /// The number that its frames come from: its own, or its team's.
+    /// This port is a part of the one with this number, and not the first ([`Split`](crate::Split)). It joins the switch before that.
+    pub fn part_of(self, port: PortId) -> Self {
+        Self { origin: port, is_part: true, ..self }
+    }
+
+    /// Whether it is a part of another port.
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Whether the switch knows it by another number: a team's, or that of the port that it is a part of.
+    pub(crate) fn is_behind_another(&self) -> bool {
+        self.is_part || self.member.is_some()
+    }
+
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
     #[inline]
     pub(crate) fn origin(&self) -> PortId {
-        self.member.as_ref().map_or(self.id, |member| member.team)
+        self.origin
+    }
+
+    /// The number by which an uplink tells it from other senders.
+    #[inline]
+    pub(crate) fn sender(&self) -> PortId {
+        if self.is_part { self.id } else { self.origin }
+    }
+
+    /// The number by which captures name it.
+    pub(crate) fn shown_as(&self) -> PortId {
+        if self.is_part { self.origin } else { self.id }
     }
 
     /// The team's number, if it is a member of one.
@@ -740,10 +773,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.origin());
+            inner.backlog.forget_unnamed(sender.sender());
             return false;
         }
-        inner.backlog.name_holder(sender.origin(), sender.tenure)
+        inner.backlog.name_holder(sender.sender(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
