@@ -149,6 +149,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mapped: false,
         ft_peer: None,
         worker: None,
+        workers: 1,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
         group: None,

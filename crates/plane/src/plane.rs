@@ -194,6 +194,10 @@ impl Plane {
             self.switch.set_policy(port.id(), policy);
             port.listen(policy.lldp);
         }
+        if let Some(split) = self.split(port.id()) {
+            // Such a port has no rates of its own: see the host file.
+            split.parts().skip(1).for_each(|part| part.set_shapes(None, None, policy.log));
+        }
         port.set_shapes(policy.transmit, policy.receive, policy.log);
         let tagged = matches!(policy.vlan, Vlan::Access(_));
         port.set_rights(PortRights { mac_changes: policy.mac_changes, tagged });

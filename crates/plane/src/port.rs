@@ -178,6 +178,23 @@ impl State {
             failed: None,
         }
     }
+
+    /// Adds the state of a part of the same port.
+    pub fn add_part(&mut self, part: Self) {
+        self.attached |= part.attached;
+        self.driven |= part.driven;
+        self.sent += part.sent;
+        self.counters.add_part(&part.counters);
+        self.stalls.extend(part.stalls);
+        self.backlog_frames += part.backlog_frames;
+        self.backlog_bytes += part.backlog_bytes;
+        self.refused.reads += part.refused.reads;
+        self.refused.writes += part.refused.writes;
+        self.refused.last = self.refused.last.or(part.refused.last);
+        self.held |= part.held;
+        self.damaged |= part.damaged;
+        self.failed = self.failed.take().or(part.failed);
+    }
 }
 
 /// The saved state of a port's adapter.

@@ -55,6 +55,9 @@ impl Split {
     /// Looks which parts have queues on which the guest receives. Call it when the guest's queues have changed. A flow may change its part
     /// then, and frames of it that wait at the old one may be overtaken.
     pub fn look(&self, now: Time) {
+        if self.others.is_empty() {
+            return;
+        }
         let receives = |port: &Arc<Port>| port.with_rings(now, |rings, _| rings.receives()).unwrap_or(false);
         let live = self.parts().zip(0..).fold(0, |live, (part, bit)| live | u32::from(receives(part)) << bit);
         self.live.store(live, Ordering::Release);
