@@ -215,6 +215,8 @@ pub struct PortView {
     pub absence: Option<String>,
     /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
     pub epoch: Duration,
+    /// The numbers of the workers that serve it, part by part.
+    pub workers: Vec<usize>,
     /// The members, if it is a team of uplinks.
     pub members: Option<MemberViews>,
     /// The mirror whose copies it gets.
@@ -405,7 +407,12 @@ impl Daemon {
         free.unwrap_or(PortId(u16::MAX))
     }
 
-    /// The worker that owns a port. Ports are distributed by number.
+    /// The number of the worker that owns a port. Ports are distributed by number.
+    fn worker_of(&self, id: PortId) -> usize {
+        usize::from(id.0) % self.workers.len()
+    }
+
+    /// The worker that owns a port.
     fn worker(&self, id: PortId) -> &WorkerHandle {
         &self.workers[usize::from(id.0) % self.workers.len()]
     }
@@ -700,7 +707,7 @@ impl Daemon {
         if !closed.is_empty() {
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
-        closed.iter().map(|running| view(running, self.epoch())).collect()
+        closed.iter().map(|running| view(running, self.epoch(), self.workers.len())).collect()
     }
 
     /// Closes the uplink of this name, if there is one, and releases the senders that wait for it.
@@ -759,6 +766,7 @@ impl Daemon {
             last_end: None,
             absence: None,
             epoch,
+            workers: vec![self.worker_of(uplink.port.id())],
             members: None,
             mirror: None,
             mirrored_by: Vec::new(),
@@ -768,7 +776,7 @@ impl Daemon {
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
-        views.extend(self.ports().values().map(|running| view(running, epoch)));
+        views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len())));
         self.note_mirrors(&mut views);
         self.note_tolerance(&mut views);
         let now = self.clock.now();
@@ -825,7 +833,8 @@ impl Daemon {
     }
 }
 
-fn view(running: &Running, epoch: Duration) -> PortView {
+/// A view of a port of a daemon with so many workers.
+fn view(running: &Running, epoch: Duration, workers: usize) -> PortView {
     PortView {
         spec: Some(running.spec.clone()),
         name: running.spec.name.clone(),
@@ -839,6 +848,7 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
+        workers: running.parts().map(|part| usize::from(part.id().0) % workers).collect(),
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),

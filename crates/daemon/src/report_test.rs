@@ -173,6 +173,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         last_end,
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
+        workers: Vec::new(),
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),
