@@ -242,6 +242,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         worker: config.worker,
+        workers: config.workers,
         ft_peer: config.ft_peer.clone(),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,

@@ -40,6 +40,7 @@ mod sections;
 mod team;
 mod tolerance;
 mod walk;
+mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
 pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
@@ -329,8 +330,10 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// Whether it stands by for another port of the same VM.
     pub standby: bool,
-    /// The worker that serves it, from 0, if the file says.
+    /// The worker that serves it, or its first queue pair, from 0, if the file says.
     pub worker: Option<u16>,
+    /// The number of workers that serve its queue pairs.
+    pub workers: u16,
     /// The daemon that has its log: what its guest sends waits until that has what precedes it.
     pub ft_peer: Option<PeerAddress>,
     /// The accounts that may connect. The default if this side connects.
@@ -386,8 +389,19 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, ft_peer.clone())
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, workers, ft_peer, .. } = port;
+            (
+                port.entry.about.name,
+                *role,
+                mapped(port),
+                *queues,
+                *mtu,
+                *is_vmwares,
+                *standby,
+                *worker,
+                *workers,
+                ft_peer.clone(),
+            )
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom

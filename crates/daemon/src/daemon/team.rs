@@ -293,6 +293,7 @@ impl Daemon {
                 last_end: None,
                 absence: None,
                 epoch,
+                workers: Vec::new(),
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),

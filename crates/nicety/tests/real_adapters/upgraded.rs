@@ -7,7 +7,7 @@ use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
 
 use crate::{
     migration::{finish, stream},
-    stage::{HOST, SOON, Stage, TAP, address, mac, mapped_port, ping, pinged, port, quiet, sh, well},
+    stage::{HOST, SOON, Stage, TAP, TWO_WORKERS, address, mac, mapped_port, ping, pinged, port, quiet, sh, well},
     steps::is_late,
     user_mode::machine,
 };
@@ -62,9 +62,12 @@ fn dropped(stage: &Stage, names: [&str; 2]) -> u64 {
 fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times() {
     let ports =
         (1..).zip(ADAPTERS.into_iter().chain(["ixgbevf"])).map(|(number, adapter)| mapped_port(adapter, number));
-    let setup =
-        Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
-    let mut stage = Stage::set_up(ports.collect(), setup);
+    let mut ports: Vec<_> = ports.collect();
+    // Its pairs are dealt to both.
+    ports[2].more = TWO_WORKERS.to_owned();
+    let (link, daemon_more) = (Some(Link::Tap(TAP.to_owned())), TWO_WORKERS.to_owned());
+    let setup = Setup { link, daemon_more, options: vec!["--keeper".to_owned()], ..Setup::default() };
+    let mut stage = Stage::set_up(ports, setup);
     let config = GuestConfig { accel: Accel::Tcg, start: Start::Saved, ..GuestConfig::new(Kernel::V6_12) };
     let config = [1, 2, 3, 4].iter().fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
     let mut guest = well(Guest::start(&stage.root, config));
