@@ -4,6 +4,7 @@ mod arriving;
 mod card;
 #[cfg(test)]
 mod closing_test;
+mod counts;
 mod error;
 mod freeze;
 mod io_control;
