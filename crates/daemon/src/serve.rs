@@ -262,6 +262,8 @@ fn check_uplink(
     match kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
+        // The opener that opens it checks.
+        UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
