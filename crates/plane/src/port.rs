@@ -478,7 +478,8 @@ impl Port {
 
     /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
     pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
-        let is_others = self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
+        let is_others =
+            self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
         (!is_others).then_some(&*self.inward)
     }
 
