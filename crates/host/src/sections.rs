@@ -623,7 +623,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
         worker: worker.and_then(|found| u16::try_from(found.value).ok()),
-        ft_peer: walk.parsed(section, tolerance::PEER.name).map(|found| found.value),
+        ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
