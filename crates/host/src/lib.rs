@@ -6,7 +6,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nicety_adapters::{About, Entry, REGISTRY, Settings};
@@ -55,7 +54,7 @@ use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;
-pub use peer::{NoPeer, PeerAddress};
+pub use peer::{ListenAddress, NoListen, NoPeer, PeerAddress};
 pub use policy::policy_words;
 pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -297,8 +296,8 @@ impl Default for DaemonConfig {
 /// `[ft]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToleranceConfig {
-    /// The address at which other daemons connect.
-    pub listen: Option<SocketAddr>,
+    /// The place at which other daemons connect.
+    pub listen: Option<ListenAddress>,
     /// The file with the key that all of them share.
     pub key: PathBuf,
 }

@@ -625,7 +625,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         standby: stands_by,
         worker: worker.and_then(|found| u16::try_from(found.value).ok()),
         workers: workers.unwrap_or(1),
-        ft_peer: walk.parsed(section, tolerance::PEER.name).map(|found| found.value),
+        ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
