@@ -11,7 +11,7 @@ use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
-use nicety_keeper::{Group, Holder};
+use nicety_keeper::{Group, Holder, Opener};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
@@ -98,6 +98,8 @@ pub struct Prepared<'a> {
     ports: Vec<PortSpec>,
     /// The keeper, and the ports that it has held for a daemon that was killed, by name.
     kept: Option<(Arc<Holder>, Held)>,
+    /// Opens what this process may not.
+    opener: Option<Arc<Opener>>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
@@ -129,25 +131,26 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
 
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new())
+    checked(host, record, connecting, &Held::new(), None)
 }
 
-/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed.
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
 pub fn prepare_kept<'a>(
     host: &'a Host,
     record: Option<Target>,
     holder: Arc<Holder>,
+    opener: Option<Arc<Opener>>,
     groups: Vec<Group>,
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let prepared = checked(host, record, connecting, &held)?;
-    Ok(Prepared { kept: Some((holder, held)), ..prepared })
+    let prepared = checked(host, record, connecting, &held, opener.as_deref())?;
+    Ok(Prepared { kept: Some((holder, held)), opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new())
+    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new(), None)
 }
 
 fn checked<'a>(
@@ -155,6 +158,7 @@ fn checked<'a>(
     record: Option<Target>,
     look: SocketCheck,
     held: &Held,
+    opener: Option<&Opener>,
 ) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
@@ -173,9 +177,14 @@ fn checked<'a>(
             Err(error) => errors.push(error),
         }
     }
-    errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
+    let uplinks = host.uplinks.iter();
+    errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    if errors.is_empty() { Ok(Prepared { host, record, ports, kept: None, served }) } else { Err(Refused(errors)) }
+    if errors.is_empty() {
+        Ok(Prepared { host, record, ports, kept: None, opener: None, served })
+    } else {
+        Err(Refused(errors))
+    }
 }
 
 /// Checks whether the members of a team fit together.
@@ -243,10 +252,15 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 }
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<(), ServeError> {
+fn check_uplink(
+    kind: &UplinkKind,
+    served: &mut Vec<PathBuf>,
+    look: SocketCheck,
+    opener: Option<&Opener>,
+) -> Result<(), ServeError> {
     match kind {
-        UplinkKind::Tap { name, queues: 1 } => Tap::check(name)?,
-        UplinkKind::Tap { name, .. } => Tap::check_queues(name, 0)?,
+        UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
+        UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -263,9 +277,9 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck)
 /// Makes the uplink of a host file.
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open(name)?, config),
+        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open_by(daemon.opener(), name)?, config),
         // One queue in place of another.
-        UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(name, *queues)?, config),
+        UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(daemon.opener(), name, *queues)?, config),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -378,7 +392,7 @@ fn system(path: &Path, team: &str) -> Mac {
 /// Makes an uplink and adds it to the switch, or to its team.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        return open_queues(daemon, config, Tap::open_queues(name, *queues)?);
+        return open_queues(daemon, config, Tap::open_queues_by(daemon.opener(), name, *queues)?);
     }
     let maker = maker(config);
     let made = uplink(config, daemon)?;
@@ -433,7 +447,11 @@ pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), S
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
-pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Result<(), ServeError> {
+pub(crate) fn check_uplink_again(
+    old: &[UplinkConfig],
+    new: &UplinkConfig,
+    opener: Option<&Opener>,
+) -> Result<(), ServeError> {
     let socket = |config: &UplinkConfig| match &config.kind {
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             Some(socket.clone())
@@ -444,10 +462,10 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
         let held = old.iter().find(is_same).map_or(0, UplinkConfig::queues);
-        return Ok(Tap::check_queues(name, held)?);
+        return Ok(Tap::check_queues(opener, name, held)?);
     }
     let mut served = Vec::new();
-    check_uplink(&new.kind, &mut served, connecting)?;
+    check_uplink(&new.kind, &mut served, connecting, opener)?;
     match served.pop() {
         Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
             Err(SocketError::from(ListenError::InUse(path)).into())
@@ -516,7 +534,7 @@ fn link_again(
     };
     match &config.kind {
         UplinkKind::Tap { name, queues } => {
-            adjusted(Tap::go_on(name, one(&mut descriptors)?, *queues)?, config, tokens)
+            adjusted(Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?, config, tokens)
         }
         UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
@@ -575,8 +593,9 @@ const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, opener, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
+    opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
         daemon.record(target)?;
     }

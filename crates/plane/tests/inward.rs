@@ -273,6 +273,30 @@ fn a_change_of_rate_and_classes_loses_nothing_that_waits() {
     assert_eq!((counts.packets, counts.waiting), (state.inward_classes[0].packets, 0), "its counts stay");
 }
 
+#[test]
+fn what_waits_stays_in_its_class_when_a_class_before_it_leaves() {
+    let of_port = |name: &str, port| Class {
+        name: name.to_owned(),
+        matches: vec![Match { ports: Some(vec![port]), ..Match::default() }],
+        ..Class::default()
+    };
+    let mut three = control(100, 1 << 20, None);
+    three.classes.extend([of_port("nfs", 1), of_port("storage", 2)]);
+    let mut world = World::new(2, &three);
+    world.send(1, OTHER, 80);
+    world.send(2, OTHER, 120);
+    world.run(2);
+    let before = world.ports[0].state().inward_classes;
+    assert!(before[1].waiting > 10 && before[2].waiting > before[1].waiting, "{before:?}");
+    three.classes.remove(1);
+    world.ports[0].set_inward(Some(&three), world.now).unwrap();
+    let after = world.ports[0].state().inward_classes;
+    assert_eq!((after[0].waiting, &after[1]), (before[1].waiting, &before[2]));
+    world.run(100);
+    let after = world.ports[0].state().inward_classes;
+    assert_eq!((world.received(1, OTHER), world.received(2, OTHER), after[1].packets), (80, 120, 120));
+}
+
 /// It may be another's, in another VLAN.
 #[test]
 fn the_next_port_with_a_number_gets_nothing_that_waited_for_the_last() {

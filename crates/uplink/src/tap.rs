@@ -14,12 +14,14 @@ mod words;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason,
     Time, Uplink, Wants,
 };
+use nicety_keeper::{Asked, Opener};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
@@ -40,6 +42,9 @@ const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
 
 /// Interval between searches for a tap that was deleted.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Interval between looks whether an opener has answered.
+const ANSWERED: Duration = Duration::from_millis(20);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -65,6 +70,10 @@ pub struct Tap {
     logged: Line,
     /// Time of the next search for a deleted tap.
     again: Time,
+    /// Attaches to it for this process, if it may not.
+    opener: Option<Arc<Opener>>,
+    /// The question to the opener, until it has answered.
+    asked: Option<Asked>,
     /// The reason why an interface that has the deleted tap's name could not be attached.
     barred: Option<String>,
     /// The reason in `barred` that the log has already reported.
@@ -87,43 +96,58 @@ impl Tap {
     /// Attaches to the tap of this name, or makes it; a tap that was made goes when this is dropped. `tap%d` takes the next free
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
-        Self::attach(name, Queues::One, 1)
+        Self::open_by(None, name)
+    }
+
+    /// Like [`Tap::open`], by an opener if there is one.
+    pub fn open_by(opener: Option<&Arc<Opener>>, name: &str) -> Result<Self, TapError> {
+        Self::attach(opener, name, Queues::One, 1)
     }
 
     /// Attaches to `count` queues (at least 1) of the tap of this name, which was made with `multi_queue`, or is made. The kernel gives
     /// a flow's frames to the queue that has last sent some of it. No other process may hold a queue.
     pub fn open_queues(name: &str, count: u16) -> Result<Vec<Self>, TapError> {
-        let first = Self::attach(name, Queues::Several { held: 0 }, count)?;
+        Self::open_queues_by(None, name, count)
+    }
+
+    /// Like [`Tap::open_queues`], by an opener if there is one.
+    pub fn open_queues_by(opener: Option<&Arc<Opener>>, name: &str, count: u16) -> Result<Vec<Self>, TapError> {
+        let first = Self::attach(opener, name, Queues::Several { held: 0 }, count)?;
         let name = first.name.clone();
-        let more = (1..count).map(|held| Self::attach(&name, Queues::Several { held: held.into() }, count));
+        let more = (1..count).map(|held| Self::attach(opener, &name, Queues::Several { held: held.into() }, count));
         std::iter::once(Ok(first)).chain(more).collect()
     }
 
     /// Attaches to one more queue of a tap of which this process holds fewer than `count`: in place of one that was closed.
-    pub fn open_queue_again(name: &str, count: u16) -> Result<Self, TapError> {
-        Self::attach(name, Queues::Several { held: u32::from(count.saturating_sub(1)) }, count)
+    pub fn open_queue_again(opener: Option<&Arc<Opener>>, name: &str, count: u16) -> Result<Self, TapError> {
+        Self::attach(opener, name, Queues::Several { held: u32::from(count.saturating_sub(1)) }, count)
     }
 
-    fn attach(name: &str, queues: Queues, count: u16) -> Result<Self, TapError> {
+    fn attach(opener: Option<&Arc<Opener>>, name: &str, queues: Queues, count: u16) -> Result<Self, TapError> {
         Self::fits(name)?;
         // When it is attached again, its sisters may be there already.
         let again = match queues {
             Queues::One => Queues::One,
             Queues::Several { .. } => Queues::Several { held: u32::from(count.saturating_sub(1)) },
         };
-        Self::with(Attached::new(name, queues)?, again)
+        let attached = match opener {
+            Some(opener) => Attached::by(opener, name, queues)?,
+            None => Attached::new(name, queues)?,
+        };
+        Self::with(attached, again, opener)
     }
 
-    /// Goes on with the tap of this name that another process has attached to, by its descriptor: that of one of its `queues`.
-    pub fn go_on(name: &str, fd: OwnedFd, queues: u16) -> Result<Self, TapError> {
+    /// Goes on with the tap of this name that another process has attached to, by its descriptor: that of one of its `queues`. If it is
+    /// deleted, the next one is attached by the opener.
+    pub fn go_on(opener: Option<&Arc<Opener>>, name: &str, fd: OwnedFd, queues: u16) -> Result<Self, TapError> {
         let again = match queues {
             0 | 1 => Queues::One,
             count => Queues::Several { held: u32::from(count - 1) },
         };
-        Self::with(Attached::go_on(name, fd), again)
+        Self::with(Attached::go_on(name, fd), again, opener)
     }
 
-    fn with(attached: Attached, again: Queues) -> Result<Self, TapError> {
+    fn with(attached: Attached, again: Queues, opener: Option<&Arc<Opener>>) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let Attached { name, fd, offloads, index } = attached;
         let mut this = Self {
@@ -142,6 +166,8 @@ impl Tap {
             line: Line::Up,
             logged: Line::Up,
             again: Time::ZERO,
+            opener: opener.cloned(),
+            asked: None,
             barred: None,
             logged_barred: None,
             address: Address::default(),
@@ -151,17 +177,31 @@ impl Tap {
         Ok(this)
     }
 
-    /// Finds out whether [`Tap::open`] would attach to the tap of this name, or make it, without doing so. It cannot find out
+    /// Finds out whether [`Tap::open_by`] would attach to the tap of this name, or make it, without doing so. It cannot find out
     /// whether another process has the tap.
-    pub fn check(name: &str) -> Result<(), TapError> {
+    pub fn check(opener: Option<&Opener>, name: &str) -> Result<(), TapError> {
         Self::fits(name)?;
-        attached::check(name, Queues::One)
+        attached::check(name, Queues::One, opener)
     }
 
-    /// The same of [`Tap::open_queues`]. `held`: queues that this process holds now, and will have closed by then.
-    pub fn check_queues(name: &str, held: u16) -> Result<(), TapError> {
+    /// The same of [`Tap::open_queues_by`]. `held`: queues that this process holds now, and will have closed by then.
+    pub fn check_queues(opener: Option<&Opener>, name: &str, held: u16) -> Result<(), TapError> {
         Self::fits(name)?;
-        attached::check(name, Queues::Several { held: held.into() })
+        attached::check(name, Queues::Several { held: held.into() }, opener)
+    }
+
+    /// For an opener: the tap of this name, attached or made, or one more of its queues, and its name. Which queues others hold is for
+    /// whoever has asked to know.
+    pub fn open_for(name: &str, several: bool) -> Result<(String, OwnedFd), TapError> {
+        Self::fits(name)?;
+        let queues = if several { Queues::Several { held: u32::MAX } } else { Queues::One };
+        let Attached { name, fd, .. } = Attached::new(name, queues)?;
+        Ok((name, fd))
+    }
+
+    /// The line that names a tap to an opener.
+    pub fn line(name: &str) -> String {
+        attached::line(name)
     }
 
     fn fits(name: &str) -> Result<(), TapError> {
@@ -236,11 +276,29 @@ impl Tap {
             return;
         }
         self.again = now.after(AGAIN);
+        if let Some(asked) = &self.asked {
+            match Attached::answered_to(asked, &self.name) {
+                Some(attached) => self.attached_again(attached),
+                None => self.again = now.after(ANSWERED),
+            }
+            return;
+        }
         self.barred = None;
         if !attached::is_there(&self.name) {
             return;
         }
-        match Attached::again(&self.name, self.queues) {
+        let Some(opener) = &self.opener else {
+            return self.attached_again(Attached::again(&self.name, self.queues));
+        };
+        match attached::ask_later(opener, &self.name, self.queues) {
+            Ok(asked) => (self.asked, self.again) = (Some(asked), now.after(ANSWERED)),
+            Err(error) => self.barred = Some(error.to_string()),
+        }
+    }
+
+    fn attached_again(&mut self, attached: Result<Attached, TapError>) {
+        self.asked = None;
+        match attached {
             Ok(Attached { name: _, fd, offloads, index }) => {
                 (self.fd, self.offloads, self.index, self.logged_barred) = (fd, offloads, index, None);
                 let _retried_later = self.begin();

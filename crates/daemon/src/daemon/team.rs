@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nicety_adapter::{PortId, QueueCounters, Reason, Time};
+use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
@@ -12,6 +12,7 @@ use nicety_plane::{Capacity, ClassState, Hash, MEMBERS_MOST, MemberState, Mode, 
 use nicety_switch::Policy;
 use tracing::{info, warn};
 
+use super::counts::Counts;
 use super::{Daemon, PortView, StartError};
 use crate::image::TeamImage;
 
@@ -44,27 +45,7 @@ pub(super) struct RunningTeam {
     /// The uplinks that are open, by their places.
     ports: [Option<Arc<Port>>; MEMBERS_MOST],
     /// Counts of uplinks that have left.
-    gone: Counts,
-}
-
-/// Counts of what uplinks have carried.
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    /// Came in, and went out.
-    transmit: QueueCounters,
-    receive: QueueCounters,
-    /// I/O control's classes, outward and inward.
-    outward: Vec<ClassState>,
-    inward: Vec<ClassState>,
-}
-
-impl Counts {
-    fn add(&mut self, State { counters, classes, inward_classes, .. }: State) {
-        self.transmit.add_all(counters.transmitted());
-        self.receive.add_all(counters.taken());
-        classes.into_iter().for_each(|class| class.add_to(&mut self.outward));
-        inward_classes.into_iter().for_each(|class| class.add_to(&mut self.inward));
-    }
+    pub gone: Counts,
 }
 
 impl RunningTeam {
