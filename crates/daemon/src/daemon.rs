@@ -42,6 +42,7 @@ use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, Split, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
+use nicety_uplink::Interface;
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -248,6 +249,8 @@ pub struct Daemon {
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
+    /// The common parts of the queues of interfaces, by their names.
+    interfaces: Mutex<BTreeMap<String, Arc<Interface>>>,
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
@@ -311,6 +314,7 @@ impl Daemon {
             ports: Mutex::default(),
             uplinks: Mutex::default(),
             teams: Mutex::default(),
+            interfaces: Mutex::default(),
             cards: Mutex::default(),
             mirrors: Mutex::default(),
             lost: Mutex::default(),
