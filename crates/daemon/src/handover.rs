@@ -151,6 +151,26 @@ pub struct Upgraded {
     pub stopped_ns: u64,
     /// The same of each port, in the order in which they went on.
     pub ports: Vec<PortPause>,
+    /// The parts of that time. A daemon of an earlier version does not say.
+    #[serde(default)]
+    pub steps: Steps,
+}
+
+/// The parts of the time for which nothing moved, one after the other, and how much was handed over in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Steps {
+    /// Until all workers stood still, in nanoseconds.
+    pub stop_ns: u64,
+    /// Until the images of all ports were made and sent, in nanoseconds. The new daemon reads and checks the first ones meanwhile.
+    pub image_ns: u64,
+    /// Until the new daemon had checked the last one, in nanoseconds.
+    pub check_ns: u64,
+    /// Until the last port went on, in nanoseconds.
+    pub go_ns: u64,
+    /// Bytes of the images.
+    pub bytes: u64,
+    /// Descriptors.
+    pub descriptors: u64,
 }
 
 /// The time for which a port stood still.

@@ -25,7 +25,7 @@ use crate::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
 };
 use crate::inbox::Note;
-use crate::journal::Kept;
+use crate::journal::{Journal, Kept};
 use crate::mapper::Mapper;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
@@ -41,6 +41,8 @@ pub struct Expected {
     signals: Arc<Signals>,
     /// The device of a PCI function, and the files that its VMMs share.
     device: Option<(PortDevice, Arc<Files>)>,
+    /// Its journal, which is empty: making one takes seven system calls, too many while a VM stands still.
+    journal: Option<Journal>,
 }
 
 /// A port that is ready to go on.
@@ -51,6 +53,7 @@ pub struct Arriving {
     waiting: SavedFrames,
     agents: Vec<SavedAgent>,
     link: ArrivingLink,
+    journal: Option<Journal>,
     /// The process that served it was killed: its driver has to reset the adapter.
     is_lost: bool,
 }
@@ -73,7 +76,7 @@ enum ArrivingLink {
 }
 
 fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
-    let Expected { mut trial, mut running, signals: _, device } = expected;
+    let Expected { mut trial, mut running, signals: _, device, journal } = expected;
     let PortImage { numbers, signals: written, waiting, agents, link, unread, .. } = image;
     let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
         return Err("its image is another kind of port's".into());
@@ -94,7 +97,7 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     }
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
-    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
+    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, journal, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -166,7 +169,8 @@ impl Daemon {
             None => None,
         };
         let running = Running { spec, port, schedule, blank: Arc::default(), log, recorder: None, rings: None };
-        Ok(Expected { trial, running, signals, device })
+        let journal = device.as_ref().and_then(|(device, _)| self.journal(&running.log, device));
+        Ok(Expected { trial, running, signals, device, journal })
     }
 
     /// A port that goes on where its image was taken. The error is a sentence for a person.
@@ -195,7 +199,7 @@ impl Daemon {
         table: &mut Table,
         front: Front,
     ) -> Result<Arriving, String> {
-        let Expected { mut trial, running, signals, device: _ } = expected;
+        let Expected { mut trial, running, signals, device: _, journal: _ } = expected;
         let PortImage { numbers, signals: written, waiting, agents, link, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
@@ -226,13 +230,13 @@ impl Daemon {
             preparing.resume(session, &mut own)?;
         }
         let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
+        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, journal: None, is_lost: false })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, agents, link, is_lost } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, agents, link, journal, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -254,6 +258,10 @@ impl Daemon {
                     let process = process.and_then(Pid::from_raw);
                     Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, process })
                 });
+                // Behind the state, whose positions it writes. The adapter of a killed process began from those that are there.
+                if !is_lost && let Some(rings) = journal.as_ref().and_then(Journal::rings) {
+                    device.keep_rings(rings);
+                }
                 (Link::Function { listener, device, session }, None)
             }
             ArrivingLink::Rings { mut preparing, signals, kicks, calls, errors, state } => {
@@ -277,7 +285,8 @@ impl Daemon {
                 (Link::Rings { kicks: watched }, Some(*preparing))
             }
         };
-        let service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
+        let mut service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
+        service.journal = journal;
         // There were as many ports before.
         if let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy) {
             warn!(port = spec.name, "it does not join the switch: {error}");
@@ -320,12 +329,14 @@ impl Daemon {
             }
         }
         let log = Arc::clone(&arriving.running.log);
-        let journal = match &arriving.link {
-            ArrivingLink::Function { device, .. } => self.journal(&log, device, &rings),
-            ArrivingLink::Rings { .. } => None,
-        };
-        let (mut service, _no_front) = self.arrive(arriving);
-        service.journal = journal;
+        if let (ArrivingLink::Function { device, .. }, Some(map)) =
+            (&arriving.link, arriving.journal.as_ref().and_then(Journal::rings))
+        {
+            // The positions of another number of rings are of no use, and are not valid.
+            let _too_many = map.write(0, &rings);
+            device.keep_rings(map);
+        }
+        let (service, _no_front) = self.arrive(arriving);
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {
