@@ -6,7 +6,8 @@
 //!  ├── Offer(host file), listening sockets►│
 //!  ◄──────────────────────── Prepared ─────┤  workers run, the sandbox is closed, no port yet
 //!  │ workers stand still                   │
-//!  ├── Images, descriptors ───────────────►│  checks all, maps memory, touches nothing
+//!  ├── Images of some ports, descriptors ─►│  checks them, maps memory, touches nothing, while the next images are made
+//!  ├── End ───────────────────────────────►│
 //!  ◄─────────────────────────── Taken ─────┤                 until here either may give up, and the old one goes on
 //!  ├── Go ────────────────────────────────►│  ports go on
 //!  ◄──────────────── Going(time lost) ─────┤
