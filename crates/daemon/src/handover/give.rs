@@ -131,7 +131,8 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     }
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
-    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours };
+    let counts = daemon.counts();
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts };
     send(kind::END, &to_bytes(REST_KIND, &rest), &Table::default())?;
     let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;
