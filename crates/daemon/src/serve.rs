@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
@@ -229,6 +229,13 @@ fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) ->
     Ok(spec)
 }
 
+/// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
+/// read than the rest of a port's specification.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// The specification of a port.
 pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     let port = || config.name.clone();
@@ -240,7 +247,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         settings,
         socket: config.socket.clone(),
         role: config.role,
-        mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
+        mapped: config.is_mapped(processors()),
         worker: config.worker,
         workers: config.workers,
         ft_peer: config.ft_peer.clone(),
