@@ -15,7 +15,7 @@ use nicety_keeper::{Group, Holder};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens, Xdp, XdpError,
 };
 
 use sha2::{Digest, Sha256};
@@ -51,6 +51,9 @@ pub enum ServeError {
     /// A tap cannot be opened.
     #[error("the uplink: {0}")]
     Tap(#[from] TapError),
+    /// An interface's queues cannot be opened.
+    #[error("the uplink: {0}")]
+    Xdp(#[from] XdpError),
     /// A pair or a stream cannot be opened.
     #[error("the uplink: {0}")]
     Socket(#[from] SocketError),
@@ -183,7 +186,7 @@ pub(crate) fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeErro
     let members = team.members.iter().filter_map(|member| host.uplink(member));
     let of = |uplink: &UplinkConfig| match &uplink.kind {
         // A tap that is not there yet is made with the usual one.
-        UplinkKind::Tap { name, .. } => Some((name.clone(), mtu(name)?)),
+        UplinkKind::Tap { name, .. } | UplinkKind::Xdp { interface: name, .. } => Some((name.clone(), mtu(name)?)),
         _ => None,
     };
     let mtus: Vec<(String, u32)> = members.filter_map(of).collect();
@@ -247,6 +250,7 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck)
     match kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(name, 0)?,
+        UplinkKind::Xdp { interface, .. } => Xdp::check(interface)?,
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -266,6 +270,7 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
         UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open(name)?, config),
         // One queue in place of another.
         UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(name, *queues)?, config),
+        UplinkKind::Xdp { .. } => Err(XdpError::Running(config.name.clone()).into()),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -380,25 +385,38 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
         return open_queues(daemon, config, Tap::open_queues(name, *queues)?);
     }
+    let made = match &config.kind {
+        UplinkKind::Xdp { interface, queues } => {
+            let mut opened = Xdp::open(interface, *queues)?;
+            match opened.pop() {
+                Some(only) if *queues == 1 => adjustable(only, config)?,
+                last => return open_queues(daemon, config, opened.into_iter().chain(last)),
+            }
+        }
+        _ => uplink(config, daemon)?,
+    };
     let maker = maker(config);
-    let made = uplink(config, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
 }
 
-/// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
-fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
+/// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
+fn open_queues<U: Uplink + 'static>(
+    daemon: &Daemon,
+    config: &UplinkConfig,
+    queues: impl IntoIterator<Item = U>,
+) -> Result<(), ServeError> {
     let spec = queues_spec(config);
     daemon.open_team(&spec)?;
-    for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
-        let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
+    for (place, (queue, name)) in queues.into_iter().zip(spec.members).enumerate() {
+        let queue = adjustable(queue, &UplinkConfig { name: name.clone(), ..config.clone() })?;
         daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
     }
     Ok(())
 }
 
-/// The specification of the team of a tap's queues.
+/// The specification of the team of an interface's queues.
 fn queues_spec(config: &UplinkConfig) -> TeamSpec {
     TeamSpec {
         name: config.name.clone(),
@@ -440,6 +458,9 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
         }
         _ => None,
     };
+    if matches!(new.kind, UplinkKind::Xdp { .. }) {
+        return Err(XdpError::Running(new.name.clone()).into());
+    }
     if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
@@ -518,6 +539,7 @@ fn link_again(
         UplinkKind::Tap { name, queues } => {
             adjusted(Tap::go_on(name, one(&mut descriptors)?, *queues)?, config, tokens)
         }
+        UplinkKind::Xdp { interface, .. } => adjusted(Xdp::go_on(interface, &state, descriptors)?, config, tokens),
         UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Capture { .. } => {

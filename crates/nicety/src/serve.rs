@@ -414,6 +414,8 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
     let what = match kind {
         UplinkKind::Tap { name, queues: 1 } => format!("tap {name}"),
         UplinkKind::Tap { name, queues } => format!("tap {name}, {queues} queues"),
+        UplinkKind::Xdp { interface, queues: 1 } => format!("queue 0 of {interface} by AF_XDP"),
+        UplinkKind::Xdp { interface, queues } => format!("{queues} queues of {interface} by AF_XDP"),
         UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
         UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
         UplinkKind::Capture { file } => format!("capture {}", file.display()),
