@@ -11,8 +11,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use nicety_uplink::{Xdp, XdpError};
-use serde_json::{Value, json};
-use station::{Process, Station, keep, serve};
+use serde_json::json;
+use station::{Station, keep};
 use tempfile::TempDir;
 
 const INSIDE: &str = "NICETY_XDP_TEST_INSIDE";
@@ -138,17 +138,30 @@ fn nicety(dir: &Path, words: &[&str]) -> Output {
 /// What a guest compares against the kernel's echo, both ways at once. Returns the bytes.
 fn compared(guest: &mut Station, seconds: f64) -> u64 {
     let answer = guest.asked(&json!({ "compare": { "to": FAR, "seconds": seconds } }));
-    let compared = &answer["compared"];
+    let number = |key: &str| answer["compared"][key].as_u64().unwrap_or_else(|| panic!("{answer}"));
     println!("guest {:?}: {answer}", guest.address);
-    assert!(compared.is_object(), "{answer}");
-    compared["bytes"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    assert_eq!((number("different"), number("sent")), (0, number("received")));
+    number("received")
 }
 
-/// The report of a port or uplink.
-fn report(dir: &Path, name: &str) -> Value {
-    let output = nicety(dir, &["ports", name, "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !done() {
+        assert!(Instant::now() < end, "{what}: not within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn shown(dir: &Path, name: &str) -> String {
+    let output = nicety(dir, &["ports", name]);
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+/// Child processes of a process: proc(5), `/proc/PID/task/TID/children`.
+fn children(pid: u32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
 #[test]
@@ -161,20 +174,63 @@ fn guests_reach_the_kernel_s_tcp_by_two_queues_until_the_interface_vanishes() {
     let dir = TempDir::new().unwrap();
     let guests = [("vmxnet3", 1), ("e1000", 2)];
     host_file(dir.path(), "queues = 2", &guests);
-    let daemon = keep(dir.path());
+    let keeper = keep(dir.path());
+    let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
     let mut stations = guests.map(|(adapter, number)| guest(dir.path(), adapter, number));
-    for station in &mut stations {
+    for (station, queue) in stations.iter_mut().zip(["xdp/0", "xdp/1"]) {
         assert!(compared(station, 0.5) > 100_000);
+        let shown = shown(dir.path(), queue);
+        assert!(shown.contains("AF_XDP, copy"), "{shown}");
+        until("the log says which it got", || log().contains("of wire0 is up, with a copy by the kernel"));
     }
-    for number in [1, 2] {
-        let ping =
-            Command::new("ping").args(["-c", "20", "-i", "0.01", "-w", "20", &format!("10.0.0.{number}")]).output();
-        println!("{}", String::from_utf8_lossy(&ping.unwrap().stdout));
+    // While the daemon serves, none is added.
+    let refused = nicety(dir.path(), &["uplink", "add", "more", "kind=xdp", "interface=far0"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("are opened when the daemon starts"), "{said}");
+    // The queues go on in the next daemon, under a connection.
+    stations[0].order(&json!({ "compare": { "to": FAR, "seconds": 3.0 } }));
+    for _ in 0..2 {
+        let upgraded = nicety(dir.path(), &["upgrade"]);
+        assert!(upgraded.status.success(), "{upgraded:?}");
     }
-    for queue in ["xdp/0", "xdp/1"] {
-        println!("{}", String::from_utf8_lossy(&nicety(dir.path(), &["ports", queue]).stdout));
+    let answer = stations[0].answer();
+    println!("upgraded twice: {answer}");
+    assert_eq!(answer["compared"]["different"], json!(0), "{answer}");
+    assert_eq!(answer["compared"]["sent"], answer["compared"]["received"], "{answer}");
+    // A killed daemon leaves nothing at the interface, and its successor opens the queues anew.
+    drop(stations);
+    let before = children(keeper.0.id());
+    for pid in &before {
+        rustix::process::kill_process(rustix::process::Pid::from_raw(*pid).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
     }
+    until("the next daemon", || !shown(dir.path(), "xdp/1").contains("waiting") && children(keeper.0.id()) != before);
+    let mut station = guest(dir.path(), "e1000", 2);
+    assert!(compared(&mut station, 0.5) > 100_000, "{}", log());
     ip("link del wire0");
-    println!("{}", std::fs::read_to_string(dir.path().join("log")).unwrap());
-    drop(daemon);
+    until("the uplink is down", || shown(dir.path(), "xdp/1").contains("wire0 was deleted"));
+    station.asked(&json!({ "trickle": { "bytes": 60, "a_second": 100, "seconds": 0.2 } }));
+    let all = nicety(dir.path(), &["ports", "--long"]).stdout;
+    let all = String::from_utf8_lossy(&all);
+    println!("{all}{}", log());
+    assert!(all.contains("link-down"), "{all}");
+}
+
+#[test]
+fn one_queue_with_a_rate_carries_tcp_to_the_kernel_and_is_taken_for_others() {
+    if !inside("one_queue_with_a_rate_carries_tcp_to_the_kernel_and_is_taken_for_others") {
+        return;
+    }
+    veth(1);
+    far_services();
+    let dir = TempDir::new().unwrap();
+    host_file(dir.path(), "rate = \"1Gbit/s\"", &[("vmxnet3", 1)]);
+    let _keeper = keep(dir.path());
+    let mut station = guest(dir.path(), "vmxnet3", 1);
+    assert!(compared(&mut station, 0.3) > 100_000);
+    let sent = station.asked(&json!({ "send": { "to": FAR, "seconds": 0.5 } }));
+    println!("to the kernel, by {DISCARD}: {sent}");
+    assert!(sent["sent"]["bytes"].as_u64().unwrap() > 1_000_000, "{sent}");
+    let refused = Xdp::open("wire0", 1).unwrap_err();
+    assert!(refused.to_string().contains("taken by another process"), "{refused}");
 }
