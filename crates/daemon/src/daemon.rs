@@ -4,6 +4,7 @@ mod arriving;
 mod card;
 #[cfg(test)]
 mod closing_test;
+mod counts;
 mod error;
 mod freeze;
 mod io_control;
@@ -32,7 +33,7 @@ use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
-use nicety_keeper::Holder;
+use nicety_keeper::{Holder, Opener};
 use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
@@ -221,6 +222,8 @@ pub struct Daemon {
     generation: AtomicU64,
     /// The keeper, which holds the ports in case this process is killed.
     holder: OnceLock<Arc<Holder>>,
+    /// Opens what this process may not.
+    opener: OnceLock<Arc<Opener>>,
     /// Logs of ports at other daemons.
     tolerance: OnceLock<Tolerance>,
 }
@@ -276,6 +279,7 @@ impl Daemon {
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
             holder: OnceLock::new(),
+            opener: OnceLock::new(),
             tolerance: OnceLock::new(),
         })
     }
@@ -283,6 +287,16 @@ impl Daemon {
     /// Ports that are opened from now on survive this process: the keeper holds them.
     pub fn keep_by(&self, holder: Arc<Holder>) {
         let _set_once = self.holder.set(holder);
+    }
+
+    /// What this process may not open is opened by this from now on.
+    pub fn open_by(&self, opener: Arc<Opener>) {
+        let _set_once = self.opener.set(opener);
+    }
+
+    /// What opens for this process, if it may not.
+    pub(crate) fn opener(&self) -> Option<&Arc<Opener>> {
+        self.opener.get()
     }
 
     /// The keeper, if there is one.

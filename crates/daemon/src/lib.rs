@@ -18,6 +18,7 @@ pub mod kicks;
 pub mod live;
 pub mod mapper;
 pub mod metrics;
+pub mod named;
 pub mod port_log;
 mod record;
 pub mod recorder;

@@ -849,8 +849,8 @@ fn an_af_xdp_uplink_names_its_interface_and_its_queues() {
     assert_eq!((host.uplinks[0].name.as_str(), host.uplinks[0].queues()), ("xdp", 2));
     let error =
         |text: String| parse(&text).unwrap_err().list.iter().map(|error| error.what.clone()).collect::<Vec<_>>();
-    let paced = format!("{text}rate = \"1Gbit/s\"\n");
-    assert_eq!(error(paced), ["it does not go with several queues: leave it away, or `queues`"]);
+    let told = format!("{text}lldp = \"both\"\n");
+    assert_eq!(error(told), ["it does not go with several queues: leave it away, or `queues`"]);
     assert_eq!(error(text.replace("eth0", "eth/0")), ["\"eth/0\" cannot be an interface's name"]);
     assert_eq!(error(text.replace("interface = \"eth0\"\n", "")), ["it is missing from this [uplink]"]);
     assert_eq!(error(text.replace("xdp", "null")).len(), 2, "neither key is another kind's");

@@ -146,10 +146,11 @@ pub struct UplinkConfig {
 impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        // The switch knows the queues of an interface as a team, which is made with its policy.
-        let is_whole = |uplink: &Self| uplink.queues() > 1 && self != other;
+        // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
+        let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
+        let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
-        is_same && self.team == other.team && !is_whole(self) && !is_whole(other)
+        is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
     }
 
     /// Number of its queues: 1 but for an interface with `queues`.
@@ -549,6 +550,11 @@ impl Host {
         of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
         reserve(&mut classes, &minimums, self.ports.len());
         classes
+    }
+
+    /// Whether all frames leave by one queue of an uplink with several: what limits and divides them is in one place.
+    pub fn sends_by_one_queue(&self, uplink: &UplinkConfig) -> bool {
+        uplink.rate.is_some() || !self.outward_classes_of(uplink).is_empty()
     }
 
     /// The classes that the file names for an uplink or a team.

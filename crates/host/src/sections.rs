@@ -506,14 +506,12 @@ fn inward(
     Some(InwardConfig { rate: value, buffer: buffer.map_or(InwardConfig::BUFFER, |found| found.value) })
 }
 
-/// An interface's queues. Its rates and its LLDP would be each queue's own.
+/// An interface's queues. Its LLDP would be each queue's own.
 fn queues(walk: &mut Walk, section: Section<'_>) -> u16 {
     let found = walk.integer(section, "queues").map(|found| found.value).unwrap_or(1);
     if found > 1 {
-        for key in ["rate", "inward_rate", "lldp"] {
-            if let Some(line) = walk.place(section, key) {
-                walk.wrong(section, key, line, "it does not go with several queues: leave it away, or `queues`");
-            }
+        if let Some(line) = walk.place(section, "lldp") {
+            walk.wrong(section, "lldp", line, "it does not go with several queues: leave it away, or `queues`");
         }
     }
     u16::try_from(found).unwrap_or(1)

@@ -159,7 +159,7 @@ impl Inward {
     pub fn new(buffer_bytes: u32, terms: Terms) -> Result<Self, MapError> {
         let Terms { rate, bucket, classifier, scheduler, states } = terms;
         let mut backlog = Backlog::of_receivers(buffer_bytes)?;
-        backlog.change_order(scheduler, Time::ZERO);
+        backlog.change_order(scheduler, &[], Time::ZERO);
         Ok(Self {
             backlog,
             reserved_bytes: 0,
@@ -183,13 +183,14 @@ impl Inward {
     /// of a class that is not there any more are of the first.
     pub fn change(&mut self, terms: &mut Terms, now: Time) {
         ClassState::inherit(&mut terms.states, &self.states);
+        let places = ClassState::places(&terms.states, &self.states);
         std::mem::swap(&mut terms.states, &mut self.states);
         std::mem::swap(&mut terms.classifier, &mut self.classifier);
         if terms.rate != self.rate {
             (self.rate, self.bucket) = (terms.rate, terms.bucket);
             (self.asked, self.left_at) = (None, None);
         }
-        self.backlog.change_order(terms.scheduler.take(), now);
+        self.backlog.change_order(terms.scheduler.take(), &places, now);
         self.limited_until = None;
         self.recount();
     }
@@ -234,6 +235,10 @@ impl Inward {
 
     pub fn states(&self) -> Vec<ClassState> {
         self.states.clone()
+    }
+
+    pub fn states_mut(&mut self) -> &mut [ClassState] {
+        &mut self.states
     }
 
     fn due(&self) -> u64 {

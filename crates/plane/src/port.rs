@@ -202,7 +202,7 @@ pub struct Port {
     special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
-    inward: InwardSlot,
+    inward: Arc<InwardSlot>,
     inner: Lock<Inner>,
 }
 
@@ -299,7 +299,7 @@ impl Port {
             member: None,
             special: AtomicU8::new(0),
             leads_out: attached,
-            inward: InwardSlot::default(),
+            inward: Arc::default(),
             inner: Lock::new(inner),
         })
     }
@@ -377,6 +377,9 @@ impl Port {
     pub fn in_team(self, team: PortId, steering: &Arc<Steering>, index: usize) -> Result<Self, MapError> {
         let agent = MemberAgent::new(Arc::clone(steering), index);
         let mut this = self.with_agent(Role::Member, Box::new(agent))?;
+        if let Some(inward) = steering.inward() {
+            this.inward = inward;
+        }
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
         this.mark(LOOKED_AT_FIRST, true);
         Ok(this)
@@ -421,6 +424,12 @@ impl Port {
     #[inline]
     pub(crate) fn inward(&self) -> &InwardSlot {
         &self.inward
+    }
+
+    /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
+    pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
+        let is_others = self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
+        (!is_others).then_some(&*self.inward)
     }
 
     /// Whether agents speak on it.
@@ -952,7 +961,7 @@ impl Port {
     /// A snapshot of its state.
     pub fn state(&self) -> State {
         let (inward_classes, inward_frames) =
-            self.inward.with(|inward| (inward.states(), inward.len())).unwrap_or_default();
+            self.own_inward().and_then(|slot| slot.with(|inward| (inward.states(), inward.len()))).unwrap_or_default();
         let mut inner = self.lock();
         let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
             inner.fail(cause);

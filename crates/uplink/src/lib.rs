@@ -21,6 +21,7 @@ mod capture;
 mod egress;
 mod events;
 mod faulty;
+mod interface;
 mod joining;
 mod message;
 mod moved;
@@ -40,6 +41,7 @@ mod xdp;
 
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
+pub use interface::Interface;
 pub use moved::Tokens;
 pub use nicety_adapter::{Rate, RateError};
 pub use null::Null;

@@ -235,6 +235,7 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
     // I/O control and mirrors name ports: after these are there.
     serve::settle_uplinks(daemon, host, &rest.announcements);
+    daemon.count_again(&rest.counts);
     daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
     for (name, service) in uplinks {
         if let Some((service, waiting, agents)) = service {
