@@ -242,6 +242,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         worker: config.worker,
+        workers: config.workers,
         ft_peer: config.ft_peer.clone(),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
@@ -261,6 +262,8 @@ fn check_uplink(
     match kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
+        // The opener that opens it checks.
+        UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -274,12 +277,14 @@ fn check_uplink(
     Ok(())
 }
 
-/// Makes the uplink of a host file.
-fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
+/// Makes the uplink of a host file, or the queue at this place of one with several.
+fn uplink(config: &UplinkConfig, place: usize, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
         UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open_by(daemon.opener(), name)?, config),
         // One queue in place of another.
-        UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(daemon.opener(), name, *queues)?, config),
+        UplinkKind::Tap { name, queues } => {
+            queue(Tap::open_queue_again(daemon.opener(), name, *queues)?, config, place, daemon, None)
+        }
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -303,13 +308,13 @@ fn capture_options(daemon: &Daemon) -> CaptureOptions {
     CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None }
 }
 
-/// The maker of an uplink that is restarted; `None` if it would overwrite its capture file.
-fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
+/// The maker of an uplink that is restarted, or of a queue; `None` if it would overwrite its capture file.
+fn maker(config: &UplinkConfig, place: usize) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
         return None;
     }
     let config = config.clone();
-    Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
+    Some(Box::new(move |daemon| uplink(&config, place, daemon).map_err(|error| error.to_string())))
 }
 
 /// An uplink whose settings can change while it is open.
@@ -323,7 +328,27 @@ fn adjusted<U: Uplink + 'static>(
     config: &UplinkConfig,
     tokens: Option<Tokens>,
 ) -> Result<Box<dyn Uplink>, ServeError> {
-    let mut uplink = Paced::unlimited(uplink);
+    settled(Paced::unlimited(uplink), config, tokens)
+}
+
+/// A queue of a tap with several.
+fn queue(
+    tap: Tap,
+    config: &UplinkConfig,
+    place: usize,
+    daemon: &Daemon,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
+    let interface = daemon.interface(&config.name);
+    let tap = tap.queue_of(&interface, place);
+    settled(Paced::unlimited(tap).queue_of(&interface, place), config, tokens)
+}
+
+fn settled<U: Uplink + 'static>(
+    mut uplink: Paced<U>,
+    config: &UplinkConfig,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
     tokens.into_iter().for_each(|tokens| uplink.go_on(tokens));
     Ok(Box::new(uplink))
@@ -394,8 +419,8 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
         return open_queues(daemon, config, Tap::open_queues_by(daemon.opener(), name, *queues)?);
     }
-    let maker = maker(config);
-    let made = uplink(config, daemon)?;
+    let maker = maker(config, 0);
+    let made = uplink(config, 0, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
@@ -403,21 +428,21 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
 fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
-    let spec = queues_spec(config);
+    let spec = queues_spec(config, config.rate.is_some());
     daemon.open_team(&spec)?;
     for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
-        let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
-        daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
+        let queue = queue(tap, config, place, daemon, None)?;
+        daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
     }
     Ok(())
 }
 
-/// The specification of the team of a tap's queues.
-fn queues_spec(config: &UplinkConfig) -> TeamSpec {
+/// The specification of the team of a tap's queues, of which one sends for all, or each.
+fn queues_spec(config: &UplinkConfig, one_sends: bool) -> TeamSpec {
     TeamSpec {
         name: config.name.clone(),
         members: (0..usize::from(config.queues())).map(|place| queue_name(&config.name, place)).collect(),
-        mode: TeamMode::Queues,
+        mode: TeamMode::Queues { one_sends },
         system: own_address(),
         policy: policy(config),
     }
@@ -441,7 +466,13 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
-    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
+    if config.queues() > 1 {
+        return (0..usize::from(config.queues())).try_for_each(|place| {
+            let name = queue_name(&config.name, place);
+            daemon.set_uplink(&name, &settings(config), &policy(config), maker(config, place))
+        });
+    }
+    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
     let set = daemon.set_uplink_agents(&config.name, agents(config, None));
     set.map_err(|error| format!("uplink {}: {error}", config.name))
 }
@@ -492,23 +523,22 @@ pub(crate) fn uplink_again(
     parts: Option<(Vec<OwnedFd>, &[u8])>,
 ) -> Option<Result<ArrivingUplink, ServeError>> {
     let name = &image.name;
-    let is_queue =
-        |config: &UplinkConfig| (0..usize::from(config.queues())).any(|at| queue_name(&config.name, at) == *name);
-    let config = host.uplinks.iter().find(|config| match config.queues() {
-        1 => config.name == *name,
-        _ => is_queue(config),
-    })?;
+    let place_of = |config: &UplinkConfig| match config.queues() {
+        1 => (config.name == *name).then_some(0),
+        queues => (0..usize::from(queues)).find(|place| queue_name(&config.name, *place) == *name),
+    };
+    let (config, place) = host.uplinks.iter().find_map(|config| Some((config, place_of(config)?)))?;
     let team = if config.queues() > 1 { Some(config.name.clone()) } else { config.team.clone() };
     let made = match parts {
-        Some((descriptors, state)) => link_again(config, daemon, descriptors, state),
-        None => uplink(config, daemon),
+        Some((descriptors, state)) => link_again(config, place, daemon, descriptors, state),
+        None => uplink(config, place, daemon),
     };
     Some(made.map(|uplink| ArrivingUplink {
         id: PortId(image.id),
         name: name.clone(),
         uplink,
         policy: policy(config),
-        maker: maker(config),
+        maker: maker(config, place),
         team,
         numbers: image.numbers.clone(),
         waiting: image.waiting.clone(),
@@ -519,6 +549,7 @@ pub(crate) fn uplink_again(
 /// The link of an uplink, or of one of its queues, made of the parts of another process's.
 fn link_again(
     config: &UplinkConfig,
+    place: usize,
     daemon: &Daemon,
     mut descriptors: Vec<OwnedFd>,
     state: &[u8],
@@ -534,7 +565,8 @@ fn link_again(
     };
     match &config.kind {
         UplinkKind::Tap { name, queues } => {
-            adjusted(Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?, config, tokens)
+            let tap = Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?;
+            if *queues > 1 { queue(tap, config, place, daemon, tokens) } else { adjusted(tap, config, tokens) }
         }
         UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
@@ -542,13 +574,14 @@ fn link_again(
             let capture = Capture::go_on(one(&mut descriptors)?, &state, &capture_options(daemon))?;
             adjusted(capture, config, tokens)
         }
-        UplinkKind::Null | UplinkKind::Querier => uplink(config, daemon),
+        UplinkKind::Null | UplinkKind::Querier => uplink(config, place, daemon),
     }
 }
 
 /// The teams of a host file: of uplinks, and of the queues of an uplink.
 pub(crate) fn teams(host: &Host) -> impl Iterator<Item = TeamSpec> {
-    let queues = host.uplinks.iter().filter(|config| config.queues() > 1).map(queues_spec);
+    let queues = host.uplinks.iter().filter(|config| config.queues() > 1);
+    let queues = queues.map(|config| queues_spec(config, host.sends_by_one_queue(config)));
     host.teams.iter().map(|config| team_spec(config, &host.path)).chain(queues)
 }
 
@@ -571,6 +604,9 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     daemon.set_mirrors(host);
 }
 
+/// Time in which the keeper closes what it is told to.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// A port goes on whose process was killed, or begins anew.
 fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
     let name = port.name.clone();
@@ -582,14 +618,13 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     loop {
         match daemon.open(again.clone()) {
             // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             opened => return opened.map(drop).map_err(ServeError::from),
         }
     }
 }
-
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {

@@ -13,7 +13,7 @@ mod link;
 mod words;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
+use crate::interface::Interface;
 use crate::offload::passes_uncut;
 use crate::virtio_header::{self, HEADER_BYTES};
 use crate::watch::{Watch, polled, writable};
@@ -52,7 +53,11 @@ pub struct Tap {
     name: String,
     /// The queues of a tap that was deleted and made again.
     queues: Queues,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
+    /// Its interface, and its place among the queues.
+    interface: Option<(Arc<Interface>, usize)>,
+    /// The queue on which answers to what leaves now are to come.
+    answers: Option<Arc<OwnedFd>>,
     watch: Watch,
     /// Without them it is known to be down when a frame is sent to it.
     events: Option<LinkEvents>,
@@ -153,7 +158,9 @@ impl Tap {
         let mut this = Self {
             name,
             queues: again,
-            fd,
+            fd: Arc::new(fd),
+            interface: None,
+            answers: None,
             watch: Watch::new().map_err(os("making an epoll instance"))?,
             events: None,
             index,
@@ -175,6 +182,14 @@ impl Tap {
         this.begin().map_err(os("watching a tap"))?;
         this.events = LinkEvents::new().ok().filter(|events| this.watch.add(events).is_ok());
         Ok(this)
+    }
+
+    /// One of the queues of an interface, at this place. A frame that leaves here for a port with another queue is written to that one: the
+    /// kernel gives a flow's frames to the queue to which some of it was written last.
+    pub fn queue_of(mut self, interface: &Arc<Interface>, place: usize) -> Self {
+        interface.register(place, &self.fd);
+        self.interface = Some((Arc::clone(interface), place));
+        self
     }
 
     /// Finds out whether [`Tap::open_by`] would attach to the tap of this name, or make it, without doing so. It cannot find out
@@ -300,7 +315,10 @@ impl Tap {
         self.asked = None;
         match attached {
             Ok(Attached { name: _, fd, offloads, index }) => {
-                (self.fd, self.offloads, self.index, self.logged_barred) = (fd, offloads, index, None);
+                (self.fd, self.offloads, self.index, self.logged_barred) = (Arc::new(fd), offloads, index, None);
+                if let Some((interface, place)) = &self.interface {
+                    interface.register(*place, &self.fd);
+                }
                 let _retried_later = self.begin();
             }
             Err(error) => self.barred = Some(error.to_string()),
@@ -321,7 +339,7 @@ impl Tap {
     /// Reads one frame to `[at, ..)`. `Err(None)`: no frame is waiting.
     fn read(&self, at: u32) -> Result<u32, Option<Errno>> {
         let mut bytes = self.arrived.map().bytes(self.arrived.span(at, SLOT_BYTES));
-        match (&self.fd).read_volatile(&mut bytes) {
+        match { &*self.fd }.read_volatile(&mut bytes) {
             Ok(len) => Ok(len as u32),
             Err(error) => match errno(&error) {
                 Errno::AGAIN | Errno::INTR => Err(None),
@@ -422,7 +440,10 @@ impl Uplink for Tap {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
         self.room = false;
+        let origin = frames.batch.origin.0;
+        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(origin));
         let delivery = egress::deliver(frames, counters, self);
+        self.answers = None;
         if delivery.refused() != 0 {
             self.full = self.watch.room(&self.fd, true).is_ok();
         }
@@ -501,7 +522,14 @@ impl Sink for Tap {
         let header = virtio_header::encode(piece, checked);
         self.leaving.map().write_span(self.leaving.span(0, HEADER_BYTES), &header);
         let bytes = self.leaving.map().bytes(self.leaving.span(0, HEADER_BYTES + len));
-        match (&self.fd).write_volatile(&bytes) {
+        // If that queue takes nothing, this one may.
+        if let Some(answers) = self.answers.as_deref().filter(|answers| answers.as_raw_fd() != self.fd.as_raw_fd())
+            && { answers }.write_volatile(&bytes).is_ok()
+        {
+            self.up();
+            return Put::Taken;
+        }
+        match { &*self.fd }.write_volatile(&bytes) {
             Ok(_) => {
                 self.up();
                 Put::Taken

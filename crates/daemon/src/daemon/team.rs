@@ -10,6 +10,7 @@ use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
 use nicety_plane::{Capacity, ClassState, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
+use nicety_uplink::Interface;
 use tracing::{info, warn};
 
 use super::counts::Counts;
@@ -100,7 +101,7 @@ impl RunningTeam {
             TeamMode::Lacp(config) => (Mode::Lacp(lacp(config, self.spec.system)), hash(config.hash)),
             TeamMode::Port => (Mode::Port, Hash::default()),
             TeamMode::Source => (Mode::Source, Hash::default()),
-            TeamMode::Queues => (Mode::Queues, Hash::default()),
+            TeamMode::Queues { one_sends } => (Mode::Queues { one_sends: *one_sends }, Hash::default()),
             TeamMode::Load(rates) => {
                 let links = self.spec.members.iter().zip(rates).filter_map(|(name, rate)| {
                     let (place, name) = (self.place(name)?, name.clone());
@@ -201,6 +202,24 @@ impl Daemon {
         Ok(())
     }
 
+    /// The common part of the queues of the interface with this name. They may arrive before their team does.
+    pub(crate) fn interface(&self, name: &str) -> Arc<Interface> {
+        let mut interfaces = self.interfaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Arc::clone(interfaces.entry(name.to_owned()).or_default())
+    }
+
+    /// All frames leave by one of the queues of the interface with this name from now on, or by all. Frames that wait leave where they are.
+    pub(super) fn set_queues(&self, name: &str, one_sends: bool) {
+        let mut teams = self.teams();
+        let Some(team) = teams.iter_mut().find(|team| team.spec.name == name) else { return };
+        if let TeamMode::Queues { one_sends: before } = &mut team.spec.mode
+            && std::mem::replace(before, one_sends) != one_sends
+        {
+            let (mode, hash) = team.mode();
+            self.plane.change_team(team.id, &mode, hash, self.clock.now());
+        }
+    }
+
     /// Closes the team of this name, if there is one. Its members are closed before.
     pub fn close_team(&self, name: &str) {
         let closed = {
@@ -208,6 +227,7 @@ impl Daemon {
             let index = teams.iter().position(|team| team.spec.name == name);
             index.map(|index| teams.remove(index))
         };
+        self.interfaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
         if let Some(team) = closed {
             self.plane.leave_all(&[team.id]);
             self.generation.fetch_add(1, Ordering::Relaxed);
@@ -235,6 +255,10 @@ impl Daemon {
             let mut state = old.state();
             let all = state.classes.iter_mut().chain(&mut state.inward_classes);
             all.for_each(|class| class.waiting = 0);
+            if matches!(team.spec.mode, TeamMode::Queues { .. }) {
+                // The control of what comes in is the interface's, and stays.
+                state.inward_classes.clear();
+            }
             team.gone.add(state);
         }
         // The team has joined, so there is room for it.
@@ -267,6 +291,7 @@ impl Daemon {
                 last_end: None,
                 absence: None,
                 epoch,
+                workers: Vec::new(),
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),

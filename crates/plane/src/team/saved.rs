@@ -12,7 +12,7 @@ pub struct SavedSteering {
     pub spread: u32,
     /// The hash in use, by its number.
     pub hash: u8,
-    /// Members whose link is up, a bit each.
+    /// Members whose link is up, a bit each; and, in the upper half, those that still drop what waited before they took over.
     pub up: u32,
     /// Frames that found no usable member.
     pub lost: u64,
@@ -35,6 +35,17 @@ pub enum SavedRule {
     Spread(SavedSpread),
     /// Queues of one interface: those whose link is up.
     Queues(u32),
+    /// Queues of one interface, of which one sends.
+    OneQueue(SavedSender),
+}
+
+/// The state of [`Queues`](super::Queues) of which one sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSender {
+    /// Those whose link is up, a bit each.
+    pub(super) up: u32,
+    /// The place of the one that sends.
+    pub(super) sender: u8,
 }
 
 /// The state of a [`Standby`](super::Standby).

@@ -7,13 +7,14 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
 use super::{Hash, MEMBERS_MOST, Mode, SavedRule, SavedSteering};
 use crate::agent::{Agent, LinkState};
+use crate::inward::InwardSlot;
 
 /// Longest time for which a change waits for empty backlogs.
 const SETTLE_NS: u64 = 100_000_000;
@@ -29,7 +30,7 @@ pub struct Links {
     pub collecting: u32,
     /// Frames leave by these.
     pub distributing: u32,
-    /// These are to be left, but may send and take frames until those that wait there are gone.
+    /// These get no new frames to send, but those that wait there leave.
     pub lingering: u32,
 }
 
@@ -113,6 +114,12 @@ pub trait Rule: Send + Debug {
     /// A port that is to use another member.
     fn take_moved(&mut self) -> Option<Moved> {
         None
+    }
+
+    /// Whether the members are parts of one link: frames may overtake others when one takes the place of another, and what comes in has one
+    /// control.
+    fn is_one_link(&self) -> bool {
+        false
     }
 
     /// Nothing is sent any more by the lingering members.
@@ -224,6 +231,8 @@ pub struct Steering {
     /// A [`Choice`].
     choice: AtomicU64,
     collecting: AtomicU32,
+    /// Of these, members that drop what waited before they began to collect; and, in the upper half, to take flooded frames.
+    draining: AtomicU32,
     /// Number of changes of the spread.
     epoch: AtomicU32,
     /// The place of the member that has taken over and is to announce that, plus 1.
@@ -237,6 +246,8 @@ pub struct Steering {
     sent: Box<[AtomicU64]>,
     /// Whether somebody is to be told of a port that has moved.
     tells: AtomicBool,
+    /// The control of what comes in by any member, if they are parts of one link.
+    inward: Arc<InwardSlot>,
     /// Members that need a turn, and those whose next turn must report to the rule.
     stirred: AtomicU64,
     due: AtomicU64,
@@ -264,6 +275,7 @@ impl Steering {
         Self {
             choice: AtomicU64::new(0),
             collecting: AtomicU32::new(0),
+            draining: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             moved: AtomicU32::new(0),
             floods: AtomicU32::new(u32::MAX),
@@ -271,6 +283,7 @@ impl Steering {
             moved_to: (0..PORTS).map(|_| AtomicU8::new(0)).collect(),
             sent: (0..PORTS).map(|_| AtomicU64::new(0)).collect(),
             tells: AtomicBool::new(false),
+            inward: Arc::default(),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             state: Mutex::new(state),
@@ -317,7 +330,36 @@ impl Steering {
     #[inline]
     pub(crate) fn floods(&self) -> Option<u32> {
         let floods = self.floods.load(Ordering::Acquire);
-        (floods != u32::MAX).then_some(floods)
+        (floods != u32::MAX).then(|| floods & !(self.draining.load(Ordering::Acquire) >> MEMBERS_MOST))
+    }
+
+    /// Whether frames that wait at a member may be copies of what another one has taken or sent: it has just taken over.
+    #[inline]
+    pub(crate) fn drains(&self, member: usize) -> bool {
+        self.draining.load(Ordering::Acquire) & Self::drained(member) != 0
+    }
+
+    /// What waited at a member is gone.
+    pub(crate) fn has_drained(&self, member: usize) {
+        self.draining.fetch_and(!Self::drained(member), Ordering::AcqRel);
+    }
+
+    fn drained(member: usize) -> u32 {
+        1 << member | 1 << (member + MEMBERS_MOST)
+    }
+
+    /// Publishes the members that collect, and those that take flooded frames. Those that begin to drop first what waits.
+    fn collect(&self, collecting: u32, floods: Option<u32>) {
+        let began = collecting & !self.collecting.load(Ordering::Acquire);
+        let floods_before = self.floods.load(Ordering::Acquire);
+        let hears = if floods_before == u32::MAX { 0 } else { floods.unwrap_or(0) & !floods_before };
+        if began | hears != 0 {
+            self.draining.fetch_or(began | hears << MEMBERS_MOST, Ordering::AcqRel);
+            self.due.fetch_or(u64::from(began | hears), Ordering::AcqRel);
+            self.stirred.fetch_or(u64::from(began | hears), Ordering::AcqRel);
+        }
+        self.floods.store(floods.unwrap_or(u32::MAX), Ordering::Release);
+        self.collecting.store(collecting, Ordering::Release);
     }
 
     /// Whether this side's stations were announced a moment ago: then it is no sign of life if they are heard beyond the team.
@@ -353,7 +395,8 @@ impl Steering {
 
     /// Whether frames that come in on a member are taken.
     pub(crate) fn collects(&self, member: usize) -> bool {
-        self.collecting.load(Ordering::Acquire) >> member & 1 != 0
+        let is_refused = !self.collecting.load(Ordering::Acquire) | self.draining.load(Ordering::Acquire);
+        is_refused >> member & 1 == 0
     }
 
     /// Changes when frames that wait at a member may have become older than others of their flow.
@@ -432,9 +475,18 @@ impl Steering {
         }
     }
 
+    /// The control of what comes in by any member, if they are parts of one link.
+    pub(crate) fn inward(&self) -> Option<Arc<InwardSlot>> {
+        self.state().rule.is_one_link().then(|| Arc::clone(&self.inward))
+    }
+
     /// A member has left: its link is down.
     pub(super) fn leave(&self, member: usize, now: Time) {
         self.report(member, LinkState { is_up: false, has_backlog: false, bytes: [0; 2] }, now);
+        if self.inward.is_there() {
+            // It may have been the one with a turn for what has come in.
+            self.stir();
+        }
     }
 
     /// Uses members in another way from now on: settings of the same rule are changed, another rule takes the place of the present one.
@@ -460,7 +512,7 @@ impl Steering {
             rule: state.rule.save(),
             spread: state.spread,
             hash: state.hash as u8,
-            up: state.up,
+            up: state.up | (self.draining.load(Ordering::Acquire) & SET as u32) << MEMBERS_MOST,
             lost: state.lost,
             settling: state.settling,
             changed_at: self.changed_at.load(Ordering::Acquire),
@@ -476,7 +528,8 @@ impl Steering {
         if !rule.as_ref().is_some_and(|rule| state.rule.restore(rule)) {
             return;
         }
-        (state.spread, state.hash, state.up, state.settling) = (*spread, Hash::numbered(*hash), *up, *settling);
+        (state.spread, state.hash, state.settling) = (*spread, Hash::numbered(*hash), *settling);
+        state.up = *up & SET as u32;
         state.links = state.rule.links();
         for (port, member) in moved_to {
             if let Some(to) = self.moved_to.get(usize::from(*port))
@@ -487,6 +540,8 @@ impl Steering {
         }
         self.changed_at.store(*changed_at, Ordering::Release);
         self.publish(&mut state, NO_MEMBER, now);
+        // Members that took frames go on with what waits.
+        self.draining.store(*up >> MEMBERS_MOST, Ordering::Release);
     }
 
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
@@ -520,13 +575,19 @@ impl Steering {
             }
             state.rule.settled(now);
             state.links = state.rule.links();
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+            if !state.rule.is_one_link() {
+                self.epoch.fetch_add(1, Ordering::AcqRel);
+            }
             self.stir();
         }
         let Links { collecting, distributing, lingering } = state.links;
         let choice = Choice { spread: state.spread, usable: distributing | lingering, hash: state.hash };
-        self.floods.store(state.rule.floods().unwrap_or(u32::MAX), Ordering::Release);
-        self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
+        if state.rule.is_one_link() {
+            // No copies come in by several.
+            self.collecting.store(collecting, Ordering::Release);
+        } else {
+            self.collect(collecting, state.rule.floods());
+        }
         self.choice.store(choice.word(), Ordering::Release);
         let wakes: [Option<Time>; MEMBERS_MOST] = std::array::from_fn(|other| state.wake(other));
         for (other, known) in state.wakes.iter_mut().enumerate() {
@@ -549,7 +610,7 @@ impl Steering {
 
 /// A member's agent: tells the rule of its link, and lends it its voice.
 pub(crate) struct MemberAgent {
-    steering: std::sync::Arc<Steering>,
+    steering: Arc<Steering>,
     member: usize,
     link: Option<LinkState>,
     /// Time of the next report, as the rule wanted it at the last one.
@@ -557,7 +618,7 @@ pub(crate) struct MemberAgent {
 }
 
 impl MemberAgent {
-    pub fn new(steering: std::sync::Arc<Steering>, member: usize) -> Self {
+    pub fn new(steering: Arc<Steering>, member: usize) -> Self {
         Self { steering, member, link: None, wake: Some(Time::ZERO) }
     }
 
