@@ -48,6 +48,7 @@ mod budget;
 mod client;
 mod clients;
 mod inspect;
+mod keeper;
 mod page;
 mod routes;
 mod schemas;
@@ -57,6 +58,7 @@ mod stream;
 
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
+pub use keeper::{keeper_socket, may_change};
 pub use page::{Bound, Line, Page, Recent};
 
 /// The API version: the first part of the paths, and the version of `--json`.
@@ -209,6 +211,14 @@ fn checked(
     Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
 }
 
+/// Makes the default folder, for the owner only. The keeper and the daemon do.
+fn make_folder(path: PathBuf) -> Result<(), ControlError> {
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(ControlError::Folder { path, error }),
+        _ => Ok(()),
+    }
+}
+
 /// A served control socket. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Control {
@@ -222,10 +232,7 @@ impl Control {
     /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
         let Prepared { path, access, group, folder, served: _ } = prepared;
-        if let Some(dir) = folder {
-            let made = DirBuilder::new().mode(0o700).create(&dir);
-            made.map_err(|error| ControlError::Folder { path: dir, error })?;
-        }
+        folder.map_or(Ok(()), make_folder)?;
         let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
         Self::serve(listener, access, group, host, inspect)
     }

@@ -114,7 +114,7 @@ impl Changers {
 }
 
 /// Whether a user belongs to a group, according to the system's databases. They may be files, which the control thread may not open.
-fn is_in(user: u32, first: u32, group: u32) -> bool {
+pub(super) fn is_in(user: u32, first: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(name) = std::ffi::CString::new(user.name) else { return false };
     getgrouplist(&name, Gid::from_raw(first)).is_ok_and(|groups| groups.iter().any(|found| found.as_raw() == group))

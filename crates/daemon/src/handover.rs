@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::image::{InterestImage, LearnedImage, NeighbourImage, TeamImage};
+use crate::image::{CountsImage, InterestImage, LearnedImage, NeighbourImage, TeamImage};
 
 /// The new daemon has this long to start, and to prepare. Meanwhile the old one serves.
 const PREPARES: Duration = Duration::from_secs(10);
@@ -110,6 +110,19 @@ struct Rest {
     interests: Option<Vec<InterestImage>>,
     /// Neighbours by LLDP.
     neighbours: Vec<NeighbourImage>,
+    /// Counts of classes, and of teams' former members.
+    counts: Vec<CountsImage>,
+}
+
+/// Version 2: those counts were not handed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Rest2 {
+    stopped_ns: u64,
+    learned: Vec<LearnedImage>,
+    teams: Vec<TeamImage>,
+    announcements: Vec<(String, Vec<u8>)>,
+    interests: Option<Vec<InterestImage>>,
+    neighbours: Vec<NeighbourImage>,
 }
 
 /// Version 1: teams, LLDP and multicast interests were not handed over.
@@ -120,6 +133,16 @@ struct Rest1 {
 }
 
 impl Version for Rest {
+    const NUMBER: u16 = 3;
+    type Before = Rest2;
+
+    fn from_before(before: Rest2) -> Result<Self, RestoreError> {
+        let Rest2 { stopped_ns, learned, teams, announcements, interests, neighbours } = before;
+        Ok(Self { stopped_ns, learned, teams, announcements, interests, neighbours, counts: Vec::new() })
+    }
+}
+
+impl Version for Rest2 {
     const NUMBER: u16 = 2;
     type Before = Rest1;
 

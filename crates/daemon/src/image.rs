@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_plane::{SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
+use nicety_plane::{ClassState, SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,45 @@ pub struct TeamImage {
     pub places: Vec<Option<String>>,
     /// The decision which members are used.
     pub steering: SavedSteering,
+}
+
+/// Counts that are kept beside a port's own: of an uplink with I/O control, or of a team's former members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountsImage {
+    /// The number of the uplink or team on the switch.
+    pub port: u16,
+    /// Packets, frames and bytes that former members have carried, inward and outward.
+    pub carried: [(u64, u64, u64); 2],
+    /// The classes of I/O control, outward and inward.
+    pub classes: [Vec<ClassImage>; 2],
+}
+
+/// The counts of a class of I/O control.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassImage {
+    /// Its name.
+    pub name: String,
+    /// Packets sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Packets marked.
+    pub marked: u64,
+}
+
+impl ClassImage {
+    /// Frames that wait are counted again where they wait.
+    pub(crate) fn of(ClassState { name, packets, bytes, dropped, waiting: _, marked }: &ClassState) -> Self {
+        Self { name: name.clone(), packets: *packets, bytes: *bytes, dropped: *dropped, marked: *marked }
+    }
+
+    pub(crate) fn state(&self) -> ClassState {
+        let Self { name, packets, bytes, dropped, marked } = self;
+        let (name, waiting) = (name.clone(), 0);
+        ClassState { name, packets: *packets, bytes: *bytes, dropped: *dropped, waiting, marked: *marked }
+    }
 }
 
 /// Rings behind vhost-user, as their worker knows them.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use nicety_host::{Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig};
-use nicety_keeper::KeptBy;
+use nicety_keeper::{KeptBy, Opener};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
 use toml::{Table, Value};
@@ -26,7 +26,7 @@ use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
 use crate::handover::give::{self, UpgradeError};
 use crate::handover::{Offer, Sockets, Upgraded};
 use crate::report::PortReport;
-use crate::{sandbox, serve};
+use crate::{named, sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 use texts::Texts;
@@ -196,7 +196,7 @@ impl Live {
             file: running.file.document.text(),
             running: running.host.document.text(),
             origin_ns: self.daemon.clock_origin_ns(),
-            ids: self.daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect(),
+            ids: self.daemon.numbers(),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
@@ -424,7 +424,7 @@ impl Live {
         if !against.is_empty() {
             return Err(ChangeError::CutsOff(against));
         }
-        let work = Work::prepare(&plan, &running.host, &new)?;
+        let work = Work::prepare(&plan, &running.host, &new, self.daemon.opener().map(AsRef::as_ref))?;
         let closed = self.daemon.close_all(&work.closes).iter().map(PortReport::of).collect();
         let (mut host, mut why) = (new, Vec::new());
         work.close_uplinks.iter().for_each(|uplink| serve::close_uplink(&self.daemon, uplink));
@@ -433,7 +433,13 @@ impl Live {
         let set = work.set_teams.iter().map(|team| self.daemon.set_team(team));
         why.extend(opened.chain(set).filter_map(|done| Some(done.err()?.to_string())));
         for uplink in &work.open_uplinks {
-            why.extend(serve::open_uplink(&self.daemon, uplink).err().map(|error| error.to_string()));
+            let Err(error) = serve::open_uplink(&self.daemon, uplink) else { continue };
+            why.push(error.to_string());
+            if running.host.uplink(&uplink.name).is_none() {
+                // As if it had never been requested. A team needs all its members.
+                let without = host.document.without(List::Uplinks, &uplink.name);
+                host = self.understood(&without.text()).unwrap_or(host);
+            }
         }
         for uplink in &work.set_uplinks {
             why.extend(serve::set_uplink(&self.daemon, uplink).err());
@@ -513,7 +519,7 @@ struct Work {
 
 impl Work {
     /// Checks whether the whole plan can be carried out, as far as that can be known in advance.
-    fn prepare(plan: &Plan, old: &Host, new: &Host) -> Result<Self, ChangeError> {
+    fn prepare(plan: &Plan, old: &Host, new: &Host, opener: Option<&Opener>) -> Result<Self, ChangeError> {
         let mut work = Self::default();
         let (mut refused, mut served) = (Vec::new(), Vec::new());
         // These will be free by then. A test now would connect to our own ports.
@@ -566,7 +572,13 @@ impl Work {
                 refused.push(format!("uplink {}: {why}", uplink.name));
                 continue;
             }
-            refused.extend(serve::check_uplink_again(&old.uplinks, uplink).err().map(|error| error.to_string()));
+            let checked = serve::check_uplink_again(&old.uplinks, uplink, opener);
+            refused.extend(checked.err().map(|error| error.to_string()));
+        }
+        if let Some(opener) = opener {
+            let ports = work.opens.iter().filter_map(|(spec, _)| new.port(&spec.name)).map(named::port);
+            let lines = ports.chain(work.open_uplinks.iter().filter_map(named::uplink)).collect();
+            refused.extend(named::are_named(opener, lines).err());
         }
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }
     }

@@ -11,7 +11,7 @@ use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
-use nicety_keeper::{Group, Holder};
+use nicety_keeper::{Group, Holder, Opener};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
@@ -98,6 +98,8 @@ pub struct Prepared<'a> {
     ports: Vec<PortSpec>,
     /// The keeper, and the ports that it has held for a daemon that was killed, by name.
     kept: Option<(Arc<Holder>, Held)>,
+    /// Opens what this process may not.
+    opener: Option<Arc<Opener>>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
@@ -129,25 +131,26 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
 
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new())
+    checked(host, record, connecting, &Held::new(), None)
 }
 
-/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed.
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
 pub fn prepare_kept<'a>(
     host: &'a Host,
     record: Option<Target>,
     holder: Arc<Holder>,
+    opener: Option<Arc<Opener>>,
     groups: Vec<Group>,
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let prepared = checked(host, record, connecting, &held)?;
-    Ok(Prepared { kept: Some((holder, held)), ..prepared })
+    let prepared = checked(host, record, connecting, &held, opener.as_deref())?;
+    Ok(Prepared { kept: Some((holder, held)), opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new())
+    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new(), None)
 }
 
 fn checked<'a>(
@@ -155,6 +158,7 @@ fn checked<'a>(
     record: Option<Target>,
     look: SocketCheck,
     held: &Held,
+    opener: Option<&Opener>,
 ) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
@@ -173,9 +177,14 @@ fn checked<'a>(
             Err(error) => errors.push(error),
         }
     }
-    errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
+    let uplinks = host.uplinks.iter();
+    errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    if errors.is_empty() { Ok(Prepared { host, record, ports, kept: None, served }) } else { Err(Refused(errors)) }
+    if errors.is_empty() {
+        Ok(Prepared { host, record, ports, kept: None, opener: None, served })
+    } else {
+        Err(Refused(errors))
+    }
 }
 
 /// Checks whether the members of a team fit together.
@@ -233,6 +242,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         worker: config.worker,
+        workers: config.workers,
         ft_peer: config.ft_peer.clone(),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
@@ -243,10 +253,17 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 }
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<(), ServeError> {
+fn check_uplink(
+    kind: &UplinkKind,
+    served: &mut Vec<PathBuf>,
+    look: SocketCheck,
+    opener: Option<&Opener>,
+) -> Result<(), ServeError> {
     match kind {
-        UplinkKind::Tap { name, queues: 1 } => Tap::check(name)?,
-        UplinkKind::Tap { name, .. } => Tap::check_queues(name, 0)?,
+        UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
+        UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
+        // The opener that opens it checks.
+        UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -260,12 +277,14 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck)
     Ok(())
 }
 
-/// Makes the uplink of a host file.
-fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
+/// Makes the uplink of a host file, or the queue at this place of one with several.
+fn uplink(config: &UplinkConfig, place: usize, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open(name)?, config),
+        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open_by(daemon.opener(), name)?, config),
         // One queue in place of another.
-        UplinkKind::Tap { name, queues } => adjustable(Tap::open_queue_again(name, *queues)?, config),
+        UplinkKind::Tap { name, queues } => {
+            queue(Tap::open_queue_again(daemon.opener(), name, *queues)?, config, place, daemon, None)
+        }
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -289,13 +308,13 @@ fn capture_options(daemon: &Daemon) -> CaptureOptions {
     CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None }
 }
 
-/// The maker of an uplink that is restarted; `None` if it would overwrite its capture file.
-fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
+/// The maker of an uplink that is restarted, or of a queue; `None` if it would overwrite its capture file.
+fn maker(config: &UplinkConfig, place: usize) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
         return None;
     }
     let config = config.clone();
-    Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
+    Some(Box::new(move |daemon| uplink(&config, place, daemon).map_err(|error| error.to_string())))
 }
 
 /// An uplink whose settings can change while it is open.
@@ -309,7 +328,27 @@ fn adjusted<U: Uplink + 'static>(
     config: &UplinkConfig,
     tokens: Option<Tokens>,
 ) -> Result<Box<dyn Uplink>, ServeError> {
-    let mut uplink = Paced::unlimited(uplink);
+    settled(Paced::unlimited(uplink), config, tokens)
+}
+
+/// A queue of a tap with several.
+fn queue(
+    tap: Tap,
+    config: &UplinkConfig,
+    place: usize,
+    daemon: &Daemon,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
+    let interface = daemon.interface(&config.name);
+    let tap = tap.queue_of(&interface, place);
+    settled(Paced::unlimited(tap).queue_of(&interface, place), config, tokens)
+}
+
+fn settled<U: Uplink + 'static>(
+    mut uplink: Paced<U>,
+    config: &UplinkConfig,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
     uplink.set(&settings(config)).map_err(ServeError::Settings)?;
     tokens.into_iter().for_each(|tokens| uplink.go_on(tokens));
     Ok(Box::new(uplink))
@@ -378,10 +417,10 @@ fn system(path: &Path, team: &str) -> Mac {
 /// Makes an uplink and adds it to the switch, or to its team.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        return open_queues(daemon, config, Tap::open_queues(name, *queues)?);
+        return open_queues(daemon, config, Tap::open_queues_by(daemon.opener(), name, *queues)?);
     }
-    let maker = maker(config);
-    let made = uplink(config, daemon)?;
+    let maker = maker(config, 0);
+    let made = uplink(config, 0, daemon)?;
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
@@ -389,21 +428,21 @@ pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), 
 
 /// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
 fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
-    let spec = queues_spec(config);
+    let spec = queues_spec(config, config.rate.is_some());
     daemon.open_team(&spec)?;
     for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
-        let queue = adjustable(tap, &UplinkConfig { name: name.clone(), ..config.clone() })?;
-        daemon.open_queue(&name, queue, &policy(config), maker(config), &config.name, place)?;
+        let queue = queue(tap, config, place, daemon, None)?;
+        daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
     }
     Ok(())
 }
 
-/// The specification of the team of a tap's queues.
-fn queues_spec(config: &UplinkConfig) -> TeamSpec {
+/// The specification of the team of a tap's queues, of which one sends for all, or each.
+fn queues_spec(config: &UplinkConfig, one_sends: bool) -> TeamSpec {
     TeamSpec {
         name: config.name.clone(),
         members: (0..usize::from(config.queues())).map(|place| queue_name(&config.name, place)).collect(),
-        mode: TeamMode::Queues,
+        mode: TeamMode::Queues { one_sends },
         system: own_address(),
         policy: policy(config),
     }
@@ -427,13 +466,23 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
-    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config))?;
+    if config.queues() > 1 {
+        return (0..usize::from(config.queues())).try_for_each(|place| {
+            let name = queue_name(&config.name, place);
+            daemon.set_uplink(&name, &settings(config), &policy(config), maker(config, place))
+        });
+    }
+    daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
     let set = daemon.set_uplink_agents(&config.name, agents(config, None));
     set.map_err(|error| format!("uplink {}: {error}", config.name))
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
-pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Result<(), ServeError> {
+pub(crate) fn check_uplink_again(
+    old: &[UplinkConfig],
+    new: &UplinkConfig,
+    opener: Option<&Opener>,
+) -> Result<(), ServeError> {
     let socket = |config: &UplinkConfig| match &config.kind {
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             Some(socket.clone())
@@ -444,10 +493,10 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
         let held = old.iter().find(is_same).map_or(0, UplinkConfig::queues);
-        return Ok(Tap::check_queues(name, held)?);
+        return Ok(Tap::check_queues(opener, name, held)?);
     }
     let mut served = Vec::new();
-    check_uplink(&new.kind, &mut served, connecting)?;
+    check_uplink(&new.kind, &mut served, connecting, opener)?;
     match served.pop() {
         Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
             Err(SocketError::from(ListenError::InUse(path)).into())
@@ -474,23 +523,22 @@ pub(crate) fn uplink_again(
     parts: Option<(Vec<OwnedFd>, &[u8])>,
 ) -> Option<Result<ArrivingUplink, ServeError>> {
     let name = &image.name;
-    let is_queue =
-        |config: &UplinkConfig| (0..usize::from(config.queues())).any(|at| queue_name(&config.name, at) == *name);
-    let config = host.uplinks.iter().find(|config| match config.queues() {
-        1 => config.name == *name,
-        _ => is_queue(config),
-    })?;
+    let place_of = |config: &UplinkConfig| match config.queues() {
+        1 => (config.name == *name).then_some(0),
+        queues => (0..usize::from(queues)).find(|place| queue_name(&config.name, *place) == *name),
+    };
+    let (config, place) = host.uplinks.iter().find_map(|config| Some((config, place_of(config)?)))?;
     let team = if config.queues() > 1 { Some(config.name.clone()) } else { config.team.clone() };
     let made = match parts {
-        Some((descriptors, state)) => link_again(config, daemon, descriptors, state),
-        None => uplink(config, daemon),
+        Some((descriptors, state)) => link_again(config, place, daemon, descriptors, state),
+        None => uplink(config, place, daemon),
     };
     Some(made.map(|uplink| ArrivingUplink {
         id: PortId(image.id),
         name: name.clone(),
         uplink,
         policy: policy(config),
-        maker: maker(config),
+        maker: maker(config, place),
         team,
         numbers: image.numbers.clone(),
         waiting: image.waiting.clone(),
@@ -501,6 +549,7 @@ pub(crate) fn uplink_again(
 /// The link of an uplink, or of one of its queues, made of the parts of another process's.
 fn link_again(
     config: &UplinkConfig,
+    place: usize,
     daemon: &Daemon,
     mut descriptors: Vec<OwnedFd>,
     state: &[u8],
@@ -516,7 +565,8 @@ fn link_again(
     };
     match &config.kind {
         UplinkKind::Tap { name, queues } => {
-            adjusted(Tap::go_on(name, one(&mut descriptors)?, *queues)?, config, tokens)
+            let tap = Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?;
+            if *queues > 1 { queue(tap, config, place, daemon, tokens) } else { adjusted(tap, config, tokens) }
         }
         UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
@@ -524,13 +574,14 @@ fn link_again(
             let capture = Capture::go_on(one(&mut descriptors)?, &state, &capture_options(daemon))?;
             adjusted(capture, config, tokens)
         }
-        UplinkKind::Null | UplinkKind::Querier => uplink(config, daemon),
+        UplinkKind::Null | UplinkKind::Querier => uplink(config, place, daemon),
     }
 }
 
 /// The teams of a host file: of uplinks, and of the queues of an uplink.
 pub(crate) fn teams(host: &Host) -> impl Iterator<Item = TeamSpec> {
-    let queues = host.uplinks.iter().filter(|config| config.queues() > 1).map(queues_spec);
+    let queues = host.uplinks.iter().filter(|config| config.queues() > 1);
+    let queues = queues.map(|config| queues_spec(config, host.sends_by_one_queue(config)));
     host.teams.iter().map(|config| team_spec(config, &host.path)).chain(queues)
 }
 
@@ -575,8 +626,9 @@ const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, opener, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
+    opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
         daemon.record(target)?;
     }

@@ -62,6 +62,7 @@ impl Cards {
             };
             let spec = PortSpec {
                 worker: None,
+                workers: 1,
                 ft_peer: None,
                 name: format!("vm{number}"),
                 entry: find("ixgbevf").unwrap(),

@@ -1,5 +1,7 @@
 //! Two daemons joined by two pairs, with a team at each end. One of them is changed while it serves.
 
+mod upgrade;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use nicety_daemon::live::{Consent, Live};
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_daemon::serve;
 use nicety_host::{Host, List};
+use upgrade::replaced;
 
 /// LACP waits two seconds before it uses links.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,12 +42,16 @@ fn daemon(dir: &Path, role: &str, more: &str) -> Daemon {
 
 /// Begins like `nicety serve`.
 fn live(dir: &Path, text: &str) -> Live {
+    live_and_daemon(dir, text).0
+}
+
+fn live_and_daemon(dir: &Path, text: &str) -> (Live, Arc<Daemon>) {
     let path = path(dir, "listen");
     std::fs::write(&path, text).unwrap();
     let Begin { host, file, state, found: _ } = Begin::new(Host::read(&path).unwrap());
     nicety_sandbox::begin_for_tests();
-    let daemon = serve::start(serve::prepare(&host, None).unwrap()).unwrap();
-    Live::new(Arc::new(daemon), host, file, state)
+    let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+    (Live::new(Arc::clone(&daemon), host, file, state), daemon)
 }
 
 /// Applies a host file as a person has changed it, and returns the lines of the plan.
@@ -273,4 +280,47 @@ fn a_teams_classes_are_counted_as_a_whole_and_with_what_left_by_uplinks_that_are
     apply(&live, &of(&["b"]));
     wait(live.daemon(), &["b"]);
     send(&[192]);
+}
+
+#[test]
+fn a_teams_sums_and_classes_go_on_in_the_next_daemon_with_what_left_by_uplinks_that_are_gone() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let stream = "[[uplink]]\nname = \"c\"\nkind = \"stream\"\nsocket = \"c\"\n";
+    let class = "[[io_class]]\nuplink = \"up\"\nname = \"ten\"\nnetwork = \"10.0.0.0/8\"\n";
+    let of = |members: &[&str]| {
+        let standby = format!("mode = \"active-standby\"\nprimary = \"{}\"", members[0]);
+        text("listen", members, &team(&members.join(","), &standby)) + stream + class
+    };
+    let (live, old) = live_and_daemon(dir.path(), &of(&["a", "b"]));
+    let _other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
+    wait(&old, &["a"]);
+    let mut outside = std::os::unix::net::UnixStream::connect(dir.path().join("c")).unwrap();
+    let mut send = |daemon: &Daemon, first: u8, sent: u64| {
+        outside.write_all(&broadcast(first)).unwrap();
+        let end = Instant::now() + PATIENCE;
+        while report(daemon).io_classes.iter().map(|class| class.packets).sum::<u64>() < sent {
+            assert!(Instant::now() < end, "{:?}", report(daemon));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for (sent, first) in (1..).zip([10, 10, 192]) {
+        send(&old, first, sent);
+    }
+    apply(&live, &of(&["b"]));
+    wait(&old, &["b"]);
+    send(&old, 192, 4);
+    let counts = |daemon: &Daemon| {
+        let PortReport { receive, transmit, io_classes, .. } = report(daemon);
+        let classes: Vec<_> =
+            io_classes.into_iter().map(|class| (class.name, class.packets, class.bytes, class.dropped)).collect();
+        (receive, transmit, classes)
+    };
+    let before = counts(&old);
+    assert_eq!(before.2, [("vm".to_owned(), 2, 120, 0), ("ten".to_owned(), 2, 120, 0)]);
+    let host = Host::parse(&of(&["b"]), live.path()).unwrap();
+    let (new, _upgraded) = replaced(old, &host);
+    assert_eq!(counts(&new), before);
+    send(&new, 10, 5);
+    assert_eq!(counts(&new).2[1], ("ten".to_owned(), 3, 180, 0));
 }

@@ -49,6 +49,9 @@ fn lay(again: bool, boot: bool, tests: bool) -> Result<(), Error> {
     let user_mode = UmlKernel::lay(&mut progress)?;
     if tests {
         UmlKernel::lay_smp(&mut progress)?;
+        if std::env::var_os("NICETY_FULL").is_some_and(|value| value == "1") {
+            UmlKernel::lay_virtual_time(&mut progress)?;
+        }
         Firmware::more_of_u_boot(GuestConfig::new(Kernel::V6_12), &mut progress)?;
     }
     println!("{} MB in {}, laid in {:.0} s", root.size() / 1_000_000, root.folder().display(), root.seconds());

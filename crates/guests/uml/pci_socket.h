@@ -33,7 +33,7 @@ int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
 void pci_socket_shutdown(int fd);
 void pci_socket_close(int fd);
 
-int pci_socket_pipe(int *read_end, int *write_end);
+int pci_socket_pipe(int *read_end, int *write_end, int signals);
 int pci_socket_drain(int fd);
 int pci_socket_kick(int fd, unsigned long long value);
 int pci_socket_epoll(void);

@@ -216,16 +216,17 @@ void pci_socket_close(int fd)
 }
 
 /*
- * A pipe whose read end sends SIGIO. It stands in for an eventfd, which cannot:
- * the writer does the same (eight bytes), and does not block on a full one.
+ * A pipe whose read end sends SIGIO, if that is asked for. It stands in for an
+ * eventfd, which cannot: the writer does the same (eight bytes), and does not
+ * block on a full one.
  */
-int pci_socket_pipe(int *read_end, int *write_end)
+int pci_socket_pipe(int *read_end, int *write_end, int signals)
 {
 	int fds[2], err;
 
 	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -errno;
-	err = os_set_fd_async(fds[0]);
+	err = signals ? os_set_fd_async(fds[0]) : 0;
 	if (err < 0) {
 		close(fds[0]);
 		close(fds[1]);
@@ -289,6 +290,8 @@ void pci_socket_unwatch(int epoll_fd, int fd)
 {
 	struct epoll_event event = { };
 
+	if (fd < 0)
+		return;
 	epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event);
 }
 

@@ -10,6 +10,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
+#include <linux/time-internal.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 
@@ -84,6 +85,9 @@ struct vfu_device {
 	/* Which index is connected, or VFU_IRQ_NONE. */
 	int irq_index;
 	int um_irq;
+	/* With time-travel=ext: its interrupts are looked for, and their event. */
+	bool looks;
+	struct time_travel_event event;
 	int epoll_fd;
 	int kick_fds[2];
 	/* Since when the interrupt's handler has not come to an end, or 0. */
@@ -135,6 +139,7 @@ extern struct irq_chip vfu_intx_chip;
 int vfu_irq_init(struct vfu_device *dev);
 void vfu_irq_exit(struct vfu_device *dev);
 void vfu_irq_start(struct vfu_device *dev);
+void vfu_look(struct vfu_device *dev);
 void vfu_irq_config_written(struct vfu_device *dev, unsigned int offset,
 			    int size, unsigned long val);
 void vfu_irq_table_written(struct vfu_device *dev, u32 offset, int size,

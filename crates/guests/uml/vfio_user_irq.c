@@ -16,6 +16,10 @@
  *   line is still up.
  * - A pipe that ends tells that the server is gone, whether or not anybody
  *   reads a register.
+ * - With time-travel=ext no signal is used: it would interrupt the guest wherever
+ *   the host's time has it, and no two boots would be equal. The guest looks at
+ *   its pipes after each answer of a server and each RUN of the calendar, and what
+ *   it finds is an event of its virtual time (vfu_look()).
  */
 #include <linux/interrupt.h>
 #include <linux/irq.h>
@@ -67,7 +71,8 @@ static void vfu_connect(struct vfu_device *dev, int index, u32 vector,
 
 	if (v->fd >= 0 || dev->dead)
 		return;
-	err = pci_socket_pipe(&v->fd, &write_end);
+	err = pci_socket_pipe(&v->fd, &write_end,
+			      !um_irq_timetravel_handler_used());
 	if (err)
 		goto fail;
 	err = pci_socket_watch(dev->epoll_fd, v->fd, token);
@@ -105,6 +110,21 @@ static void vfu_disconnect_all(struct vfu_device *dev)
 		vfu_disconnect(dev, &dev->msix[i]);
 }
 
+/*
+ * A server may close its ends at any time once it is told to disable them; the
+ * ends of its pipes are no news then.
+ */
+static void vfu_disable(struct vfu_device *dev)
+{
+	u32 i;
+
+	pci_socket_unwatch(dev->epoll_fd, dev->intx.fd);
+	pci_socket_unwatch(dev->epoll_fd, dev->msi.fd);
+	for (i = 0; i < dev->irq_count[VFU_IRQ_MSIX]; i++)
+		pci_socket_unwatch(dev->epoll_fd, dev->msix[i].fd);
+	vfu_irq_disable(dev, dev->irq_index);
+}
+
 /* Takes the device from one way to interrupt to another. */
 static void vfu_switch(struct vfu_device *dev, int index)
 {
@@ -113,7 +133,7 @@ static void vfu_switch(struct vfu_device *dev, int index)
 	if (index == dev->irq_index)
 		return;
 	if (dev->irq_index != VFU_IRQ_NONE && !dev->dead)
-		vfu_irq_disable(dev, dev->irq_index);
+		vfu_disable(dev);
 	vfu_disconnect_all(dev);
 	dev->irq_index = index;
 
@@ -132,10 +152,25 @@ static void vfu_switch(struct vfu_device *dev, int index)
 	}
 }
 
+/*
+ * In virtual time: an interrupt that is there becomes an event of this time. It is
+ * delivered when the guest's time next moves, or when it is idle: its instructions
+ * take no time.
+ */
+void vfu_look(struct vfu_device *dev)
+{
+	unsigned int token;
+
+	if (um_irq_timetravel_handler_used() && dev->looks &&
+	    pci_socket_ready(dev->epoll_fd, &token, 1) > 0)
+		time_travel_add_event_rel(&dev->event, 0);
+}
+
 /* The handler runs again: a mask has gone, or it left before all was done. */
 static void vfu_look_again(struct vfu_device *dev)
 {
 	pci_socket_kick(dev->kick_fds[1], 1);
+	vfu_look(dev);
 }
 
 /* What the vector raises now, 0 for nothing. */
@@ -190,6 +225,9 @@ static void vfu_raise_pending(struct vfu_device *dev)
  */
 static bool vfu_floods(struct vfu_device *dev, bool done)
 {
+	/* The host's time, by which a flood is one, does not count. */
+	if (um_irq_timetravel_handler_used())
+		return false;
 	if (dev->heard >= VFU_FLOOD) {
 		long long before = dev->heard_at;
 
@@ -250,6 +288,13 @@ static irqreturn_t vfu_interrupt(int irq, void *opaque)
 	} while (n == VFU_READY && --rounds);
 	vfu_ended(dev, n < VFU_READY);
 	return IRQ_HANDLED;
+}
+
+static void __maybe_unused vfu_event(struct time_travel_event *event)
+{
+	struct vfu_device *dev = container_of(event, struct vfu_device, event);
+
+	generic_handle_irq(dev->um_irq);
 }
 
 static void vfu_intx_mask(struct irq_data *data)
@@ -387,18 +432,22 @@ int vfu_irq_init(struct vfu_device *dev)
 		err = dev->epoll_fd;
 		goto free;
 	}
-	err = pci_socket_pipe(&dev->kick_fds[0], &dev->kick_fds[1]);
+	err = pci_socket_pipe(&dev->kick_fds[0], &dev->kick_fds[1],
+			      !um_irq_timetravel_handler_used());
 	if (err)
 		goto close_epoll;
 	err = pci_socket_watch(dev->epoll_fd, dev->kick_fds[0],
 			       VFU_TOKEN_KICK);
 	if (err)
 		goto close_kick;
-	err = um_request_irq(UM_IRQ_ALLOC, dev->epoll_fd, IRQ_READ,
-			     vfu_interrupt, 0, "vfio-user", dev);
+	err = um_request_irq(UM_IRQ_ALLOC, um_irq_timetravel_handler_used() ?
+			     -1 : dev->epoll_fd, IRQ_READ, vfu_interrupt, 0,
+			     "vfio-user", dev);
 	if (err < 0)
 		goto close_kick;
 	dev->um_irq = err;
+	time_travel_set_event_fn(&dev->event, vfu_event);
+	dev->looks = true;
 	return 0;
 
 close_kick:
@@ -413,6 +462,9 @@ free:
 
 void vfu_irq_exit(struct vfu_device *dev)
 {
+	dev->looks = false;
+	if (um_irq_timetravel_handler_used())
+		time_travel_del_event(&dev->event);
 	um_free_irq(dev->um_irq, dev);
 	vfu_disconnect_all(dev);
 	pci_socket_close(dev->kick_fds[0]);

@@ -20,6 +20,9 @@
  * - Parts that can be mapped are plain loads and stores.
  * - The MSI-X table belongs to the device and is written there; it is looked at
  *   on the way (vfio_user_irq.c).
+ * - With time-travel=ext nothing is posted and nothing is mapped: a server that
+ *   does all that follows from an access before it answers makes a boot that can
+ *   be repeated.
  */
 #include <linux/init.h>
 #include <linux/kernel.h>
@@ -32,6 +35,7 @@
 
 #include <as-layout.h>
 #include <init.h>
+#include <irq_kern.h>
 #include <mem_user.h>
 
 #include "pci_socket.h"
@@ -83,6 +87,9 @@ __uml_help(vfu_msix,
 "    Hides a device's MSI-X, or MSI, capability, so that its driver takes what\n"
 "    is left.\n\n"
 );
+
+/* Where the kernel's time comes from a calendar: see changes-time. */
+extern void (*time_travel_look)(void);
 
 static LIST_HEAD(vfu_devices);
 /* The devices of the command line have been attached. */
@@ -256,6 +263,8 @@ static void vfu_bar_write(struct um_pci_device *pdev, int bar,
 	posted = dev->regions[bar].posted;
 	if (dev->pcnet)
 		posted |= vfu_pcnet_posts(dev, bar, offset, size, val);
+	if (um_irq_timetravel_handler_used())
+		posted = false;
 	vfu_region_write(dev, bar, offset, &data, size, posted);
 	if (table)
 		vfu_irq_table_written(dev, offset - dev->table_offset, size,
@@ -458,6 +467,8 @@ static void vfu_read_config(struct vfu_device *dev)
  */
 static bool vfu_posts(struct vfu_device *dev, int bar, bool mappable, u32 id)
 {
+	if (um_irq_timetravel_handler_used())
+		return false;
 	if (!mappable)
 		return true;
 	if (id == VFU_ID_82574 || id == VFU_ID_82576)
@@ -685,10 +696,21 @@ __uml_help(vfu_device_ops,
 "    several times, for up to eight devices.\n\n"
 );
 
+/* The calendar has let the guest run. */
+static void vfu_look_all(void)
+{
+	struct vfu_device *dev;
+
+	list_for_each_entry(dev, &vfu_devices, list)
+		vfu_look(dev);
+}
+
 static int __init vfu_init(void)
 {
 	struct vfu_device *dev, *next;
 
+	if (um_irq_timetravel_handler_used())
+		time_travel_look = vfu_look_all;
 	list_for_each_entry_safe(dev, next, &vfu_devices, list)
 		if (vfu_attach(dev))
 			vfu_forget(dev);

@@ -12,6 +12,8 @@
 #include <linux/printk.h>
 #include <linux/string.h>
 
+#include <irq_kern.h>
+
 #include "host_connect.h"
 #include "pci_socket.h"
 #include "vfio_user_dev.h"
@@ -219,7 +221,8 @@ static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 			return err;
 	}
 	took_ms = host_slow_ms(begun, vfu_timeout_ms, &dev->slow_told);
-	if (took_ms)
+	/* In virtual time the host's does not count. */
+	if (took_ms && !um_irq_timetravel_handler_used())
 		pr_warn("vfio_user: %s: the server is slow: it took %d ms to answer\n",
 			dev->path, took_ms);
 	if (header.id != dev->id || header.command != command) {
@@ -228,9 +231,10 @@ static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 	}
 	if (header.flags & VFU_ERROR) {
 		vfu_consume(dev, size);
-		return header.error && header.error < MAX_ERRNO ?
+		size = header.error && header.error < MAX_ERRNO ?
 			-(int)header.error : -EREMOTEIO;
 	}
+	vfu_look(dev);
 	return size;
 }
 
@@ -447,7 +451,8 @@ int vfu_region_info(struct vfu_device *dev, int index,
 
 	region->size = info->size;
 	region->writable = info->flags & VFU_REGION_WRITABLE;
-	if (fd < 0)
+	/* A store that nobody answers has no place in virtual time. */
+	if (fd < 0 || um_irq_timetravel_handler_used())
 		region->nr_areas = 0;
 	for (i = 0; i < region->nr_areas; i++) {
 		struct vfu_area *area = &region->areas[i];
@@ -509,7 +514,8 @@ int vfu_irq_disable(struct vfu_device *dev, int index)
 
 /*
  * Lets INTx be delivered again. Nobody waits for it: it comes after the
- * register accesses that quieted the line, in the same stream.
+ * register accesses that quieted the line, in the same stream. In virtual time
+ * all is waited for.
  */
 int vfu_irq_unmask(struct vfu_device *dev)
 {
@@ -520,8 +526,14 @@ int vfu_irq_unmask(struct vfu_device *dev)
 		.count = 1,
 	};
 
-	return vfu_send(dev, &set, sizeof(set), VFU_SET_IRQS, NULL, 0, -1,
-			VFU_NO_REPLY);
+	int ret;
+
+	if (!um_irq_timetravel_handler_used())
+		return vfu_send(dev, &set, sizeof(set), VFU_SET_IRQS, NULL, 0,
+				-1, VFU_NO_REPLY);
+	ret = vfu_call(dev, VFU_SET_IRQS, &set, sizeof(set), sizeof(set), -1,
+		       NULL);
+	return ret < 0 ? ret : 0;
 }
 
 /* VERSION: the same major version, and what the server can do as JSON. */

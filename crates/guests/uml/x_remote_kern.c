@@ -381,10 +381,10 @@ static int xr_connect_intx(struct xr_device *dev)
 	struct xr_header message;
 	int fds[2], err;
 
-	err = pci_socket_pipe(&dev->irq_fd, &fds[0]);
+	err = pci_socket_pipe(&dev->irq_fd, &fds[0], true);
 	if (err)
 		return err;
-	err = pci_socket_pipe(&fds[1], &dev->resample_fd);
+	err = pci_socket_pipe(&fds[1], &dev->resample_fd, true);
 	if (err)
 		return err;
 	err = um_request_irq(UM_IRQ_ALLOC, dev->irq_fd, IRQ_READ, xr_interrupt,

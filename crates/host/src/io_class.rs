@@ -322,15 +322,6 @@ fn within_link(
     }
     let Some((section, key)) = place else { return };
     let line = walk.place(section, key).unwrap_or(section.line);
-    if around.uplinks.iter().any(|one| one.name == uplink && one.queues() > 1) {
-        walk.wrong(
-            section,
-            key,
-            line,
-            format!("uplink {uplink} has several queues, and I/O control takes one: leave its `queues` away"),
-        );
-        return;
-    }
     let (link, rate) = match around.slowest(uplink) {
         Ok(found) => found,
         Err(link) => {
@@ -449,15 +440,6 @@ fn place(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<S
     let uplink = around.uplinks.iter().find(|uplink| uplink.name == wanted);
     if let Some(team) = uplink.and_then(|uplink| uplink.team.as_ref()) {
         walk.wrong(section, "uplink", line, format!("uplink {wanted} is a member of team {team}: name the team"));
-        return None;
-    }
-    if uplink.is_some_and(|uplink| uplink.queues() > 1) {
-        walk.wrong(
-            section,
-            "uplink",
-            line,
-            format!("uplink {wanted} has several queues, and I/O control takes one: leave its `queues` away"),
-        );
         return None;
     }
     if uplink.is_none() && !around.teams.iter().any(|team| team.name == wanted) {

@@ -39,6 +39,7 @@ mod sections;
 mod team;
 mod tolerance;
 mod walk;
+mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
 pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
@@ -145,10 +146,11 @@ pub struct UplinkConfig {
 impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        // The switch knows the queues of a tap as a team, which is made with its policy.
-        let is_whole = |uplink: &Self| uplink.queues() > 1 && self != other;
+        // The switch knows the queues of a tap as a team, which is made with its policy. Rates are the queues' own.
+        let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
+        let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
-        is_same && self.team == other.team && !is_whole(self) && !is_whole(other)
+        is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
     }
 
     /// Number of its queues: 1 but for a tap with `queues`.
@@ -327,8 +329,10 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// Whether it stands by for another port of the same VM.
     pub standby: bool,
-    /// The worker that serves it, from 0, if the file says.
+    /// The worker that serves it, or its first queue pair, from 0, if the file says.
     pub worker: Option<u16>,
+    /// The number of workers that serve its queue pairs.
+    pub workers: u16,
     /// The daemon that has its log: what its guest sends waits until that has what precedes it.
     pub ft_peer: Option<PeerAddress>,
     /// The accounts that may connect. The default if this side connects.
@@ -384,8 +388,19 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, ft_peer.clone())
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, workers, ft_peer, .. } = port;
+            (
+                port.entry.about.name,
+                *role,
+                mapped(port),
+                *queues,
+                *mtu,
+                *is_vmwares,
+                *standby,
+                *worker,
+                *workers,
+                ft_peer.clone(),
+            )
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
@@ -540,6 +555,11 @@ impl Host {
         of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
         reserve(&mut classes, &minimums, self.ports.len());
         classes
+    }
+
+    /// Whether all frames leave by one queue of an uplink with several: what limits and divides them is in one place.
+    pub fn sends_by_one_queue(&self, uplink: &UplinkConfig) -> bool {
+        uplink.rate.is_some() || !self.outward_classes_of(uplink).is_empty()
     }
 
     /// The classes that the file names for an uplink or a team.

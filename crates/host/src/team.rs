@@ -53,7 +53,10 @@ pub enum TeamMode {
     /// All, each port by one of them; a link that is full gives ports away. The rates of the members.
     Load(Vec<Rate>),
     /// The queues of one tap. No host file says so: it has `queues`.
-    Queues,
+    Queues {
+        /// All frames leave by one queue, because a rate or classes hold for the tap.
+        one_sends: bool,
+    },
 }
 
 /// The settings of 802.3ad.

@@ -17,7 +17,7 @@ use crate::VERSION;
 /// Most descriptors of a message; Linux's limit is 253.
 pub const FDS_MOST: usize = 200;
 /// Longest content of a message in bytes: a path or a sentence. More goes into a memory file.
-const CONTENT_MOST: usize = 8 << 10;
+pub(crate) const CONTENT_MOST: usize = 8 << 10;
 
 /// A message.
 #[derive(Debug)]

@@ -19,8 +19,10 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{Channel, ChannelError, Message};
 use crate::held::{self, Held};
+use crate::openers::Openers;
+use crate::rights::{administers, without_administration};
 use crate::watch::Watch;
-use crate::{KEPT, WATCHES, kind};
+use crate::{KEPT, OPENS_TOO, WATCHES, WITH_ADMINISTRATION, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -36,9 +38,9 @@ const HEIR_WITHIN: Duration = Duration::from_secs(10);
 /// The program that the keeper starts, and its arguments.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The program of the first daemon.
+    /// The program of the first daemon, and of openers. No other program gets CAP_NET_ADMIN.
     pub program: PathBuf,
-    /// The arguments of every daemon. [`KEPT`] is added.
+    /// The arguments of every daemon and opener. [`KEPT`] or [`OPENS`](crate::OPENS) is added.
     pub arguments: Vec<OsString>,
 }
 
@@ -73,13 +75,20 @@ impl Default for Seam<'_> {
 }
 
 impl Daemon {
-    fn start(program: &Path, arguments: &[OsString], seam: &Seam<'_>, watch: &Watch) -> io::Result<Self> {
+    fn start(program: &Path, start: &Start, seam: &Seam<'_>, watch: &Watch) -> io::Result<Self> {
         let (ours, theirs) = (seam.connect)(Between::KeeperAndDaemon)?;
         let mut command = Command::new(program);
-        command.args(arguments).arg(KEPT).stdin(Stdio::from(OwnedFd::from(theirs)));
-        // A daemon of an earlier version does not know the first, and feeds the manager's watchdog itself.
+        command.args(&start.arguments).arg(KEPT).stdin(Stdio::from(OwnedFd::from(theirs)));
+        // A daemon of an earlier version does not know these, feeds the manager's watchdog itself, and opens what it needs itself.
         command.env(WATCHES, watch.limit.as_micros().to_string()).env_remove("WATCHDOG_PID");
-        Ok(Self { process: command.spawn()?, channel: Some(ours) })
+        command.env(OPENS_TOO, if administers() { WITH_ADMINISTRATION } else { "" });
+        let process = if program == start.program {
+            // It gives CAP_NET_ADMIN up by itself.
+            command.spawn()?
+        } else {
+            without_administration(|| command.spawn())?
+        };
+        Ok(Self { process, channel: Some(ours) })
     }
 
     /// It is the first daemon, or replaces one that was killed and for which these descriptors were held.
@@ -114,7 +123,7 @@ impl Daemon {
 /// The keeper's state.
 struct Keeper<'a> {
     seam: Seam<'a>,
-    arguments: Vec<OsString>,
+    start: Start,
     /// The program of the daemon that serves.
     program: PathBuf,
     /// Another daemon is started even if this one ends by itself: its heir failed when it had taken over, or this one follows a killed
@@ -136,6 +145,8 @@ struct Keeper<'a> {
     replaced: Vec<Daemon>,
     /// Descriptors that the daemon would lose if it were killed. Its heir's replace them one after the other.
     held: Held,
+    /// What opens for the daemon.
+    openers: Openers,
 }
 
 /// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
@@ -158,11 +169,13 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     }
     provide_descriptors();
     let watch = Watch::begin(Instant::now());
-    let mut current = Daemon::start(&start.program, &start.arguments, &seam, &watch)?;
+    // Before a daemon runs that could be compromised.
+    let openers = Openers::begin(start);
+    let mut current = Daemon::start(&start.program, start, &seam, &watch)?;
     current.begins(&Held::default());
     let mut keeper = Keeper {
         seam,
-        arguments: start.arguments.clone(),
+        start: start.clone(),
         program: start.program.clone(),
         begins_again: false,
         serves_by: None,
@@ -173,6 +186,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         heir: None,
         replaced: Vec::new(),
         held: Held::default(),
+        openers,
     };
     loop {
         keeper.wait(&signals)?;
@@ -193,6 +207,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
             }
         }
         keeper.listen();
+        keeper.openers.serve();
         // After all that it has said was heard.
         if keeper.watch.round(Instant::now()) {
             say(&format!("the daemon's workers stand still, for {:?}: it is killed", keeper.watch.limit));
@@ -227,7 +242,8 @@ impl Keeper<'_> {
         let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
-        let next = self.serves_by.into_iter().chain(self.watch.next()).min();
+        fds.extend(self.openers.polled());
+        let next = self.serves_by.into_iter().chain(self.watch.next()).chain(self.openers.next()).min();
         let left = next.map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
@@ -257,6 +273,7 @@ impl Keeper<'_> {
                 kind::ALIVE => self.watch.heard(),
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
+                kind::OPEN | kind::IS_NAMED => self.openers.open(message),
                 _ => held::close(message.fds),
             }
         }
@@ -266,6 +283,7 @@ impl Keeper<'_> {
             match message.kind {
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
+                kind::OPEN | kind::IS_NAMED => self.openers.open(message),
                 kind::SERVES => self.succeed(),
                 _ => held::close(message.fds),
             }
@@ -289,7 +307,7 @@ impl Keeper<'_> {
         let started = check(&program).and_then(|()| {
             let pair = (self.seam.connect)(Between::HeirAndDaemon);
             let (to_heir, to_current) = pair.map_err(|error| error.to_string())?;
-            let heir = Daemon::start(&program, &self.arguments, &self.seam, &self.watch);
+            let heir = Daemon::start(&program, &self.start, &self.seam, &self.watch);
             let mut heir = heir.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
             heir.tell(kind::HEIR, b"", Some(&to_current));
             Ok((heir, to_heir))
@@ -352,7 +370,7 @@ impl Keeper<'_> {
             let _ = daemon.process.kill();
             let _status = daemon.process.wait();
         }
-        self.current = Daemon::start(&self.program, &self.arguments, &self.seam, &self.watch)?;
+        self.current = Daemon::start(&self.program, &self.start, &self.seam, &self.watch)?;
         self.current.begins(&self.held);
         Ok(None)
     }
@@ -383,7 +401,7 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
 }
 
 /// A line in the daemon's log.
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     // Nobody may read it.
     let _ = writeln!(io::stderr(), "WARN keeper: {what}");
 }

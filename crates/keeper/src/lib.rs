@@ -14,14 +14,20 @@
 //!
 //! A daemon whose workers stand still is killed, and another one started (`watch.rs`).
 //!
-//! The keeper reads nothing that a guest or a VMM has written, and no state of a port. Its messages are a byte for the kind and at most
-//! a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
+//! What takes rights that the daemon has given up is opened for it by another process, which the keeper starts (`opener.rs`, `openers.rs`,
+//! docs/adr/0024).
+//!
+//! The keeper reads nothing that a guest or a VMM has written, no state of a port and no host file. Its messages are a byte for the kind
+//! and at most a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
 #![forbid(unsafe_code)]
 
 mod channel;
 mod held;
 mod keep;
 mod link;
+mod opener;
+mod openers;
+mod rights;
 mod watch;
 
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
@@ -30,6 +36,8 @@ pub use held::Group;
 pub use keep::{Between, Seam, keep_with};
 pub use keep::{Start, keep};
 pub use link::{Begins, Holder, KeptBy};
+pub use opener::{Asked, Asker, Client, OPENS_WITHIN, Opened, Opener, Opening, Task, name, socket_of};
+pub use rights::{administers, give_administration_up};
 
 /// The version of the keeper's messages. A keeper and a daemon of different versions refuse each other.
 const VERSION: u8 = 1;
@@ -41,7 +49,15 @@ pub const KEPT: &str = "--kept";
 /// microseconds.
 pub const WATCHES: &str = "NICETY_KEEPER_WATCHES";
 
-/// Messages between the keeper and a daemon. Public for tests that play the keeper.
+/// The hidden argument with which the keeper starts an opener.
+pub const OPENS: &str = "--opens";
+
+/// The environment variable that says that the keeper starts openers ([`KeptBy::opener`]): [`WITH_ADMINISTRATION`], or something else.
+pub(crate) const OPENS_TOO: &str = "NICETY_KEEPER_OPENS";
+/// Openers have CAP_NET_ADMIN.
+pub(crate) const WITH_ADMINISTRATION: &str = "net_admin";
+
+/// Messages between the keeper and a daemon or an opener. Public for tests that play the keeper.
 #[doc(hidden)]
 pub mod kind {
     /// To a daemon: it is the first one.
@@ -68,4 +84,20 @@ pub mod kind {
     pub const STUCK: u8 = 11;
     /// To the keeper: all workers of this daemon have finished a round since the last one. A keeper of an earlier version ignores it.
     pub const ALIVE: u8 = 12;
+    /// To the keeper, with a descriptor: have what this line names opened, and the answer sent there. To an opener: the same.
+    pub const OPEN: u8 = 13;
+    /// To who has asked, with a descriptor: it was opened, and has this name.
+    pub const OPENED: u8 = 14;
+    /// To an opener: this line is named. From an opener to the keeper: it is named from now on. From a client to an opener: these lines
+    /// are to be named; the answer is of the same kind.
+    pub const NAMED: u8 = 15;
+    /// To an opener: the keeper begins.
+    pub const BEGIN: u8 = 16;
+    /// From an opener to the keeper, with a descriptor: the keeper's listening socket, at this path.
+    pub const LISTENS: u8 = 17;
+    /// To an opener, with a descriptor: a client has connected to the keeper's socket.
+    pub const CLIENT: u8 = 18;
+    /// To the keeper, with a descriptor: say there whether these lines are named. To an opener: the same. The answer is [`NAMED`] or
+    /// [`REFUSED`].
+    pub const IS_NAMED: u8 = 19;
 }

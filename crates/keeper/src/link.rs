@@ -13,7 +13,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
 use crate::held::{self, Group, NAMES_MOST};
-use crate::kind;
+use crate::opener::Opener;
+use crate::{OPENS_TOO, WITH_ADMINISTRATION, kind};
 
 /// The keeper answers at once: it only starts a process.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -72,6 +73,16 @@ impl KeptBy {
     /// The process has too many descriptors.
     pub fn holder(&self) -> Result<Holder, Errno> {
         Ok(Channel::from(fcntl_dupfd_cloexec(&self.0, 3)?).into())
+    }
+
+    /// A way to have things opened. `None`: the keeper is of an earlier version, and starts no openers.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn opener(&self) -> Result<Option<Opener>, Errno> {
+        let Some(rights) = std::env::var_os(OPENS_TOO) else { return Ok(None) };
+        let channel = Channel::from(fcntl_dupfd_cloexec(&self.0, 3)?);
+        Ok(Some(Opener::new(channel, rights == WITH_ADMINISTRATION)))
     }
 
     /// Has the keeper start this program. Returns a channel to it, or a sentence that says why it was not started.

@@ -14,6 +14,7 @@ use crate::answer::{failure, odd};
 use crate::cli::{Apply, CardChange, ChangeOptions, ClassChange, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
+use crate::opens;
 use crate::output;
 use crate::ports::{restart, served};
 use crate::{save, write_back};
@@ -28,6 +29,9 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         Some(control) => control.clone(),
         None => served(&host)?,
     };
+    if !args.dry_run {
+        opens::name_all(&socket, &host)?;
+    }
     let mut text = HostText { text, path: Some(host.path), agreed: Vec::new(), cut_off: args.yes };
     let plan = match control::ask(&socket, Ask::Plan(text.clone())).map_err(failure)? {
         Reply::Plan(plan) => plan,
@@ -139,6 +143,7 @@ fn add(
     for (key, part) in list.names().iter().zip(name.splitn(list.names().len(), '/')) {
         values.insert((*key).to_owned(), Value::from(part));
     }
+    opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
     made(options, socket, (list, name), |cut_off| Ask::Add { list, values: values.clone(), cut_off })
 }
@@ -154,7 +159,9 @@ fn set(
     options: &ChangeOptions,
     socket: &Path,
 ) -> Result<(), Failure> {
-    let values = PortValues(parsed(values));
+    let values = parsed(values);
+    opens::name_entry(socket, list, name, &values)?;
+    let values = PortValues(values);
     made(options, socket, (list, name), |cut_off| Ask::Set {
         list,
         name: name.to_owned(),

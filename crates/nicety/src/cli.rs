@@ -147,6 +147,9 @@ pub struct Serve {
     /// A keeper has started this process.
     #[arg(long, hide = true)]
     pub kept: bool,
+    /// A keeper has started this process to open something.
+    #[arg(long, hide = true)]
+    pub opens: bool,
 }
 
 /// `replay`.

@@ -26,6 +26,7 @@ mod ft;
 mod import;
 mod lab;
 mod log;
+mod opens;
 mod output;
 mod ports;
 mod replay;

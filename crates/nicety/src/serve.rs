@@ -26,7 +26,7 @@ use nicety_host::{
     AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, UplinkConfig, UplinkKind,
     policy_words,
 };
-use nicety_keeper::{Begins, Group, KeptBy, Start};
+use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
 use nicety_socket::ListenError;
 use tracing::{info, warn};
@@ -34,7 +34,7 @@ use tracing::{info, warn};
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
 use crate::warnings::warnings;
-use crate::{log, output};
+use crate::{log, opens, output};
 
 /// The user's folder for sockets, if the system has one.
 fn runtime_dir() -> Option<PathBuf> {
@@ -48,11 +48,14 @@ pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
 
 /// Runs it. After the log has started, a failure is written at its end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
+    if args.opens {
+        return opens::run(args);
+    }
     if args.keeper {
         return keep(args);
     }
     if !args.kept {
-        return begin(args, Begin::new(Host::read(&args.host)?), None, None, Vec::new(), None);
+        return begin(args, Begin::new(Host::read(&args.host)?), Vec::new(), None, Vec::new(), None);
     }
     let (kept, begins) = KeptBy::begin().map_err(|error| {
         Failure::new(
@@ -60,15 +63,18 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             format!("no keeper has started this process: {error}; start `nicety serve --keeper`"),
         )
     })?;
+    let (kept, note) = Kept::new(kept)?;
+    let mut notes = Vec::from_iter(note);
     match begins {
         Begins::First(mut groups) => {
             let (what, note) = begin_again(args, &mut groups)?;
-            begin(args, what, note, Some(kept), groups, None)
+            notes.extend(note);
+            begin(args, what, notes, Some(kept), groups, None)
         }
         Begins::Heir(channel) => {
             let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
             match taking.host() {
-                Ok(host) => begin(args, host, None, Some(kept), Vec::new(), Some(taking)),
+                Ok(host) => begin(args, host, notes, Some(kept), Vec::new(), Some(taking)),
                 Err(errors) => {
                     let failure = Failure::from(ReadError::Wrong(errors));
                     taking.refuse(&failure.message);
@@ -76,6 +82,30 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
                 }
             }
         }
+    }
+}
+
+/// The keeper of this process.
+struct Kept {
+    by: KeptBy,
+    holder: Arc<Holder>,
+    /// Opens what this process has given the rights for up. `None`: the keeper is of an earlier version.
+    opener: Option<Arc<Opener>>,
+}
+
+impl Kept {
+    /// Gives up the rights with which the keeper opens for this process: no thread has started yet. And a line for the log.
+    fn new(by: KeptBy) -> Result<(Self, Option<String>), Failure> {
+        let failed = Failure::with(Exit::Failed);
+        let holder = Arc::new(by.holder().map_err(&failed)?);
+        let opener = by.opener().map_err(&failed)?.map(Arc::new);
+        if let Some(opener) = &opener {
+            nicety_sandbox::sockets_are_made_elsewhere();
+            nicety_socket::made_by(Arc::clone(opener));
+        }
+        let kept = opener.as_ref().and_then(|_| give_administration_up().err());
+        let note = kept.map(|error| format!("the daemon keeps CAP_NET_ADMIN, which its keeper has for it: {error}"));
+        Ok((Self { by, holder, opener }, note))
     }
 }
 
@@ -103,12 +133,12 @@ fn keep(args: &Serve) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// Begins to serve: anew, or with the ports of a daemon that this one replaces. `note` is a warning for the log.
+/// Begins to serve: anew, or with the ports of a daemon that this one replaces. `notes` are warnings for the log.
 fn begin(
     args: &Serve,
     begin: Begin,
-    note: Option<String>,
-    kept: Option<KeptBy>,
+    notes: Vec<String>,
+    kept: Option<Kept>,
     groups: Vec<Group>,
     taking: Option<Taking>,
 ) -> Result<ExitCode, Failure> {
@@ -123,7 +153,7 @@ fn begin(
     let recent = host.daemon.page.is_some().then(Arc::<Recent>::default);
     let log = log::start(asked, recent.clone())?;
     let recent = recent.unwrap_or_default();
-    if let Some(note) = note {
+    for note in notes {
         warn!("{note}");
     }
     if !host.daemon.sandbox && !args.check {
@@ -158,7 +188,7 @@ struct Prepared<'a> {
     control: control::Prepared,
     ports: serve::Prepared<'a>,
     record: Option<&'a Path>,
-    kept: Option<KeptBy>,
+    kept: Option<Kept>,
 }
 
 impl<'a> Prepared<'a> {
@@ -166,7 +196,7 @@ impl<'a> Prepared<'a> {
         begin: &'a Begin,
         socket: &Path,
         args: &'a Serve,
-        kept: Option<KeptBy>,
+        kept: Option<Kept>,
         groups: Vec<Group>,
     ) -> Result<Self, Failure> {
         let record = args.record.as_deref();
@@ -177,9 +207,8 @@ impl<'a> Prepared<'a> {
             (control::check(host, socket), serve::check(host, target))
         } else {
             let ports = match &kept {
-                Some(kept) => {
-                    let holder = Arc::new(kept.holder().map_err(Failure::with(Exit::Failed))?);
-                    serve::prepare_kept(host, target, holder, groups)
+                Some(Kept { holder, opener, .. }) => {
+                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups)
                 }
                 None => serve::prepare(host, target),
             };
@@ -247,7 +276,7 @@ struct Heir<'a> {
 }
 
 impl Heir<'_> {
-    fn serve(self, mut taking: Taking, kept: Option<KeptBy>) -> Result<(), Failure> {
+    fn serve(self, mut taking: Taking, kept: Option<Kept>) -> Result<(), Failure> {
         let Self { begin, socket, recent } = self;
         let (host, soon) = (&begin.host, Arc::new(Soon::default()));
         let (mut control, mut entry, mut page, taken) = (None, None, None, OnceCell::new());
@@ -256,7 +285,8 @@ impl Heir<'_> {
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
             let daemon = taking.start(host)?;
             if let Some(kept) = &kept {
-                daemon.keep_by(Arc::new(kept.holder().map_err(|error| error.to_string())?));
+                daemon.keep_by(Arc::clone(&kept.holder));
+                kept.opener.iter().for_each(|opener| daemon.open_by(Arc::clone(opener)));
             }
             confine(&sandbox::folders(host, socket, None)).map_err(|error| error.to_string())?;
             Ok((control, daemon))
@@ -302,14 +332,14 @@ fn live(
     begin: &Begin,
     control: &mut Control,
     page: Option<&mut Page>,
-    kept: Option<KeptBy>,
+    kept: Option<Kept>,
 ) -> std::io::Result<Arc<Live>> {
     let Begin { host, file, state, .. } = begin;
     let live = Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone());
     Ok(Arc::new(match (kept, control.socket()) {
-        (Some(kept), Some(socket)) => {
-            kept.serves().map_err(std::io::Error::other)?;
-            live.with_keeper(kept, socket, page.and_then(Page::socket), std::env::current_exe()?)
+        (Some(Kept { by, .. }), Some(socket)) => {
+            by.serves().map_err(std::io::Error::other)?;
+            live.with_keeper(by, socket, page.and_then(Page::socket), std::env::current_exe()?)
         }
         _ => live,
     }))

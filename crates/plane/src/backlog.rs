@@ -26,7 +26,7 @@ use nicety_adapter::{
 use nicety_ioc::{Lane as ClassLane, QUANTUM_BYTES, Scheduler};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
-use crate::order::{Order, number_of};
+use crate::order::{Order, lane_of, number_of};
 use crate::rounds::{Grant, Rounds};
 pub use saved::SavedFrame;
 
@@ -563,9 +563,9 @@ impl Backlog {
         !self.is_empty() && self.senders.iter().any(|sender| sender.is_held && sender.bytes > 0)
     }
 
-    /// An uplink's lanes are served by this scheduler from now on, or round by round. What waits stays: the frames of a class that is
-    /// not there any more are of the first.
-    pub(crate) fn change_order(&mut self, scheduler: Option<Box<Scheduler>>, now: Time) {
+    /// An uplink's lanes are served by this scheduler from now on, or round by round. What waits stays: `places` has the new number of
+    /// each class so far, and the frames of one that has none are of class 0.
+    pub(crate) fn change_order(&mut self, scheduler: Option<Box<Scheduler>>, places: &[u16], now: Time) {
         if self.kind == Kind::Queues {
             return;
         }
@@ -573,10 +573,11 @@ impl Backlog {
         let order = scheduler.map_or_else(|| Order::Rounds(Rounds::fair(nicety_switch::PORTS)), Order::Control);
         let old = std::mem::replace(&mut self.lanes, vec![EMPTY; classes * nicety_switch::PORTS]);
         self.order = order;
-        for (number, lane) in old.into_iter().enumerate().filter(|(_, lane)| lane.first != NONE) {
-            let port = number % nicety_switch::PORTS;
-            let number = if number < self.lanes.len() { number } else { port };
-            let target = &mut self.lanes[number];
+        for (number, lane) in (0..).zip(old).filter(|(_, lane)| lane.first != NONE) {
+            let ClassLane { class, port } = lane_of(number);
+            let class = places.get(usize::from(class)).copied().filter(|place| usize::from(*place) < classes);
+            let number = number_of(ClassLane { class: class.unwrap_or(0), port });
+            let target = &mut self.lanes[usize::from(number)];
             if target.first == NONE {
                 *target = lane;
             } else {

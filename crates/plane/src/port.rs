@@ -178,6 +178,23 @@ impl State {
             failed: None,
         }
     }
+
+    /// Adds the state of a part of the same port.
+    pub fn add_part(&mut self, part: Self) {
+        self.attached |= part.attached;
+        self.driven |= part.driven;
+        self.sent += part.sent;
+        self.counters.add_part(&part.counters);
+        self.stalls.extend(part.stalls);
+        self.backlog_frames += part.backlog_frames;
+        self.backlog_bytes += part.backlog_bytes;
+        self.refused.reads += part.refused.reads;
+        self.refused.writes += part.refused.writes;
+        self.refused.last = self.refused.last.or(part.refused.last);
+        self.held |= part.held;
+        self.damaged |= part.damaged;
+        self.failed = self.failed.take().or(part.failed);
+    }
 }
 
 /// The saved state of a port's adapter.
@@ -198,11 +215,15 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
+    origin: PortId,
+    /// Whether it is a part of another port.
+    is_part: bool,
     /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
-    inward: InwardSlot,
+    inward: Arc<InwardSlot>,
     inner: Lock<Inner>,
 }
 
@@ -297,9 +318,11 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
+            origin: id,
+            is_part: false,
             special: AtomicU8::new(0),
             leads_out: attached,
-            inward: InwardSlot::default(),
+            inward: Arc::default(),
             inner: Lock::new(inner),
         })
     }
@@ -377,15 +400,45 @@ impl Port {
     pub fn in_team(self, team: PortId, steering: &Arc<Steering>, index: usize) -> Result<Self, MapError> {
         let agent = MemberAgent::new(Arc::clone(steering), index);
         let mut this = self.with_agent(Role::Member, Box::new(agent))?;
+        if let Some(inward) = steering.inward() {
+            this.inward = inward;
+        }
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
+        this.origin = team;
         this.mark(LOOKED_AT_FIRST, true);
         Ok(this)
     }
 
-    /// The number that its frames come from: its own, or its team's.
+    /// This port is a part of the one with this number, and not the first ([`Split`](crate::Split)). It joins the switch before that.
+    pub fn part_of(self, port: PortId) -> Self {
+        Self { origin: port, is_part: true, ..self }
+    }
+
+    /// Whether it is a part of another port.
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Whether the switch knows it by another number: a team's, or that of the port that it is a part of.
+    pub(crate) fn is_behind_another(&self) -> bool {
+        self.is_part || self.member.is_some()
+    }
+
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
     #[inline]
     pub(crate) fn origin(&self) -> PortId {
-        self.member.as_ref().map_or(self.id, |member| member.team)
+        self.origin
+    }
+
+    /// The number by which an uplink tells it from other senders.
+    #[inline]
+    pub(crate) fn sender(&self) -> PortId {
+        if self.is_part { self.id } else { self.origin }
+    }
+
+    /// The number by which captures name it.
+    pub(crate) fn shown_as(&self) -> PortId {
+        if self.is_part { self.origin } else { self.id }
     }
 
     /// The team's number, if it is a member of one.
@@ -421,6 +474,12 @@ impl Port {
     #[inline]
     pub(crate) fn inward(&self) -> &InwardSlot {
         &self.inward
+    }
+
+    /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
+    pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
+        let is_others = self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
+        (!is_others).then_some(&*self.inward)
     }
 
     /// Whether agents speak on it.
@@ -740,10 +799,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.origin());
+            inner.backlog.forget_unnamed(sender.sender());
             return false;
         }
-        inner.backlog.name_holder(sender.origin(), sender.tenure)
+        inner.backlog.name_holder(sender.sender(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -952,7 +1011,7 @@ impl Port {
     /// A snapshot of its state.
     pub fn state(&self) -> State {
         let (inward_classes, inward_frames) =
-            self.inward.with(|inward| (inward.states(), inward.len())).unwrap_or_default();
+            self.own_inward().and_then(|slot| slot.with(|inward| (inward.states(), inward.len()))).unwrap_or_default();
         let mut inner = self.lock();
         let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
             inner.fail(cause);

@@ -514,6 +514,34 @@ fn a_limit_holds_while_the_uplink_has_room_and_others_pass() {
     assert_eq!(world.ports[0].state().counters.taken().packets, all, "none is lost or doubled");
 }
 
+#[test]
+fn what_waits_stays_in_its_class_when_classes_before_it_leave_or_join() {
+    let mut world = World::new(125_000, &[(1000, 0xee), (1000, 0xee), (1000, 0xee)]);
+    let limited = |name, sender| class(name, sender, terms(50, None, Some(8_000_000)));
+    let (slow, slower, storage) = (limited("slow", 1), limited("slower", 2), limited("storage", 3));
+    let waiting = |world: &World| -> Vec<(String, u64)> {
+        world.ports[0].state().classes.into_iter().map(|state| (state.name, state.waiting)).collect()
+    };
+    world.ports[0].set_io_control(&[Class::default(), slow, slower.clone(), storage.clone()], world.now);
+    (1..=3).for_each(|sender| world.give(sender, 30 + 20 * sender as u64));
+    world.run(2);
+    let before = waiting(&world);
+    assert!(before[1].1 > 0 && before[2].1 > before[1].1 + 5 && before[3].1 > before[2].1 + 5, "{before:?}");
+    // The first goes, and what waits of it is of the class of all others.
+    world.ports[0].set_io_control(&[Class::default(), slower.clone(), storage.clone()], world.now);
+    let after = waiting(&world);
+    assert_eq!(after, [(String::new(), before[1].1), before[2].clone(), before[3].clone()]);
+    // One joins, and the two others change places.
+    world.ports[0].set_io_control(&[Class::default(), limited("new", 4), storage, slower], world.now);
+    let new = ("new".to_owned(), 0);
+    assert_eq!(waiting(&world), [after[0].clone(), new, after[2].clone(), after[1].clone()]);
+    world.run(200);
+    let counts = world.ports[0].state().classes;
+    let of = |name: &str| counts.iter().find(|state| state.name == name).map(|state| state.packets);
+    assert_eq!((of("slower"), of("storage"), of("new")), (Some(70), Some(90), Some(0)));
+    assert_eq!((world.dropped(), world.ports[0].state().backlog_frames), (0, 0));
+}
+
 /// A guest whose frames are in turn of the class of TCP port 3260, from address 2, and of no class, from address 1.
 struct TwoClasses {
     next: u64,

@@ -1,19 +1,19 @@
 //! Inward I/O control by the test's own clock: who shares a link with senders that do not listen loses nothing by them.
 
+mod guests;
 mod linked;
 mod ringed;
 mod silent;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use guests::{Guest, Received};
 use linked::{Wire, link};
-use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Rate, Reason, Time};
+use nicety_adapter::{PortId, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
-use nicety_memory::Map;
 use nicety_plane::{End, InwardControl, Plane, Port, Turn};
 use nicety_switch::Limits;
-use ringed::{Ringed, Traffic};
 use silent::Silent;
 
 const MS: u64 = 1_000_000;
@@ -25,39 +25,12 @@ const ALL: u8 = 0xff;
 const FLOOD: u8 = 1;
 const OTHER: u8 = 2;
 
-/// A guest that counts the frames of each flow, and sends one frame, so that the switch knows where it is.
-struct Guest {
-    received: Arc<[AtomicU64; 3]>,
-    has_sent: bool,
-}
-
-impl Traffic for Guest {
-    fn fetch(&mut self, _: u16, _: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
-        if !std::mem::replace(&mut self.has_sent, true) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 60).unwrap();
-            draft.finish_plain(0);
-        }
-        Progress { more: false, armed: true }
-    }
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        for (_, _, packet) in frames.iter() {
-            let flow = frames.batch.head(packet)[29];
-            if let Some(count) = self.received.get(usize::from(flow)) {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Delivery::default()
-    }
-}
-
 /// Port 0 is the uplink, guest n is port n.
 struct World {
     plane: Plane,
     wire: Arc<Mutex<Wire>>,
     ports: Vec<Arc<Port>>,
-    received: Vec<Arc<[AtomicU64; 3]>>,
+    received: Vec<Received>,
     turn: Turn,
     now: Time,
 }
@@ -78,14 +51,8 @@ impl World {
 
     /// A guest joins as the port with this number, the next one or one that is free again.
     fn join(&mut self, id: u16) {
-        let received = Arc::<[AtomicU64; 3]>::default();
-        let guest = Ringed(Guest { received: Arc::clone(&received), has_sent: false });
-        let port = Port::new(PortId(id), End::Adapter(Box::new(guest)), Box::new(Silent), 4 << 20).unwrap();
-        port.attach();
-        let map = Map::private(4096).unwrap();
-        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, id as u8, 0x88, 0xb5]).unwrap();
-        port.set_memory(Arc::new(map), Time::ZERO);
-        let port = Arc::new(port);
+        let received = Received::default();
+        let port = guests::port(id, Guest::new(&received));
         self.plane.join(Arc::clone(&port)).unwrap();
         port.with_rings(self.now, |rings, cx| rings.kick(0, cx)).unwrap();
         let at = usize::from(id);
@@ -271,6 +238,30 @@ fn a_change_of_rate_and_classes_loses_nothing_that_waits() {
     assert_eq!(world.dropped(Reason::Removed), state.backlog_frames as u64);
     let counts = world.ports[0].state().inward_classes.remove(0);
     assert_eq!((counts.packets, counts.waiting), (state.inward_classes[0].packets, 0), "its counts stay");
+}
+
+#[test]
+fn what_waits_stays_in_its_class_when_a_class_before_it_leaves() {
+    let of_port = |name: &str, port| Class {
+        name: name.to_owned(),
+        matches: vec![Match { ports: Some(vec![port]), ..Match::default() }],
+        ..Class::default()
+    };
+    let mut three = control(100, 1 << 20, None);
+    three.classes.extend([of_port("nfs", 1), of_port("storage", 2)]);
+    let mut world = World::new(2, &three);
+    world.send(1, OTHER, 80);
+    world.send(2, OTHER, 120);
+    world.run(2);
+    let before = world.ports[0].state().inward_classes;
+    assert!(before[1].waiting > 10 && before[2].waiting > before[1].waiting, "{before:?}");
+    three.classes.remove(1);
+    world.ports[0].set_inward(Some(&three), world.now).unwrap();
+    let after = world.ports[0].state().inward_classes;
+    assert_eq!((after[0].waiting, &after[1]), (before[1].waiting, &before[2]));
+    world.run(100);
+    let after = world.ports[0].state().inward_classes;
+    assert_eq!((world.received(1, OTHER), world.received(2, OTHER), after[1].packets), (80, 120, 120));
 }
 
 /// It may be another's, in another VLAN.

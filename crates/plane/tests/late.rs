@@ -1,44 +1,24 @@
 //! I/O control and pacing under a worker that comes late and is interrupted, as on a machine with more to do than processors: what it was late
 //! by is passed on at once, so that no rate and no reservation is lost.
 
+mod guests;
 mod ringed;
 mod silent;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use guests::{Guest, Received};
 use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::{End, InwardControl, Plane, Port, Turn};
 use nicety_switch::Limits;
-use ringed::{Ringed, Traffic};
+use ringed::Traffic;
 use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LEN: u64 = 1250;
-
-/// A guest that counts what it gets, and sends one frame, so that the switch knows where it is.
-struct Guest {
-    received: Arc<AtomicU64>,
-    has_sent: bool,
-}
-
-impl Traffic for Guest {
-    fn fetch(&mut self, _: u16, _: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
-        if !std::mem::replace(&mut self.has_sent, true) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 60).unwrap();
-            draft.finish_plain(0);
-        }
-        Progress { more: false, armed: true }
-    }
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        self.received.fetch_add(frames.picks.len() as u64, Ordering::Relaxed);
-        Delivery::default()
-    }
-}
 
 /// A full link by which frames come in for guests 1, 2 and so on, at these rates. A queue keeps what nobody has fetched yet.
 struct Link {
@@ -101,14 +81,8 @@ fn windows(seed: u64, mbits: &[u64], inward_mbit: u64, reserved_mbit: u64) -> Ve
     let uplink = Port::new(PortId(0), End::Uplink(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
     let (mut ports, mut received) = (vec![Arc::new(uplink)], Vec::new());
     for id in 1..=mbits.len() as u16 {
-        let count = Arc::<AtomicU64>::default();
-        let guest = Ringed(Guest { received: Arc::clone(&count), has_sent: false });
-        let port = Port::new(PortId(id), End::Adapter(Box::new(guest)), Box::new(Silent), 4 << 20).unwrap();
-        port.attach();
-        let map = Map::private(1 << 16).unwrap();
-        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, id as u8, 0x88, 0xb5]).unwrap();
-        port.set_memory(Arc::new(map), Time::ZERO);
-        ports.push(Arc::new(port));
+        let count = Received::default();
+        ports.push(guests::port(id, Guest::new(&count)));
         received.push(count);
     }
     for port in &ports {
@@ -146,7 +120,7 @@ fn windows(seed: u64, mbits: &[u64], inward_mbit: u64, reserved_mbit: u64) -> Ve
             let late = if random.below(10) == 0 { 5 * MS + random.below(35 * MS) } else { random.below(MS) };
             now = now.after_ns(1 + late);
         }
-        let counts: Vec<u64> = received.iter().map(|count| count.load(Ordering::Relaxed) * LEN).collect();
+        let counts: Vec<u64> = received.iter().map(|count| count[0].load(Ordering::Relaxed) * LEN).collect();
         if before.is_empty() {
             before = counts.iter().map(|_| 0).collect();
         }
@@ -229,12 +203,7 @@ fn an_uplink_is_told_when_a_turn_ends_with_frames_that_it_has_not_refused() {
     let mut turn = Turn::new();
     for id in 1..=2 {
         // A batch; then it is held.
-        let sender = End::Adapter(Box::new(Ringed(Sender(64))));
-        let port = Arc::new(Port::new(PortId(id), sender, Box::new(Silent), 256 << 10).unwrap());
-        port.attach();
-        let map = Map::private(1 << 16).unwrap();
-        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, id as u8, 0x88, 0xb5]).unwrap();
-        port.set_memory(Arc::new(map), Time::ZERO);
+        let port = guests::port(id, Sender(64));
         plane.join(Arc::clone(&port)).unwrap();
         port.with_rings(Time(1), |rings, cx| rings.kick(0, cx)).unwrap();
         while plane.turn(&port, &mut turn, Time(1)).unfinished {}

@@ -7,7 +7,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::Kind;
+use crate::{Kind, makes_sockets};
 
 type Named = (i64, &'static str);
 
@@ -45,9 +45,11 @@ const FILE: &[Named] =
 const PATHS: &[Named] = &calls! {
     SYS_openat SYS_openat2 SYS_newfstatat SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_unlinkat SYS_renameat SYS_renameat2
     SYS_mkdirat SYS_symlinkat SYS_linkat SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_utimensat SYS_umask SYS_getcwd
-    SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_bind SYS_listen SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
+    SYS_getdents64 SYS_statfs SYS_flock SYS_ioctl SYS_timerfd_create SYS_connect SYS_pipe2 SYS_dup3 SYS_socketpair
     SYS_capget SYS_getgroups SYS_getppid SYS_uname SYS_sysinfo SYS_prlimit64 SYS_fadvise64
 };
+/// Sockets at paths, if no other process makes them.
+const SOCKETS: &[Named] = &calls! { SYS_bind SYS_listen };
 /// Databases of accounts: files that are read, and services that are asked (by libnss-systemd with an event loop of its own).
 const ACCOUNTS: &[Named] = &calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_connect SYS_ioctl SYS_getcwd SYS_pread64
@@ -98,8 +100,10 @@ const OTHERS: &[Named] = &calls! {
 
 /// A call's name. Allocates nothing: the handler of a signal asks.
 pub(crate) fn known_name(number: i64) -> Option<&'static str> {
-    let all =
-        [BASE, TALK, LENT, PRESENCE, FILE, PATHS, ACCOUNTS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS, OTHERS];
+    let all = [
+        BASE, TALK, LENT, PRESENCE, FILE, PATHS, SOCKETS, ACCOUNTS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS,
+        OTHERS,
+    ];
     let found = all.iter().copied().flatten().find(|(known, _)| *known == number);
     found.map(|(_, name)| name.trim_start_matches("SYS_"))
 }
@@ -226,6 +230,9 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);
+    if makes_sockets() && matches!(kind, Kind::ControlChange | Kind::Main | Kind::Starter) {
+        always(&mut rules, &[SOCKETS]);
+    }
     conditional(&mut rules, kind)?;
     Ok(rules)
 }

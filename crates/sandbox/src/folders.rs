@@ -12,7 +12,7 @@ use landlock::{
 use rustix::fs::{Access as Asked, CWD, FileType, Mode, OFlags, Stat, access, fstat, openat, stat};
 use rustix::io::Errno;
 
-use crate::REMEDY;
+use crate::{REMEDY, makes_sockets};
 
 /// The highest version that is used: later ones restrict what is not used here, or what seccomp refuses already.
 pub(crate) const NEWEST: u8 = 6;
@@ -22,7 +22,8 @@ pub(crate) const NEWEST: u8 = 6;
 pub enum Grant {
     /// Files are read.
     Read,
-    /// Files, sockets and links are also made, written and removed.
+    /// Files, sockets and links are also made, written and removed. No sockets, if [another process](crate::sockets_are_made_elsewhere)
+    /// makes them.
     Write,
     /// A device is used.
     Device,
@@ -188,9 +189,10 @@ impl Rules {
 fn rights(grant: Grant, abi: ABI, is_folder: bool) -> BitFlags<AccessFs> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
+    let never = if makes_sockets() { devices } else { devices | AccessFs::MakeSock };
     let rights = match grant {
         Grant::Read => read,
-        Grant::Write => (read | AccessFs::from_write(abi)) & !devices & !BitFlags::from(AccessFs::IoctlDev),
+        Grant::Write => (read | AccessFs::from_write(abi)) & !never & !BitFlags::from(AccessFs::IoctlDev),
         Grant::Device => read | AccessFs::WriteFile | AccessFs::IoctlDev,
     };
     let rights = rights & AccessFs::from_all(abi);

@@ -24,6 +24,7 @@ mod starter;
 
 use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -121,6 +122,23 @@ pub fn begin() -> io::Result<()> {
     // rustix reads the auxiliary vector when it is first asked for it, from a file or by a call that no confined thread may make.
     let _page = rustix::param::page_size();
     starter::begin()
+}
+
+/// Whether confined threads make no sockets at paths.
+static SOCKETS_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+/// Another process makes sockets at paths for confined threads, which may not from now on. Call it before [`begin`].
+pub fn sockets_are_made_elsewhere() {
+    SOCKETS_ELSEWHERE.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn makes_sockets() -> bool {
+    !SOCKETS_ELSEWHERE.load(Ordering::Relaxed)
+}
+
+/// Whether this thread is confined.
+pub fn is_confined_here() -> bool {
+    KIND.get().is_some()
 }
 
 /// Turns the sandbox on for a test program: a refused call ends the process, with the call's name on stderr.

@@ -3,6 +3,7 @@
 //! governs access (vfio-user.rst, "Authentication", says so; the other protocols over such sockets say nothing about it).
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -18,9 +19,11 @@ use rustix::process::{Uid, geteuid};
 
 mod access;
 mod join;
+mod wanted;
 
 pub use access::{Access, Account, change_access};
 pub use join::{JoinError, join};
+pub use wanted::{Wanted, is_made_elsewhere, made_by, opener};
 
 /// File systems that keep no sockets (`linux/magic.h`): proc, sysfs, FAT.
 const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
@@ -108,6 +111,14 @@ pub enum ListenError {
         whom: String,
         /// The user who tried.
         user: u32,
+    },
+    /// The keeper, which makes sockets for this process, did not.
+    #[error("the keeper does not make the socket {path}: {why}")]
+    Keeper {
+        /// The path.
+        path: PathBuf,
+        /// The reason: a sentence.
+        why: String,
     },
     /// An error of the system.
     #[error("cannot {action} the socket {path}: {errno}")]
@@ -283,7 +294,22 @@ impl Listener {
 
     /// Like [`Listener::bind`], for whole messages (SOCK_SEQPACKET).
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default(), BACKLOG)
+        Self::bind_messages_for(path, &Access::default())
+    }
+
+    /// Like [`Listener::bind_for`], for whole messages (SOCK_SEQPACKET).
+    pub fn bind_messages_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), access, BACKLOG)
+    }
+
+    /// The socket, for another process, which removes the file.
+    ///
+    /// # Errors
+    /// This process has too many descriptors: the file is removed.
+    pub fn give(mut self) -> io::Result<OwnedFd> {
+        let socket = self.socket.try_clone()?;
+        self.is_lent = true;
+        Ok(socket)
     }
 
     fn bind_kind(
@@ -293,6 +319,9 @@ impl Listener {
         access: &Access,
         backlog: u16,
     ) -> Result<Listener, ListenError> {
+        if let Some(opener) = wanted::opener() {
+            return wanted::listener(opener, path, kind, access);
+        }
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
         let (address, place) = prepare(path, kind, us, access, Probe::Connect)?;
         if place == Place::Stale {

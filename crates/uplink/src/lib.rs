@@ -18,6 +18,7 @@ mod buffers;
 mod capture;
 mod egress;
 mod faulty;
+mod interface;
 mod message;
 mod moved;
 mod null;
@@ -35,6 +36,7 @@ mod watch;
 
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
+pub use interface::Interface;
 pub use moved::Tokens;
 pub use nicety_adapter::{Rate, RateError};
 pub use null::Null;

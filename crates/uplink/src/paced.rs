@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use nicety_adapter::{
     Batch, Bucket, Budget, Counters, Delivery, Frames, HandOver, News, PortId, Progress, Rate, Time, Uplink,
@@ -13,6 +14,7 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
+use crate::interface::Interface;
 use crate::moved::{SavedPaced, Tokens};
 use crate::watch::Watch;
 
@@ -28,20 +30,24 @@ pub struct Paced<U> {
     inner: U,
     /// `None`: frames pass without a limit.
     limit: Option<Limit>,
+    /// It has the tokens for what comes in; a link with one queue has one of its own.
+    interface: Arc<Interface>,
+    /// Its place among the interface's queues.
+    place: usize,
 }
 
 /// A rate, its token buckets, and the frames that wait for tokens.
 #[derive(Debug)]
 struct Limit {
     rate: Rate,
+    burst_bytes: u64,
     watch: Option<Watch>,
     watched: bool,
-    ingress: Bucket,
     egress: Bucket,
     /// Frames wait for tokens until then: ingress, egress.
     starved: [Option<Time>; 2],
-    /// The last turn ended then, with frames and tokens left: ingress, egress.
-    left_at: [Option<Time>; 2],
+    /// The last turn ended then, with frames for this link and tokens left.
+    left_at: Option<Time>,
     /// Since when they wait, as far as it is not counted: ingress, egress.
     since: [Option<Time>; 2],
 }
@@ -68,18 +74,24 @@ impl<U: Uplink> Paced<U> {
     /// Like [`Paced::new`], with buckets of this many bytes.
     pub fn with_burst(inner: U, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
         let limit = Limit::new(&inner, rate, burst_bytes)?;
-        Ok(Self { inner, limit: Some(limit) })
+        Ok(Self { inner, limit: Some(limit), interface: Arc::default(), place: 0 })
     }
 
     /// Without a limit, until [`Uplink::set`] sets one.
     pub fn unlimited(inner: U) -> Self {
-        Self { inner, limit: None }
+        Self { inner, limit: None, interface: Arc::default(), place: 0 }
+    }
+
+    /// One of the queues of an interface, at this place: a rate in which frames come in is that of all together.
+    pub fn queue_of(mut self, interface: &Arc<Interface>, place: usize) -> Self {
+        (self.interface, self.place) = (Arc::clone(interface), place);
+        self
     }
 
     /// Goes on with the tokens of another process's uplink of the same rate.
     pub fn go_on(&mut self, Tokens(tokens): Tokens) {
         if let (Some(limit), Some([ingress, egress])) = (&mut self.limit, tokens) {
-            limit.ingress.restore(ingress);
+            self.interface.metered(limit.rate, limit.burst_bytes, |meter| meter.bucket.restore(ingress));
             limit.egress.restore(egress);
         }
     }
@@ -95,6 +107,22 @@ impl<U: Uplink> Paced<U> {
     }
 }
 
+impl<U> Paced<U> {
+    /// Has no limit any more.
+    fn leave(&mut self) {
+        if let Some(limit) = self.limit.take() {
+            self.interface.metered(limit.rate, limit.burst_bytes, |meter| meter.leave(self.place));
+        }
+    }
+}
+
+/// Other queues of the interface do not wait for it.
+impl<U> Drop for Paced<U> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 impl Limit {
     fn new(inner: &impl Uplink, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
         let mut watch = None;
@@ -107,27 +135,27 @@ impl Limit {
         let watched = watch.is_some();
         Ok(Self {
             rate,
+            burst_bytes,
             watch,
             watched,
-            ingress: bucket,
             egress: bucket,
             starved: [None; 2],
-            left_at: [None; 2],
+            left_at: None,
             since: [None; 2],
         })
     }
 
     /// Another rate, with full buckets: frames that wait may go.
     fn change(&mut self, inner: &impl Uplink, rate: Rate) {
-        let bucket = Bucket::new(rate, burst_bytes(rate));
-        (self.rate, self.ingress, self.egress) = (rate, bucket, bucket);
-        (self.starved, self.left_at) = ([None; 2], [None; 2]);
+        let burst_bytes = burst_bytes(rate);
+        (self.rate, self.burst_bytes, self.egress) = (rate, burst_bytes, Bucket::new(rate, burst_bytes));
+        (self.starved, self.left_at) = ([None; 2], None);
         self.listen(inner, true);
     }
 
     /// Continues egress after an interruption, or if the wait for tokens is over.
     fn go_out(&mut self, now: Time) {
-        if let Some(at) = self.left_at[1].take() {
+        if let Some(at) = self.left_at.take() {
             self.egress.resume(at, now);
         } else if let Some(at) = self.starved[1].take_if(|at| *at <= now) {
             self.egress.go_on(at, now);
@@ -158,33 +186,36 @@ impl<U: Uplink> Uplink for Paced<U> {
         counters: &mut Counters,
         now: Time,
     ) -> Progress {
-        let Self { inner, limit } = self;
+        let Self { inner, limit, interface, place } = self;
         let Some(limit) = limit else { return inner.fetch(port, budget, batch, counters, now) };
         count(&mut limit.since[0], &mut counters.transmit_throttled_ns, now);
-        if let Some(at) = limit.left_at[0].take() {
-            limit.ingress.resume(at, now);
-        } else if let Some(at) = limit.starved[0].take() {
-            limit.ingress.go_on(at, now);
-        }
         limit.go_out(now);
+        let (rate, burst_bytes) = (limit.rate, limit.burst_bytes);
         let mut progress = Progress { more: false, armed: true };
-        if limit.ingress.ready(now) {
-            budget.bytes = budget.bytes.min(limit.ingress.bytes(now).max(1));
-            progress = inner.fetch(port, budget, batch, counters, now);
-            for packet in batch.packets() {
-                limit.ingress.charge(packet.wire_bytes(), now);
+        // Other queues go on while this one reads.
+        let allowed = interface.metered(rate, burst_bytes, |meter| meter.begin(*place, now));
+        match allowed {
+            Some(bytes) => {
+                budget.bytes = budget.bytes.min(bytes);
+                progress = inner.fetch(port, budget, batch, counters, now);
             }
-        } else {
-            batch.start(&Map::empty(), port, 0);
+            None => batch.start(&Map::empty(), port, 0),
         }
-        let starved = !limit.ingress.ready(now);
+        limit.starved[0] = interface.metered(rate, burst_bytes, |meter| {
+            batch.packets().iter().for_each(|packet| meter.bucket.charge(packet.wire_bytes(), now));
+            if allowed.is_none() || !meter.bucket.ready(now) {
+                return Some(meter.wait(*place, now));
+            }
+            if progress.more {
+                meter.left_at = Some(now);
+            }
+            None
+        });
+        let starved = limit.starved[0].is_some();
         limit.listen(inner, !starved);
         if starved {
-            limit.starved[0] = Some(limit.ingress.ready_at());
             limit.since[0] = Some(now);
             progress = Progress { more: false, armed: true };
-        } else if progress.more {
-            limit.left_at[0] = Some(now);
         }
         progress
     }
@@ -194,7 +225,7 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        let Self { inner, limit } = self;
+        let Self { inner, limit, .. } = self;
         let Some(limit) = limit else { return inner.deliver(frames, counters, now) };
         count(&mut limit.since[1], &mut counters.receive_throttled_ns, now);
         limit.go_out(now);
@@ -233,7 +264,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         if let Some(limit) = &mut self.limit
             && limit.starved[1].is_none()
         {
-            limit.left_at[1] = Some(now);
+            limit.left_at = Some(now);
         }
     }
 
@@ -252,7 +283,11 @@ impl<U: Uplink> Uplink for Paced<U> {
     fn hand_over(&self) -> HandOver<'_> {
         match self.inner.hand_over() {
             HandOver::Parts { descriptors, state: inner } => {
-                let tokens = self.limit.as_ref().map(|limit| [limit.ingress.save(), limit.egress.save()]);
+                let tokens = self.limit.as_ref().map(|limit| {
+                    let ingress =
+                        self.interface.metered(limit.rate, limit.burst_bytes, |meter| meter.bucket.save());
+                    [ingress, limit.egress.save()]
+                });
                 HandOver::Parts { descriptors, state: SavedPaced { tokens, inner }.to_bytes() }
             }
             other => other,
@@ -276,7 +311,7 @@ impl<U: Uplink> Uplink for Paced<U> {
             (Some(rate), Some(limit)) if limit.rate == rate => {}
             (Some(rate), Some(limit)) => limit.change(&self.inner, rate),
             (Some(rate), None) => self.limit = Some(Limit::new(&self.inner, rate, burst_bytes(rate))?),
-            (None, _) => self.limit = None,
+            (None, _) => self.leave(),
         }
         Ok(())
     }

@@ -41,17 +41,21 @@ pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result
     Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
 }
 
-/// Has a netlink socket hear of the links of its network namespace (netlink(7), rtnetlink(7)).
+/// Has a netlink socket hear of the links of its network namespace (netlink(7), rtnetlink(7)). Without bind(2), which the sandbox may
+/// refuse: the kernel gives a socket an address when it first sends.
 pub(crate) fn hear_of_links(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: all bytes of a `struct sockaddr_nl` may be 0.
-    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    address.nl_family = libc::AF_NETLINK as u16;
-    address.nl_groups = libc::RTMGRP_LINK as u32;
-    let bytes = size_of_val(&address) as u32;
-    // SAFETY: bind(2) reads `bytes` of the address, which is alive for the call.
-    if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } < 0 {
+    let group: libc::c_uint = libc::RTNLGRP_LINK;
+    let bytes = size_of_val(&group) as u32;
+    let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
+    // SAFETY: setsockopt(2) reads `bytes` of the number, which is alive for the call.
+    if unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const group).cast(), bytes) } < 0 {
         return Err(io::Error::last_os_error());
     }
+    // `struct nlmsghdr` with NLMSG_NOOP, which nobody answers.
+    let mut nothing = [0; 16];
+    nothing[..4].copy_from_slice(&16u32.to_ne_bytes());
+    nothing[4..6].copy_from_slice(&(libc::NLMSG_NOOP as u16).to_ne_bytes());
+    rustix::net::send(socket, &nothing, rustix::net::SendFlags::empty())?;
     Ok(())
 }
 

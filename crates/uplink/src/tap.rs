@@ -13,19 +13,22 @@ mod link;
 mod words;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason,
     Time, Uplink, Wants,
 };
+use nicety_keeper::{Asked, Opener};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
+use crate::interface::Interface;
 use crate::offload::passes_uncut;
 use crate::virtio_header::{self, HEADER_BYTES};
 use crate::watch::{Watch, polled, writable};
@@ -41,13 +44,20 @@ const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
 /// Interval between searches for a tap that was deleted.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Interval between looks whether an opener has answered.
+const ANSWERED: Duration = Duration::from_millis(20);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
     /// The queues of a tap that was deleted and made again.
     queues: Queues,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
+    /// Its interface, and its place among the queues.
+    interface: Option<(Arc<Interface>, usize)>,
+    /// The queue on which answers to what leaves now are to come.
+    answers: Option<Arc<OwnedFd>>,
     watch: Watch,
     /// Without them it is known to be down when a frame is sent to it.
     events: Option<LinkEvents>,
@@ -65,6 +75,10 @@ pub struct Tap {
     logged: Line,
     /// Time of the next search for a deleted tap.
     again: Time,
+    /// Attaches to it for this process, if it may not.
+    opener: Option<Arc<Opener>>,
+    /// The question to the opener, until it has answered.
+    asked: Option<Asked>,
     /// The reason why an interface that has the deleted tap's name could not be attached.
     barred: Option<String>,
     /// The reason in `barred` that the log has already reported.
@@ -87,49 +101,66 @@ impl Tap {
     /// Attaches to the tap of this name, or makes it; a tap that was made goes when this is dropped. `tap%d` takes the next free
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
-        Self::attach(name, Queues::One, 1)
+        Self::open_by(None, name)
+    }
+
+    /// Like [`Tap::open`], by an opener if there is one.
+    pub fn open_by(opener: Option<&Arc<Opener>>, name: &str) -> Result<Self, TapError> {
+        Self::attach(opener, name, Queues::One, 1)
     }
 
     /// Attaches to `count` queues (at least 1) of the tap of this name, which was made with `multi_queue`, or is made. The kernel gives
     /// a flow's frames to the queue that has last sent some of it. No other process may hold a queue.
     pub fn open_queues(name: &str, count: u16) -> Result<Vec<Self>, TapError> {
-        let first = Self::attach(name, Queues::Several { held: 0 }, count)?;
+        Self::open_queues_by(None, name, count)
+    }
+
+    /// Like [`Tap::open_queues`], by an opener if there is one.
+    pub fn open_queues_by(opener: Option<&Arc<Opener>>, name: &str, count: u16) -> Result<Vec<Self>, TapError> {
+        let first = Self::attach(opener, name, Queues::Several { held: 0 }, count)?;
         let name = first.name.clone();
-        let more = (1..count).map(|held| Self::attach(&name, Queues::Several { held: held.into() }, count));
+        let more = (1..count).map(|held| Self::attach(opener, &name, Queues::Several { held: held.into() }, count));
         std::iter::once(Ok(first)).chain(more).collect()
     }
 
     /// Attaches to one more queue of a tap of which this process holds fewer than `count`: in place of one that was closed.
-    pub fn open_queue_again(name: &str, count: u16) -> Result<Self, TapError> {
-        Self::attach(name, Queues::Several { held: u32::from(count.saturating_sub(1)) }, count)
+    pub fn open_queue_again(opener: Option<&Arc<Opener>>, name: &str, count: u16) -> Result<Self, TapError> {
+        Self::attach(opener, name, Queues::Several { held: u32::from(count.saturating_sub(1)) }, count)
     }
 
-    fn attach(name: &str, queues: Queues, count: u16) -> Result<Self, TapError> {
+    fn attach(opener: Option<&Arc<Opener>>, name: &str, queues: Queues, count: u16) -> Result<Self, TapError> {
         Self::fits(name)?;
         // When it is attached again, its sisters may be there already.
         let again = match queues {
             Queues::One => Queues::One,
             Queues::Several { .. } => Queues::Several { held: u32::from(count.saturating_sub(1)) },
         };
-        Self::with(Attached::new(name, queues)?, again)
+        let attached = match opener {
+            Some(opener) => Attached::by(opener, name, queues)?,
+            None => Attached::new(name, queues)?,
+        };
+        Self::with(attached, again, opener)
     }
 
-    /// Goes on with the tap of this name that another process has attached to, by its descriptor: that of one of its `queues`.
-    pub fn go_on(name: &str, fd: OwnedFd, queues: u16) -> Result<Self, TapError> {
+    /// Goes on with the tap of this name that another process has attached to, by its descriptor: that of one of its `queues`. If it is
+    /// deleted, the next one is attached by the opener.
+    pub fn go_on(opener: Option<&Arc<Opener>>, name: &str, fd: OwnedFd, queues: u16) -> Result<Self, TapError> {
         let again = match queues {
             0 | 1 => Queues::One,
             count => Queues::Several { held: u32::from(count - 1) },
         };
-        Self::with(Attached::go_on(name, fd), again)
+        Self::with(Attached::go_on(name, fd), again, opener)
     }
 
-    fn with(attached: Attached, again: Queues) -> Result<Self, TapError> {
+    fn with(attached: Attached, again: Queues, opener: Option<&Arc<Opener>>) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let Attached { name, fd, offloads, index } = attached;
         let mut this = Self {
             name,
             queues: again,
-            fd,
+            fd: Arc::new(fd),
+            interface: None,
+            answers: None,
             watch: Watch::new().map_err(os("making an epoll instance"))?,
             events: None,
             index,
@@ -142,6 +173,8 @@ impl Tap {
             line: Line::Up,
             logged: Line::Up,
             again: Time::ZERO,
+            opener: opener.cloned(),
+            asked: None,
             barred: None,
             logged_barred: None,
             address: Address::default(),
@@ -151,17 +184,39 @@ impl Tap {
         Ok(this)
     }
 
-    /// Finds out whether [`Tap::open`] would attach to the tap of this name, or make it, without doing so. It cannot find out
-    /// whether another process has the tap.
-    pub fn check(name: &str) -> Result<(), TapError> {
-        Self::fits(name)?;
-        attached::check(name, Queues::One)
+    /// One of the queues of an interface, at this place. A frame that leaves here for a port with another queue is written to that one: the
+    /// kernel gives a flow's frames to the queue to which some of it was written last.
+    pub fn queue_of(mut self, interface: &Arc<Interface>, place: usize) -> Self {
+        interface.register(place, &self.fd);
+        self.interface = Some((Arc::clone(interface), place));
+        self
     }
 
-    /// The same of [`Tap::open_queues`]. `held`: queues that this process holds now, and will have closed by then.
-    pub fn check_queues(name: &str, held: u16) -> Result<(), TapError> {
+    /// Finds out whether [`Tap::open_by`] would attach to the tap of this name, or make it, without doing so. It cannot find out
+    /// whether another process has the tap.
+    pub fn check(opener: Option<&Opener>, name: &str) -> Result<(), TapError> {
         Self::fits(name)?;
-        attached::check(name, Queues::Several { held: held.into() })
+        attached::check(name, Queues::One, opener)
+    }
+
+    /// The same of [`Tap::open_queues_by`]. `held`: queues that this process holds now, and will have closed by then.
+    pub fn check_queues(opener: Option<&Opener>, name: &str, held: u16) -> Result<(), TapError> {
+        Self::fits(name)?;
+        attached::check(name, Queues::Several { held: held.into() }, opener)
+    }
+
+    /// For an opener: the tap of this name, attached or made, or one more of its queues, and its name. Which queues others hold is for
+    /// whoever has asked to know.
+    pub fn open_for(name: &str, several: bool) -> Result<(String, OwnedFd), TapError> {
+        Self::fits(name)?;
+        let queues = if several { Queues::Several { held: u32::MAX } } else { Queues::One };
+        let Attached { name, fd, .. } = Attached::new(name, queues)?;
+        Ok((name, fd))
+    }
+
+    /// The line that names a tap to an opener.
+    pub fn line(name: &str) -> String {
+        attached::line(name)
     }
 
     fn fits(name: &str) -> Result<(), TapError> {
@@ -236,13 +291,34 @@ impl Tap {
             return;
         }
         self.again = now.after(AGAIN);
+        if let Some(asked) = &self.asked {
+            match Attached::answered_to(asked, &self.name) {
+                Some(attached) => self.attached_again(attached),
+                None => self.again = now.after(ANSWERED),
+            }
+            return;
+        }
         self.barred = None;
         if !attached::is_there(&self.name) {
             return;
         }
-        match Attached::again(&self.name, self.queues) {
+        let Some(opener) = &self.opener else {
+            return self.attached_again(Attached::again(&self.name, self.queues));
+        };
+        match attached::ask_later(opener, &self.name, self.queues) {
+            Ok(asked) => (self.asked, self.again) = (Some(asked), now.after(ANSWERED)),
+            Err(error) => self.barred = Some(error.to_string()),
+        }
+    }
+
+    fn attached_again(&mut self, attached: Result<Attached, TapError>) {
+        self.asked = None;
+        match attached {
             Ok(Attached { name: _, fd, offloads, index }) => {
-                (self.fd, self.offloads, self.index, self.logged_barred) = (fd, offloads, index, None);
+                (self.fd, self.offloads, self.index, self.logged_barred) = (Arc::new(fd), offloads, index, None);
+                if let Some((interface, place)) = &self.interface {
+                    interface.register(*place, &self.fd);
+                }
                 let _retried_later = self.begin();
             }
             Err(error) => self.barred = Some(error.to_string()),
@@ -263,7 +339,7 @@ impl Tap {
     /// Reads one frame to `[at, ..)`. `Err(None)`: no frame is waiting.
     fn read(&self, at: u32) -> Result<u32, Option<Errno>> {
         let mut bytes = self.arrived.map().bytes(self.arrived.span(at, SLOT_BYTES));
-        match (&self.fd).read_volatile(&mut bytes) {
+        match { &*self.fd }.read_volatile(&mut bytes) {
             Ok(len) => Ok(len as u32),
             Err(error) => match errno(&error) {
                 Errno::AGAIN | Errno::INTR => Err(None),
@@ -364,7 +440,10 @@ impl Uplink for Tap {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
         self.room = false;
+        let origin = frames.batch.origin.0;
+        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(origin));
         let delivery = egress::deliver(frames, counters, self);
+        self.answers = None;
         if delivery.refused() != 0 {
             self.full = self.watch.room(&self.fd, true).is_ok();
         }
@@ -443,7 +522,14 @@ impl Sink for Tap {
         let header = virtio_header::encode(piece, checked);
         self.leaving.map().write_span(self.leaving.span(0, HEADER_BYTES), &header);
         let bytes = self.leaving.map().bytes(self.leaving.span(0, HEADER_BYTES + len));
-        match (&self.fd).write_volatile(&bytes) {
+        // If that queue takes nothing, this one may.
+        if let Some(answers) = self.answers.as_deref().filter(|answers| answers.as_raw_fd() != self.fd.as_raw_fd())
+            && { answers }.write_volatile(&bytes).is_ok()
+        {
+            self.up();
+            return Put::Taken;
+        }
+        match { &*self.fd }.write_volatile(&bytes) {
             Ok(_) => {
                 self.up();
                 Put::Taken

@@ -22,9 +22,15 @@ impl Daemon {
     pub fn set_io_control(&self, host: &Host) {
         let names: Vec<(String, u16)> =
             self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
+        let of_queues = || host.uplinks.iter().filter(|uplink| uplink.queues() > 1);
+        // One queue sends before there are classes, and as long as there are some.
+        for uplink in of_queues().filter(|uplink| host.sends_by_one_queue(uplink)) {
+            self.set_queues(&uplink.name, true);
+        }
         for running in self.uplinks().iter_mut() {
-            let wanted =
-                host.uplink(&running.name).map_or_else(IoControl::default, |uplink| control(host, uplink, &names));
+            let is_queue = |team: &&String| host.uplink(team).is_some_and(|uplink| uplink.queues() > 1);
+            let name = running.team.as_ref().filter(is_queue).unwrap_or(&running.name);
+            let wanted = host.uplink(name).map_or_else(IoControl::default, |uplink| control(host, uplink, &names));
             let was = std::mem::replace(&mut running.control, wanted);
             let IoControl { outward, inward } = &running.control;
             if was.outward != *outward {
@@ -33,6 +39,9 @@ impl Daemon {
             if was.inward != *inward {
                 self.set_inward(&running.name, &running.port, inward.as_ref());
             }
+        }
+        for uplink in of_queues().filter(|uplink| !host.sends_by_one_queue(uplink)) {
+            self.set_queues(&uplink.name, false);
         }
     }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nicety_adapter::{PortId, QueueCounters, Reason, Time};
+use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
 use nicety_plane::{Capacity, ClassState, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
+use nicety_uplink::Interface;
 use tracing::{info, warn};
 
+use super::counts::Counts;
 use super::{Daemon, PortView, StartError};
 use crate::image::TeamImage;
 
@@ -39,32 +41,14 @@ pub(super) struct RunningTeam {
     pub id: PortId,
     pub spec: TeamSpec,
     steering: Arc<Steering>,
+    /// The common part of its members, if they are queues of one interface.
+    interface: Arc<Interface>,
     /// The members' names by their places. A member keeps its place; a new one gets the first that is free.
     names: [Option<String>; MEMBERS_MOST],
     /// The uplinks that are open, by their places.
     ports: [Option<Arc<Port>>; MEMBERS_MOST],
     /// Counts of uplinks that have left.
-    gone: Counts,
-}
-
-/// Counts of what uplinks have carried.
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    /// Came in, and went out.
-    transmit: QueueCounters,
-    receive: QueueCounters,
-    /// I/O control's classes, outward and inward.
-    outward: Vec<ClassState>,
-    inward: Vec<ClassState>,
-}
-
-impl Counts {
-    fn add(&mut self, State { counters, classes, inward_classes, .. }: State) {
-        self.transmit.add_all(counters.transmitted());
-        self.receive.add_all(counters.taken());
-        classes.into_iter().for_each(|class| class.add_to(&mut self.outward));
-        inward_classes.into_iter().for_each(|class| class.add_to(&mut self.inward));
-    }
+    pub gone: Counts,
 }
 
 impl RunningTeam {
@@ -119,7 +103,7 @@ impl RunningTeam {
             TeamMode::Lacp(config) => (Mode::Lacp(lacp(config, self.spec.system)), hash(config.hash)),
             TeamMode::Port => (Mode::Port, Hash::default()),
             TeamMode::Source => (Mode::Source, Hash::default()),
-            TeamMode::Queues => (Mode::Queues, Hash::default()),
+            TeamMode::Queues { one_sends } => (Mode::Queues { one_sends: *one_sends }, Hash::default()),
             TeamMode::Load(rates) => {
                 let links = self.spec.members.iter().zip(rates).filter_map(|(name, rate)| {
                     let (place, name) = (self.place(name)?, name.clone());
@@ -189,7 +173,8 @@ impl Daemon {
         let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
-        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: Counts::default() };
+        let (interface, gone) = (Arc::default(), Counts::default());
+        let mut team = RunningTeam { id, spec: spec.clone(), steering, interface, names, ports, gone };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
         if let Some(image) = image {
@@ -218,6 +203,24 @@ impl Daemon {
         let _joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
         self.plane.change_team(team.id, &mode, hash, self.clock.now());
         Ok(())
+    }
+
+    /// The common part of the queues of the interface with this name.
+    pub(crate) fn interface(&self, name: &str) -> Arc<Interface> {
+        let teams = self.teams();
+        teams.iter().find(|team| team.spec.name == name).map(|team| Arc::clone(&team.interface)).unwrap_or_default()
+    }
+
+    /// All frames leave by one of the queues of the interface with this name from now on, or by all. Frames that wait leave where they are.
+    pub(super) fn set_queues(&self, name: &str, one_sends: bool) {
+        let mut teams = self.teams();
+        let Some(team) = teams.iter_mut().find(|team| team.spec.name == name) else { return };
+        if let TeamMode::Queues { one_sends: before } = &mut team.spec.mode
+            && std::mem::replace(before, one_sends) != one_sends
+        {
+            let (mode, hash) = team.mode();
+            self.plane.change_team(team.id, &mode, hash, self.clock.now());
+        }
     }
 
     /// Closes the team of this name, if there is one. Its members are closed before.
@@ -254,6 +257,10 @@ impl Daemon {
             let mut state = old.state();
             let all = state.classes.iter_mut().chain(&mut state.inward_classes);
             all.for_each(|class| class.waiting = 0);
+            if matches!(team.spec.mode, TeamMode::Queues { .. }) {
+                // The control of what comes in is the interface's, and stays.
+                state.inward_classes.clear();
+            }
             team.gone.add(state);
         }
         // The team has joined, so there is room for it.
@@ -286,6 +293,7 @@ impl Daemon {
                 last_end: None,
                 absence: None,
                 epoch,
+                workers: Vec::new(),
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),

@@ -123,7 +123,8 @@ fn give(channel: &Channel, daemon: &Daemon, images: Images) -> Result<(), String
     }
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
-    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours };
+    let counts = daemon.counts();
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts };
     send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.

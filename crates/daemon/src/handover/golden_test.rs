@@ -11,7 +11,7 @@ use nicety_plane::{SavedRule, SavedSteering};
 
 use super::give::{GOING_KIND, Going};
 use super::*;
-use crate::image::{FrontImage, SavedInterest};
+use crate::image::{ClassImage, FrontImage, SavedInterest};
 
 /// Whether files are made.
 fn writes() -> bool {
@@ -71,7 +71,7 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
     let places = vec![Some("a".to_owned()), None];
     let group: IpAddr = "239.1.2.3".parse().unwrap();
     let interest = |interest| InterestImage { fid: 12, port: 13, interest, left_ns: 14 };
-    let rest = Rest {
+    let second = Rest {
         teams: vec![TeamImage { name: "up".to_owned(), id: 11, system: [2; 6], places, steering }],
         announcements: vec![("a".to_owned(), vec![15])],
         interests: Some(
@@ -92,7 +92,10 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
         std::fs::write(file(REST_KIND, 1), &bytes).unwrap();
     }
     assert_eq!(std::fs::read(file(REST_KIND, 1)).unwrap(), bytes);
-    held(REST_KIND, &rest, &[(1, first)]);
+    let class = ClassImage { name: "vm".to_owned(), packets: 25, bytes: 26, dropped: 27, marked: 28 };
+    let counts = CountsImage { port: 18, carried: [(19, 20, 21), (22, 23, 24)], classes: [vec![class], Vec::new()] };
+    let rest = Rest { counts: vec![counts], ..second.clone() };
+    held(REST_KIND, &rest, &[(1, first), (2, second)]);
 }
 
 #[test]

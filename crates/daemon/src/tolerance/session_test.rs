@@ -56,6 +56,7 @@ impl Session {
             role: Default::default(),
             mapped: false,
             worker: None,
+            workers: 1,
             ft_peer: Some(peer.clone()),
             buffer_bytes: 64 << 10,
             access: Access::default(),

@@ -60,6 +60,8 @@ pub(super) enum Kind {
     OneProcessor,
     /// Guests with up to eight processors.
     SeveralProcessors,
+    /// Guests whose boots can be repeated.
+    VirtualTime,
 }
 
 impl Kind {
@@ -68,17 +70,20 @@ impl Kind {
         match self {
             Kind::OneProcessor => "out",
             Kind::SeveralProcessors => "out-smp",
+            Kind::VirtualTime => "out-time",
         }
     }
 
     /// Its configuration: `crates/guests/uml/config` and additions.
     fn config(self) -> String {
         let config = FILES.iter().find(|(name, _)| *name == "config").map_or(&b""[..], |(_, content)| content);
-        let more = match self {
-            Kind::OneProcessor => "",
-            Kind::SeveralProcessors => "CONFIG_SMP=y\nCONFIG_NR_CPUS=8\n",
-        };
-        String::from_utf8_lossy(config).into_owned() + more
+        let config = String::from_utf8_lossy(config).into_owned();
+        match self {
+            Kind::OneProcessor => config,
+            Kind::SeveralProcessors => config + "CONFIG_SMP=y\nCONFIG_NR_CPUS=8\n",
+            // The host's /dev/random is no part of a boot that can be repeated.
+            Kind::VirtualTime => config.replace("CONFIG_UML_RANDOM=y\n", "CONFIG_UML_TIME_TRAVEL_SUPPORT=y\n"),
+        }
     }
 }
 
@@ -165,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_folder_has_what_the_builder_runs() {
-        for name in ["apply", "changes-pci", "changes-um", "changes-virtio", "config"] {
+        for name in ["apply", "changes-pci", "changes-time", "changes-um", "changes-virtio", "config"] {
             assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
         }
     }
@@ -260,6 +265,13 @@ mod tests {
         assert!(several.starts_with(&one) && several.contains("CONFIG_SMP=y") && !one.contains("CONFIG_SMP"));
         assert!(one.ends_with('\n'));
         assert_ne!(Kind::OneProcessor.out(), Kind::SeveralProcessors.out());
+    }
+
+    #[test]
+    fn a_kernel_in_virtual_time_has_no_randomness_of_the_host() {
+        let (usual, virtual_time) = (Kind::OneProcessor.config(), Kind::VirtualTime.config());
+        assert!(usual.contains("CONFIG_UML_RANDOM") && !virtual_time.contains("CONFIG_UML_RANDOM"));
+        assert!(virtual_time.contains("\nCONFIG_UML_TIME_TRAVEL_SUPPORT=y\n"));
     }
 
     #[test]

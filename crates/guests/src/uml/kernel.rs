@@ -3,6 +3,7 @@
 //! ```text
 //! $XDG_CACHE_HOME/nicety/uml-FINGERPRINT/   linux, stamp.json    run by guests; the two used last stay, and those that run
 //!                                            linux-smp            the same for several processors, built on request
+//!                                            linux-time           the same for boots that can be repeated, built on request
 //!                        uml-source/        the package's archive, 166 MB: a changed driver needs no download
 //!                        uml-build/         tree, objects: a changed driver is rebuilt in seconds
 //! ```
@@ -89,21 +90,34 @@ impl UmlKernel {
     /// # Errors
     /// Those of [`UmlKernel::lay`].
     pub fn lay_smp(progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
+        UmlKernel::lay_beside("linux-smp", Kind::SeveralProcessors, progress)
+    }
+
+    /// The same kernel for guests in virtual time (`time-travel=ext:SOCKET`), whose boots can be repeated (`random_seed=NUMBER`): docs/adr/0017.
+    /// It has one processor. It is built at the first request.
+    ///
+    /// # Errors
+    /// Those of [`UmlKernel::lay`].
+    pub fn lay_virtual_time(progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
+        UmlKernel::lay_beside("linux-time", Kind::VirtualTime, progress)
+    }
+
+    fn lay_beside(name: &str, kind: Kind, progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
         let UmlKernel { program, stamp } = UmlKernel::lay(progress)?;
-        let smp = UmlKernel { program: program.with_file_name("linux-smp"), stamp };
-        if smp.program.is_file() {
-            return Ok(smp);
+        let other = UmlKernel { program: program.with_file_name(name), stamp };
+        if other.program.is_file() {
+            return Ok(other);
         }
         let cache = cache()?;
         let path = env::var_os("PATH").unwrap_or_default();
         let tools = Tools::lay(&path, &cache.join("uml-tools"), progress)?;
         let _lock = Lock::take(&cache, progress)?;
         let (_, work) = prepare(&cache, &tools, progress)?;
-        let built = build(&work, Kind::SeveralProcessors, &tools, progress)?;
-        let laying = smp.program.with_extension("laying");
+        let built = build(&work, kind, &tools, progress)?;
+        let laying = other.program.with_extension("laying");
         copy(&built, &laying)?;
-        fs::rename(&laying, &smp.program).map_err(file("rename to its final name", &smp.program))?;
-        Ok(smp)
+        fs::rename(&laying, &other.program).map_err(file("rename to its final name", &other.program))?;
+        Ok(other)
     }
 
     /// Removes the kernel, its source and its build, so that the next [`UmlKernel::lay`] starts anew.

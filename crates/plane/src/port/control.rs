@@ -76,6 +76,21 @@ impl ClassState {
         }
     }
 
+    /// Counts on from the counts of classes of the same names. What waits here stays counted.
+    fn count_on(states: &mut [Self], before: &[Self]) {
+        for state in states {
+            if let Some(before) = before.iter().find(|before| before.name == state.name) {
+                *state = Self { waiting: state.waiting, ..before.clone() };
+            }
+        }
+    }
+
+    /// For each old class the place of the class of the same name; 0, that of all other frames, for one that has left.
+    pub(crate) fn places(new: &[Self], old: &[Self]) -> Vec<u16> {
+        let place = |old: &Self| (0..).zip(new).find(|(_, new)| new.name == old.name).map_or(0, |(place, _)| place);
+        old.iter().map(place).collect()
+    }
+
     /// Adds a class's counts to those of the class of the same name.
     pub fn add_to(self, sums: &mut Vec<Self>) {
         let Some(sum) = sums.iter_mut().find(|sum| sum.name == self.name) else {
@@ -137,11 +152,13 @@ impl Port {
         if !inner.is_uplink() {
             return;
         }
+        let mut places = Vec::new();
         if let (Some(new), Some(old)) = (&mut control, &inner.control) {
             ClassState::inherit(&mut new.states, &old.states);
+            places = ClassState::places(&new.states, &old.states);
         }
         let old = std::mem::replace(&mut inner.control, control);
-        inner.backlog.change_order(scheduler, now);
+        inner.backlog.change_order(scheduler, &places, now);
         inner.count_waiting();
         inner.limited_until = None;
         inner.room.insert(0);
@@ -156,9 +173,7 @@ impl Port {
     /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
     /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
     pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
-        if !self.leads_out() {
-            return Ok(());
-        }
+        let Some(slot) = self.own_inward().filter(|_| self.leads_out()) else { return Ok(()) };
         let mut new = None;
         if let Some(control) = control {
             let mut terms = Terms::new(control);
@@ -169,16 +184,25 @@ impl Port {
                 }
                 stays
             };
-            if self.inward().with(change).unwrap_or_default() {
+            if slot.with(change).unwrap_or_default() {
                 self.shell.schedule();
                 return Ok(());
             }
             new = Some(Box::new(Inward::new(control.buffer_bytes, terms)?));
         }
-        let (old, lost) = self.inward().replace(new);
+        let (old, lost) = slot.replace(new);
         self.lose(lost, Reason::Removed);
         drop(old);
         Ok(())
+    }
+
+    /// Counts on from another process's counts of this uplink's classes, outward and inward. Call it when the uplink has its I/O control,
+    /// and before it is served.
+    pub fn count_classes_on(&self, outward: &[ClassState], inward: &[ClassState]) {
+        if let Some(control) = &mut self.lock().control {
+            ClassState::count_on(&mut control.states, outward);
+        }
+        self.inward().with(|control| ClassState::count_on(control.states_mut(), inward));
     }
 
     /// Counts frames that came in by this uplink and were dropped.
@@ -215,9 +239,10 @@ impl Inner {
         shell: &dyn Shell,
     ) -> usize {
         let Some(mut control) = self.control.take() else { return 0 };
-        let port = batch.origin.0;
+        // A class has ports, and the lane of one has the parts of a port side by side.
+        let port = batch.sender.0;
         let mut all = Passed::default();
-        let only = control.classifier.of_port(port);
+        let only = control.classifier.of_port(batch.origin.0);
         if let Some(class) = only.filter(|class| !control.classifier.marks(*class)) {
             self.pass(&mut control, Lane { class, port }, batch, picks, &mut all, now);
         } else {
@@ -254,12 +279,12 @@ impl Inner {
 
     /// Frames of several classes: those that follow one another and are of one class go together.
     fn pass_each(&mut self, control: &mut Control, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
-        let port = batch.origin.0;
+        let port = batch.sender.0;
         let mut marked = arrayvec::ArrayVec::<Pick, { nicety_adapter::PACKETS }>::new();
         let mut of = None;
         for &pick in picks.iter().take(nicety_adapter::PACKETS) {
             let Some(packet) = batch.packet(pick.packet) else { continue };
-            let class = control.classifier.of(port, batch, packet, pick);
+            let class = control.classifier.of(batch.origin.0, batch, packet, pick);
             if of != Some(class)
                 && let Some(used) = control.used.get_mut(usize::from(port))
             {

@@ -423,7 +423,7 @@ impl Inner {
         for refusal in delivery.refusals() {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
-            let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
+            let lane = if is_uplink { batch.sender.0 } else { refusal.queue.into() };
             if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
                 self.counters.receive_drop(self.backlog.refusal(packet.len()));
                 missed += 1;

@@ -40,7 +40,7 @@ impl Port {
 
     /// Copies of the frames that wait. Call it while nothing is delivered to the port.
     pub fn waiting_frames(&self) -> SavedFrames {
-        let inward = self.inward().with(|inward| inward.save()).unwrap_or_default();
+        let inward = self.own_inward().and_then(|slot| slot.with(|inward| inward.save())).unwrap_or_default();
         SavedFrames { outward: self.lock().backlog.save(), inward }
     }
 

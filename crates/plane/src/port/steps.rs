@@ -120,7 +120,7 @@ impl Port {
                 inner.fail(cause);
             }
             if is_uplink {
-                *holds |= inner.hold(batch.origin, now, self.shell.as_ref());
+                *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
             }
         }
         self.offered(inner, rest, now);
@@ -261,6 +261,7 @@ impl Port {
         let forged = inner.forged();
         gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.origin(), queue, budget, batch, now);
+            batch.sender = self.sender();
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {

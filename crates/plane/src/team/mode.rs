@@ -25,7 +25,10 @@ pub enum Mode {
     /// All that are up, each port by one of them, which a full link leaves.
     Load(Vec<Capacity>),
     /// The queues of one interface: [`Queues`].
-    Queues,
+    Queues {
+        /// All frames leave by one of them: a rate or a class holds for the interface.
+        one_sends: bool,
+    },
 }
 
 impl Mode {
@@ -36,7 +39,7 @@ impl Mode {
             Self::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MOST)),
             Self::Port | Self::Source => Box::new(Spread::new()),
             Self::Load(capacities) => Box::new(Spread::by_load(capacities)),
-            Self::Queues => Box::new(Queues::default()),
+            Self::Queues { one_sends } => Box::new(Queues::new(*one_sends)),
         }
     }
 
@@ -45,7 +48,8 @@ impl Mode {
         match self {
             Self::Standby { .. } => Some(Hash::default()),
             Self::Lacp(_) => None,
-            Self::Port | Self::Queues => Some(Hash::Port),
+            Self::Port => Some(Hash::Port),
+            Self::Queues { .. } => Some(Hash::Sender),
             Self::Source => Some(Hash::Source),
             Self::Load(_) => Some(Hash::Moved),
         }

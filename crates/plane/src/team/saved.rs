@@ -35,6 +35,17 @@ pub enum SavedRule {
     Spread(SavedSpread),
     /// Queues of one interface: those whose link is up.
     Queues(u32),
+    /// Queues of one interface, of which one sends.
+    OneQueue(SavedSender),
+}
+
+/// The state of [`Queues`](super::Queues) of which one sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSender {
+    /// Those whose link is up, a bit each.
+    pub(super) up: u32,
+    /// The place of the one that sends.
+    pub(super) sender: u8,
 }
 
 /// The state of a [`Standby`](super::Standby).

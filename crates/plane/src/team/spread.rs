@@ -145,7 +145,7 @@ impl Rule for Spread {
         match mode {
             Mode::Port | Mode::Source => self.capacities.clear(),
             Mode::Load(capacities) => self.capacities.clone_from(capacities),
-            Mode::Standby { .. } | Mode::Lacp(_) | Mode::Queues => return false,
+            Mode::Standby { .. } | Mode::Lacp(_) | Mode::Queues { .. } => return false,
         }
         true
     }

@@ -141,7 +141,8 @@ impl Rule for Standby {
     fn links(&self) -> Links {
         let bit = |member: Option<usize>| member.map_or(0, |member| 1 << member);
         Links {
-            collecting: bit(self.active.filter(|_| self.takes_at.is_none())),
+            // The former member takes frames as long as it sends some.
+            collecting: bit(self.lingering.or(self.active.filter(|_| self.takes_at.is_none()))),
             distributing: bit(self.active),
             lingering: bit(self.lingering),
         }

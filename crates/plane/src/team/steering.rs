@@ -7,13 +7,14 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
 use super::{Hash, MEMBERS_MOST, Mode, SavedRule, SavedSteering};
 use crate::agent::{Agent, LinkState};
+use crate::inward::InwardSlot;
 
 /// Longest time for which a change waits for empty backlogs.
 const SETTLE_NS: u64 = 100_000_000;
@@ -29,7 +30,7 @@ pub struct Links {
     pub collecting: u32,
     /// Frames leave by these.
     pub distributing: u32,
-    /// These are to be left, but may send and take frames until those that wait there are gone.
+    /// These get no new frames to send, but those that wait there leave.
     pub lingering: u32,
 }
 
@@ -113,6 +114,12 @@ pub trait Rule: Send + Debug {
     /// A port that is to use another member.
     fn take_moved(&mut self) -> Option<Moved> {
         None
+    }
+
+    /// Whether the members are parts of one link: frames may overtake others when one takes the place of another, and what comes in has one
+    /// control.
+    fn is_one_link(&self) -> bool {
+        false
     }
 
     /// Nothing is sent any more by the lingering members.
@@ -237,6 +244,8 @@ pub struct Steering {
     sent: Box<[AtomicU64]>,
     /// Whether somebody is to be told of a port that has moved.
     tells: AtomicBool,
+    /// The control of what comes in by any member, if they are parts of one link.
+    inward: Arc<InwardSlot>,
     /// Members that need a turn, and those whose next turn must report to the rule.
     stirred: AtomicU64,
     due: AtomicU64,
@@ -271,6 +280,7 @@ impl Steering {
             moved_to: (0..PORTS).map(|_| AtomicU8::new(0)).collect(),
             sent: (0..PORTS).map(|_| AtomicU64::new(0)).collect(),
             tells: AtomicBool::new(false),
+            inward: Arc::default(),
             stirred: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             state: Mutex::new(state),
@@ -432,9 +442,18 @@ impl Steering {
         }
     }
 
+    /// The control of what comes in by any member, if they are parts of one link.
+    pub(crate) fn inward(&self) -> Option<Arc<InwardSlot>> {
+        self.state().rule.is_one_link().then(|| Arc::clone(&self.inward))
+    }
+
     /// A member has left: its link is down.
     pub(super) fn leave(&self, member: usize, now: Time) {
         self.report(member, LinkState { is_up: false, has_backlog: false, bytes: [0; 2] }, now);
+        if self.inward.is_there() {
+            // It may have been the one with a turn for what has come in.
+            self.stir();
+        }
     }
 
     /// Uses members in another way from now on: settings of the same rule are changed, another rule takes the place of the present one.
@@ -520,13 +539,15 @@ impl Steering {
             }
             state.rule.settled(now);
             state.links = state.rule.links();
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+            if !state.rule.is_one_link() {
+                self.epoch.fetch_add(1, Ordering::AcqRel);
+            }
             self.stir();
         }
         let Links { collecting, distributing, lingering } = state.links;
         let choice = Choice { spread: state.spread, usable: distributing | lingering, hash: state.hash };
         self.floods.store(state.rule.floods().unwrap_or(u32::MAX), Ordering::Release);
-        self.collecting.store(if lingering == 0 { collecting } else { lingering }, Ordering::Release);
+        self.collecting.store(collecting, Ordering::Release);
         self.choice.store(choice.word(), Ordering::Release);
         let wakes: [Option<Time>; MEMBERS_MOST] = std::array::from_fn(|other| state.wake(other));
         for (other, known) in state.wakes.iter_mut().enumerate() {
@@ -549,7 +570,7 @@ impl Steering {
 
 /// A member's agent: tells the rule of its link, and lends it its voice.
 pub(crate) struct MemberAgent {
-    steering: std::sync::Arc<Steering>,
+    steering: Arc<Steering>,
     member: usize,
     link: Option<LinkState>,
     /// Time of the next report, as the rule wanted it at the last one.
@@ -557,7 +578,7 @@ pub(crate) struct MemberAgent {
 }
 
 impl MemberAgent {
-    pub fn new(steering: std::sync::Arc<Steering>, member: usize) -> Self {
+    pub fn new(steering: Arc<Steering>, member: usize) -> Self {
         Self { steering, member, link: None, wake: Some(Time::ZERO) }
     }
 

@@ -84,6 +84,14 @@ pub enum TapError {
         /// The system's error.
         source: io::Error,
     },
+    /// The keeper, which opens taps for this process, did not.
+    #[error("the keeper does not open tap {name}: {why}")]
+    Keeper {
+        /// The interface.
+        name: String,
+        /// The reason: a sentence.
+        why: String,
+    },
     /// No memory for the buffers.
     #[error(transparent)]
     Memory(#[from] MapError),

@@ -218,8 +218,8 @@ fn a_tap_of_which_somebody_holds_a_queue_or_that_has_another_number_of_them_is_r
     let held = Tap::open_queues("world0", 1).unwrap();
     let busy = Tap::open_queues("world0", 2).unwrap_err();
     assert!(matches!(busy, TapError::Busy { .. }), "{busy}");
-    assert!(matches!(Tap::check_queues("world0", 0), Err(TapError::Busy { .. })));
-    Tap::check_queues("world0", 1).unwrap();
+    assert!(matches!(Tap::check_queues(None, "world0", 0), Err(TapError::Busy { .. })));
+    Tap::check_queues(None, "world0", 1).unwrap();
     drop(held);
     assert_eq!(Tap::open_queues("world0", 2).unwrap().len(), 2);
 }
@@ -530,7 +530,7 @@ fn what_is_no_tap_is_named_by_its_kind_and_nothing_that_destroys_it_is_advised()
         ("tun0", "tun0 is a tun device, of IP packets, not a tap: "),
         ("many0", "tap many0 has several queues, and "),
     ] {
-        let message = Tap::check(name).unwrap_err().to_string();
+        let message = Tap::check(None, name).unwrap_err().to_string();
         assert!(message.starts_with(says) && !message.contains(" del"), "{message}");
         assert_eq!(Tap::open(name).unwrap_err().to_string(), message);
     }
@@ -539,13 +539,13 @@ fn what_is_no_tap_is_named_by_its_kind_and_nothing_that_destroys_it_is_advised()
         let mut ours = capabilities(None).unwrap();
         ours.effective -= CapabilitySet::NET_ADMIN;
         set_capabilities(None, ours).unwrap();
-        let message = Tap::check("world1").unwrap_err().to_string();
+        let message = Tap::check(None, "world1").unwrap_err().to_string();
         assert_eq!(Tap::open("world1").unwrap_err().to_string(), message);
         message
     });
     let absent = refused.join().unwrap();
     assert!(absent.starts_with("attaching to tap world1 needs CAP_NET_ADMIN"), "{absent}");
-    Tap::check("world1").unwrap();
+    Tap::check(None, "world1").unwrap();
     assert!(!Command::new("ip").args(["link", "show", "world1"]).output().unwrap().status.success(), "it is not made");
 }
 

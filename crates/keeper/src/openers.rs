@@ -1,0 +1,181 @@
+//! The keeper's side of openers (`opener.rs`): it starts them, and keeps the lines that they have named. It reads none of these lines.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::channel::{Channel, ChannelError, Message};
+use crate::keep::{Start, say};
+use crate::opener::{OPENS_WITHIN, path_in};
+use crate::{OPENS, held, kind};
+
+/// Most openers at a time that a daemon has asked for.
+const FOR_DAEMONS_MOST: usize = 16;
+/// Most openers at a time for clients of the keeper's socket. Further clients wait in its queue.
+const FOR_CLIENTS_MOST: usize = 4;
+/// Most lines that are named.
+const NAMED_MOST: usize = 4096;
+/// Longest line in bytes: a word and a path.
+const LINE_MOST: usize = 4200;
+/// An opener that does not read a message for so long is given up.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// An opener that runs.
+struct Running {
+    process: Child,
+    /// `None` once it has closed it.
+    channel: Option<Channel>,
+    is_for_client: bool,
+    ends_by: Instant,
+}
+
+/// See the module's documentation.
+pub(crate) struct Openers {
+    start: Start,
+    named: BTreeSet<String>,
+    running: Vec<Running>,
+    /// The keeper's socket, and its path.
+    socket: Option<(OwnedFd, PathBuf)>,
+}
+
+impl Openers {
+    /// Openers are this program. Makes the keeper's socket, and names what will run, by the first of them; waits for its end.
+    pub fn begin(start: &Start) -> Self {
+        let mut this = Self { start: start.clone(), named: BTreeSet::new(), running: Vec::new(), socket: None };
+        this.run(kind::BEGIN, b"", &[], true);
+        let Some(first) = this.running.pop() else { return this };
+        let Running { mut process, channel, .. } = first;
+        let channel = channel.into_iter();
+        for message in channel.flat_map(|channel| std::iter::from_fn(move || channel.receive(OPENS_WITHIN).ok())) {
+            this.hear(message);
+        }
+        // It has closed its end, so it ends by itself, or it hangs.
+        let _ = process.kill();
+        let _status = process.wait();
+        this
+    }
+
+    /// Starts an opener with a task.
+    fn run(&mut self, task: u8, content: &[u8], fds: &[BorrowedFd<'_>], is_for_client: bool) {
+        let start = || -> io::Result<Running> {
+            let (ours, theirs) = Channel::pair()?;
+            let mut command = Command::new(&self.start.program);
+            command.args(&self.start.arguments).arg(OPENS).stdin(Stdio::from(OwnedFd::from(theirs)));
+            let process = command.spawn()?;
+            let ends_by = Instant::now() + OPENS_WITHIN;
+            Ok(Running { process, channel: Some(ours), is_for_client, ends_by })
+        };
+        let running = match start() {
+            Ok(running) => running,
+            Err(error) => return say(&format!("{} cannot be started: {error}", self.start.program.display())),
+        };
+        if let Some(channel) = &running.channel {
+            let named = self.named.iter().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
+            let told: Result<(), ChannelError> = named.collect();
+            // It is given up when it does not end in time.
+            let _ = told.and_then(|()| channel.send(task, content, fds, WITHIN));
+        }
+        self.running.push(running);
+    }
+
+    fn count(&self, is_for_client: bool) -> usize {
+        self.running.iter().filter(|running| running.is_for_client == is_for_client).count()
+    }
+
+    /// A daemon wants something opened. The daemon may be compromised: the opener judges.
+    pub fn open(&mut self, Message { kind, content, fds }: Message) {
+        // It may have been named just before.
+        self.listen();
+        if let [asker] = &fds[..]
+            && self.count(false) < FOR_DAEMONS_MOST
+        {
+            self.run(kind, &content, &[asker.as_fd()], false);
+        }
+        held::close(fds);
+    }
+
+    /// Accepts clients of the keeper's socket.
+    fn accept(&mut self) {
+        while self.count(true) < FOR_CLIENTS_MOST
+            && let Some((socket, _)) = &self.socket
+            && let Ok(client) = accept_with(socket, SocketFlags::CLOEXEC)
+        {
+            self.run(kind::CLIENT, b"", &[client.as_fd()], true);
+            held::close(vec![client]);
+        }
+    }
+
+    fn hear(&mut self, Message { kind, content, mut fds }: Message) {
+        match kind {
+            kind::NAMED if content.len() <= LINE_MOST && self.named.len() < NAMED_MOST => {
+                self.named.extend(String::from_utf8(content));
+            }
+            kind::LISTENS if self.socket.is_none() => {
+                self.socket = fds.pop().map(|socket| (socket, path_in(content)));
+            }
+            _ => {}
+        }
+        held::close(fds);
+    }
+
+    fn listen(&mut self) {
+        for at in 0..self.running.len() {
+            while let Some(channel) = &self.running[at].channel {
+                match channel.receive(Duration::ZERO) {
+                    Ok(message) => self.hear(message),
+                    Err(ChannelError::Late(_)) => break,
+                    Err(_closed) => self.running[at].channel = None,
+                }
+            }
+        }
+    }
+
+    /// Hears openers and clients, and looks who has ended.
+    pub fn serve(&mut self) {
+        self.listen();
+        let now = Instant::now();
+        self.running.retain_mut(|running| {
+            if now >= running.ends_by {
+                say("an opener does not end: it is killed");
+                // It may have ended already.
+                let _ = running.process.kill();
+                running.ends_by = now + OPENS_WITHIN;
+            }
+            running.channel.is_some() || !matches!(running.process.try_wait(), Ok(Some(_)))
+        });
+        self.accept();
+    }
+
+    /// The descriptors to wait for.
+    pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let takes_clients = self.count(true) < FOR_CLIENTS_MOST;
+        let socket = self.socket.iter().filter(move |_| takes_clients).map(|(socket, _)| socket.as_fd());
+        let channels = self.running.iter().filter_map(|running| running.channel.as_ref()).map(AsFd::as_fd);
+        socket.chain(channels).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    }
+
+    /// The time at which an opener is given up.
+    pub fn next(&self) -> Option<Instant> {
+        self.running.iter().map(|running| running.ends_by).min()
+    }
+}
+
+impl Drop for Openers {
+    fn drop(&mut self) {
+        if let Some((_, path)) = &self.socket {
+            // The next keeper replaces it.
+            let _ = std::fs::remove_file(path);
+        }
+        for running in &mut self.running {
+            // It may have ended already.
+            let _ = running.process.kill();
+            let _status = running.process.wait();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! CAP_NET_ADMIN (capabilities(7)): the keeper and openers have it, a daemon that they serve has not.
+
+use std::io;
+
+use rustix::thread::{
+    CapabilitySet, capabilities, capability_is_in_ambient_set, configure_capability_in_ambient_set, set_capabilities,
+};
+
+const ADMIN: CapabilitySet = CapabilitySet::NET_ADMIN;
+
+/// Whether this thread has it.
+pub fn administers() -> bool {
+    capabilities(None).is_ok_and(|ours| ours.effective.contains(ADMIN))
+}
+
+/// Gives it up for this thread, and those that it starts, for ever.
+///
+/// # Errors
+/// The system refuses: the thread still has it.
+pub fn give_administration_up() -> io::Result<()> {
+    let mut ours = capabilities(None)?;
+    // The ambient set loses what another one of these loses.
+    ours.effective -= ADMIN;
+    ours.permitted -= ADMIN;
+    ours.inheritable -= ADMIN;
+    Ok(set_capabilities(None, ours)?)
+}
+
+/// Starts a process that does not inherit CAP_NET_ADMIN, unless root's processes have it anyway.
+pub(crate) fn without_administration<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if !capability_is_in_ambient_set(ADMIN).unwrap_or(false) {
+        return start();
+    }
+    configure_capability_in_ambient_set(ADMIN, false)?;
+    let started = start();
+    configure_capability_in_ambient_set(ADMIN, true)?;
+    started
+}

@@ -1,0 +1,268 @@
+//! A real kernel on two hosts: the first runs it, the second replays it from the log of frames and times, and goes on when the first dies
+//! (docs/fault-tolerance.md). The hosts are the state machines of `nicety ft`, their link and the third party are virtual, and so is time;
+//! the guests are processes.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    rc::Rc,
+};
+
+use nicety_adapter::Time;
+use nicety_tolerance::{
+    Action, Answer, Call, GuestTime, Keeper, Machine, Message, Node, NodeId, Request, Role, Terms, node::End,
+};
+
+use crate::{
+    host::{self, Event, Host},
+    outside::{MAC, Outside, Peer},
+};
+
+/// Times on the way: between client and hosts, between the hosts, and to the third party.
+const NETWORK_NS: u64 = 40_000;
+const LINK_NS: u64 = 60_000;
+const LOCK_NS: u64 = 300_000;
+
+/// The guest's address and the adapter's.
+const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0];
+const GUEST: [u8; 4] = [10, 0, 0, 2];
+
+/// Frames for the guest, with the times of their calls.
+#[derive(Clone, Default)]
+struct Calls(Rc<RefCell<VecDeque<(u64, Vec<u8>)>>>);
+
+impl Outside for Calls {
+    fn sent(&mut self, _now: u64, _frame: &[u8]) {}
+
+    fn next(&mut self) -> Option<u64> {
+        self.0.borrow().front().map(|(time, _)| *time)
+    }
+
+    fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let mut calls = self.0.borrow_mut();
+        let due = calls.iter().take_while(|(time, _)| *time <= now).count();
+        calls.drain(..due).map(|(_, frame)| frame).collect()
+    }
+}
+
+/// A kernel as a guest of a [`Node`]. Its digest is of everything that it did: each register access, interrupt and frame, with its time.
+pub struct Kernel {
+    host: Host,
+    calls: Calls,
+    wake: Option<GuestTime>,
+    digest: DefaultHasher,
+    sent: Vec<Vec<u8>>,
+    failure: Option<String>,
+}
+
+impl Kernel {
+    pub fn start(machine: &host::Machine<'_>) -> Kernel {
+        let calls = Calls::default();
+        let host = Host::start(machine, Box::new(calls.clone())).unwrap();
+        let wake = Some(GuestTime::default());
+        Kernel { host, calls, wake, digest: DefaultHasher::new(), sent: Vec::new(), failure: None }
+    }
+}
+
+impl Machine for Kernel {
+    fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
+        let Time(now) = at.time();
+        if let Call::Frame(frame) = call {
+            self.calls.0.borrow_mut().push_back((now, frame.clone()));
+        }
+        if let Err(error) = self.host.advance(now) {
+            self.failure = Some(error.to_string());
+        }
+        for event in self.host.take_events() {
+            event.hash(&mut self.digest);
+            if let (_, Event::Sent(frame)) = event {
+                self.sent.push(frame.clone());
+                out.push(frame);
+            }
+        }
+        self.wake = self.host.next().map(|next| GuestTime::not_before(Time(next)));
+        if self.wake.is_none() && self.failure.is_none() {
+            self.failure = Some("it has powered off".to_owned());
+        }
+    }
+
+    fn wake(&self) -> Option<GuestTime> {
+        self.wake
+    }
+
+    fn history(&self) -> u64 {
+        self.digest.finish()
+    }
+
+    fn state(&self) -> u64 {
+        self.digest.finish()
+    }
+
+    /// RFC 5227, section 3: an ARP announcement.
+    fn announcement(&self) -> Vec<Vec<u8>> {
+        let head = [0, 1, 8, 0, 6, 4, 0, 1];
+        vec![[&[0xff; 6][..], &GUEST_MAC, &[8, 6], &head, &GUEST_MAC, &GUEST, &[0; 6], &GUEST, &[0; 18]].concat()]
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.clone()
+    }
+}
+
+enum Input {
+    ToHost(usize, Vec<u8>),
+    ToClient(Vec<u8>),
+    Peer(usize, Message),
+    Ask(usize, u32, Request),
+    Answer(usize, u32, Answer),
+}
+
+/// Two hosts, a third party, and a client outside.
+pub struct World {
+    now: u64,
+    queue: BTreeMap<(u64, u64), Input>,
+    number: u64,
+    hosts: [Option<Node<Kernel>>; 2],
+    keeper: Keeper,
+    pub client: Peer,
+    /// The host that the switch has seen the guest at last.
+    place: usize,
+    /// Inputs and actions of the first host since it may die, and the one before which it does.
+    pub points: usize,
+    dies_at: usize,
+    armed_ns: u64,
+    pub emitted: [Vec<Vec<u8>>; 2],
+    /// Hosts that have ended by themselves, and why.
+    pub ended: Vec<(usize, End)>,
+}
+
+impl World {
+    /// The first host dies before its point of this number, from this time on.
+    pub fn new(machines: [&host::Machine<'_>; 2], client: Peer, armed_ns: u64, dies_at: usize) -> World {
+        let (terms, start) = (Terms { state_every: 16, ..Terms::default() }, Time(0));
+        let hosts = [
+            Some(Node::primary(NodeId(1), Kernel::start(machines[0]), terms, start)),
+            Some(Node::secondary(NodeId(2), Kernel::start(machines[1]), terms, start)),
+        ];
+        World {
+            now: 0,
+            queue: BTreeMap::new(),
+            number: 0,
+            hosts,
+            keeper: Keeper::new(terms.lease_ns),
+            client,
+            place: 0,
+            points: 0,
+            dies_at,
+            armed_ns,
+            emitted: [Vec::new(), Vec::new()],
+            ended: Vec::new(),
+        }
+    }
+
+    pub fn node(&self, index: usize) -> Option<&Node<Kernel>> {
+        self.hosts[index].as_ref()
+    }
+
+    pub fn console(&self, index: usize) -> String {
+        self.hosts[index].as_ref().map(|node| node.machine().host.console()).unwrap_or_default()
+    }
+
+    /// Whether the survivor has sent each frame that left the first host, in that order.
+    pub fn is_known(&self) -> bool {
+        let Some(survivor) = &self.hosts[1] else { return false };
+        let announcement = survivor.machine().announcement();
+        let mut sent = survivor.machine().sent.iter();
+        self.emitted[0].iter().filter(|frame| !announcement.contains(frame)).all(|frame| sent.any(|own| own == frame))
+    }
+
+    fn at(&mut self, after_ns: u64, input: Input) {
+        self.number += 1;
+        self.queue.insert((self.now + after_ns, self.number), input);
+    }
+
+    /// One more point of a host. True if it dies before it.
+    fn point(&mut self, index: usize) -> bool {
+        if index == 0 && self.now >= self.armed_ns {
+            self.points += 1;
+            if self.points == self.dies_at {
+                self.hosts[0] = None;
+            }
+        }
+        self.hosts[index].is_none()
+    }
+
+    fn give(&mut self, index: usize, input: impl FnOnce(&mut Node<Kernel>, Time, &mut Vec<Action>)) {
+        if self.point(index) {
+            return;
+        }
+        let Some(node) = &mut self.hosts[index] else { return };
+        let mut actions = Vec::new();
+        input(node, Time(self.now), &mut actions);
+        node.step(Time(self.now), &mut actions);
+        for action in actions {
+            if self.point(index) {
+                return;
+            }
+            match action {
+                Action::Send(message) => self.at(LINK_NS, Input::Peer(1 - index, message)),
+                Action::Ask(number, request) => self.at(LOCK_NS, Input::Ask(index, number, request)),
+                Action::Emit(frame) => {
+                    let other = self.hosts[1 - index].as_ref();
+                    assert!(!other.is_some_and(|other| other.owns(Time(self.now))), "two owners");
+                    self.place = index;
+                    self.emitted[index].push(frame.clone());
+                    self.at(NETWORK_NS, Input::ToClient(frame));
+                }
+            }
+        }
+    }
+
+    /// Until this time.
+    pub fn pass(&mut self, until_ns: u64) {
+        loop {
+            let due = self.hosts.iter().flatten().filter_map(|node| node.due()).map(|Time(ns)| ns);
+            let next = due.chain(self.client.next()).chain(self.queue.keys().next().map(|(ns, _)| *ns)).min();
+            let Some(next) = next.filter(|next| *next <= until_ns) else { break };
+            self.now = self.now.max(next);
+            for frame in self.client.take(self.now) {
+                self.at(NETWORK_NS, Input::ToHost(self.place, frame));
+            }
+            while self.queue.keys().next().is_some_and(|(ns, _)| *ns <= self.now) {
+                let Some((_, input)) = self.queue.pop_first() else { break };
+                match input {
+                    Input::ToHost(index, frame) => self.give(index, |node, now, _| _ = node.offer(frame, now)),
+                    Input::Peer(index, message) => {
+                        self.give(index, |node, now, actions| node.receive(message, now, actions));
+                    }
+                    Input::Answer(index, number, answer) => {
+                        self.give(index, |node, now, _| node.answered(number, answer, now));
+                    }
+                    Input::Ask(index, number, request) => {
+                        let answer = self.keeper.ask(NodeId(index as u64 + 1), request, Time(self.now));
+                        self.at(LOCK_NS, Input::Answer(index, number, answer));
+                    }
+                    // The client knows the guest by its own address.
+                    Input::ToClient(frame) if frame.get(..6).is_some_and(|to| to == MAC || to[0] & 1 == 1) => {
+                        self.client.sent(self.now, &frame);
+                    }
+                    Input::ToClient(_) => {}
+                }
+            }
+            for index in 0..2 {
+                let is_due = |node: &Node<Kernel>| node.due().is_some_and(|at| at <= Time(self.now));
+                if self.hosts[index].as_ref().is_some_and(is_due) {
+                    self.give(index, |_, _, _| ());
+                }
+            }
+            for index in 0..2 {
+                if let Some(Role::Out(end)) = self.hosts[index].as_ref().map(|node| node.role().clone()) {
+                    self.hosts[index] = None;
+                    self.ended.push((index, end));
+                }
+            }
+        }
+        self.now = until_ns;
+    }
+}
