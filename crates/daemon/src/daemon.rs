@@ -9,6 +9,8 @@ mod error;
 mod freeze;
 mod io_control;
 #[cfg(test)]
+mod io_control_test;
+#[cfg(test)]
 mod kept_test;
 mod mirror;
 mod parts;
@@ -40,6 +42,7 @@ use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, Split, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
+use nicety_uplink::Interface;
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -246,6 +249,8 @@ pub struct Daemon {
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
+    /// The common parts of the queues of interfaces, by their names.
+    interfaces: Mutex<BTreeMap<String, Arc<Interface>>>,
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
@@ -309,6 +314,7 @@ impl Daemon {
             ports: Mutex::default(),
             uplinks: Mutex::default(),
             teams: Mutex::default(),
+            interfaces: Mutex::default(),
             cards: Mutex::default(),
             mirrors: Mutex::default(),
             lost: Mutex::default(),

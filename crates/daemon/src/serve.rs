@@ -604,6 +604,9 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     daemon.set_mirrors(host);
 }
 
+/// Time in which the keeper closes what it is told to.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// A port goes on whose process was killed, or begins anew.
 fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
     let name = port.name.clone();
@@ -615,14 +618,13 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     loop {
         match daemon.open(again.clone()) {
             // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             opened => return opened.map(drop).map_err(ServeError::from),
         }
     }
 }
-
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {

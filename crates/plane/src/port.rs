@@ -309,6 +309,7 @@ impl Port {
             voice: None,
             hushed_until: Time::ZERO,
             epoch: 0,
+            drained: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
         let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
@@ -452,6 +453,19 @@ impl Port {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
     }
 
+    /// Whether frames that wait here now may be copies: it has just taken over in its team.
+    #[inline]
+    fn drains(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.steering.drains(member.index))
+    }
+
+    /// What waited when it took over is gone.
+    pub(crate) fn has_drained(&self) {
+        if let Some(member) = &self.member {
+            member.steering.has_drained(member.index);
+        }
+    }
+
     /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
     #[inline]
     pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
@@ -478,7 +492,8 @@ impl Port {
 
     /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
     pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
-        let is_others = self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
+        let is_others =
+            self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
         (!is_others).then_some(&*self.inward)
     }
 
