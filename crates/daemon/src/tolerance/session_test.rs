@@ -150,6 +150,17 @@ fn a_replica_that_differs_names_the_first_such_call_and_the_port_goes_on_unprote
     assert_eq!((calls, session.tape.take().calls.len()), (0, 0), "nobody has a log of it");
 }
 
+/// A port without a VM, for example.
+#[test]
+fn a_port_whose_guest_does_nothing_says_that_its_peer_is_there() {
+    let mut session = Session::new(&settings(1), settings(1));
+    session.until("the peer", |session| {
+        session.tape.report().why_not.is_some_and(|why| why.contains("the log begins with the guest's next call"))
+    });
+    session.until_protected();
+    assert_eq!(session.tape.report().why_not, None);
+}
+
 #[test]
 fn a_peer_whose_memory_is_short_says_so_and_the_port_goes_on_unprotected() {
     let mut session = Session::new(&settings(1), settings(1));
