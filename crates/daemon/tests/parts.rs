@@ -139,7 +139,9 @@ fn each_pair_has_its_worker_and_a_front_end_that_comes_again_finds_both() {
 #[test]
 fn what_comes_for_the_guest_goes_to_the_pairs_that_it_has_enabled() {
     let stage = Stage::new(2, &[]);
-    [1, 2].iter().for_each(|number| drop(stage.daemon.open(two(&stage, *number)).unwrap()));
+    for number in [1, 2] {
+        stage.daemon.open(two(&stage, number)).unwrap();
+    }
     let (sender, mut receiver) = (Guest::new(&stage, 1, [0, 1, 2, 3]), Guest::new(&stage, 2, [0, 1, 2, 3]));
     [0, 2].iter().for_each(|ring| receiver.offer(*ring, 32));
     let received = || [0, 1].map(|queue| stage.view(2).state.counters.receive[queue].frames);
