@@ -45,7 +45,7 @@ impl Session {
     /// A vmxnet3 with these settings, whose replica is made with others.
     fn new(recorded: &Settings, told: Settings) -> Self {
         let listener = listener(&"127.0.0.1:0".parse().unwrap()).unwrap();
-        let Ok(Place::Tcp(address)) = listener.place() else { panic!("TCP") };
+        let Ok(nicety_sealed::Place::Tcp(address)) = listener.place() else { panic!("TCP") };
         let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
         let spec = PortSpec {
