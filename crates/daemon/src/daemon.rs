@@ -65,7 +65,7 @@ use crate::worker::Worker;
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use error::StartError;
-pub use freeze::{Frozen, Images};
+pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
 pub(crate) use parts::part_name;
 use placing::Look;
@@ -354,21 +354,15 @@ impl Daemon {
         texts.keep(holder, self.clock.origin_ns() + self.clock.now().0)
     }
 
-    /// A port's journal, with these positions of its rings. `None` without a keeper.
-    pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+    /// A port's journal. `None` without a keeper.
+    pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice) -> Option<Journal> {
         let holder = self.holder.get()?;
         let journal = Journal::new(log.port(), Arc::clone(holder), device.kept_bytes());
         let journal = journal.inspect_err(|error| {
             let why = format!("making its journal: {error}");
             log.keeps(Some(&NotKept { why, is_passing: false }));
         });
-        let journal = journal.ok()?;
-        if let Some(map) = journal.rings() {
-            // The positions of another number of rings are of no use, and are not valid.
-            let _too_many = map.write(0, rings);
-            device.keep_rings(map);
-        }
-        Some(journal)
+        journal.ok()
     }
 
     /// The keeper closes what it holds of a port.
@@ -606,7 +600,10 @@ impl Daemon {
         if let Link::Function { device, .. } = &service.link
             && service.journal.is_none()
         {
-            service.journal = self.journal(&service.log, device, &[]);
+            service.journal = self.journal(&service.log, device);
+            if let Some(rings) = service.journal.as_ref().and_then(Journal::rings) {
+                device.keep_rings(rings);
+            }
         }
         let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
         // A worker that has ended takes no ports; then no port is opened any more.

@@ -17,6 +17,7 @@ use super::{
 use crate::daemon::{Arriving, ArrivingPart, ArrivingUplink, Daemon, Expected, part_name};
 use crate::image::{FrontImage, Image, LinkImage, PortImage, UplinkImage};
 use crate::live::state::{Begin, Found, StateFile};
+use crate::live::texts::both;
 use crate::rings::Front;
 use crate::serve;
 
@@ -65,8 +66,7 @@ impl Taking {
     /// This program does not understand the host file.
     pub fn host(&self) -> Result<Begin, HostErrors> {
         let Offer { path, file, running, origin_ns: _, ids: _ } = &self.offer;
-        let file = Host::parse_change(file, path)?;
-        let host = Host::parse_change(running, path)?;
+        let (host, file) = both(path, file, running)?;
         let state = StateFile::of(&file);
         Ok(Begin { host, file, state, found: Found::Nothing })
     }
