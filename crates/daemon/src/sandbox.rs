@@ -37,7 +37,8 @@ pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
         grant(folder(&port.socket), Grant::Write);
         port.rom.iter().flat_map(|rom| folders_to_read(rom)).for_each(|folder| grant(folder, Grant::Read));
     }
-    for path in host.uplinks.iter().filter_map(path_of) {
+    let is_ours = |uplink: &&UplinkConfig| !is_openers(uplink);
+    for path in host.uplinks.iter().filter(is_ours).filter_map(path_of) {
         grant(folder(path), Grant::Write);
     }
     all
@@ -50,6 +51,11 @@ fn path_of(uplink: &UplinkConfig) -> Option<&Path> {
         UplinkKind::Capture { file } => Some(file),
         UplinkKind::Tap { .. } | UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
     }
+}
+
+/// Whether an opener opens an uplink's file, and nobody removes it.
+fn is_openers(uplink: &UplinkConfig) -> bool {
+    nicety_socket::is_made_elsewhere() && matches!(uplink.kind, UplinkKind::Capture { .. })
 }
 
 fn allowed(path: &Path) -> Result<(), NotGranted> {
@@ -72,7 +78,7 @@ pub(crate) fn allows_uplink(uplink: &UplinkConfig) -> Result<(), NotGranted> {
         UplinkKind::Pair { role: Role::Connect, .. } | UplinkKind::Stream { role: Role::Connect, .. }
     );
     match path_of(uplink) {
-        Some(path) if !connects => allowed(path),
+        Some(path) if !connects && !is_openers(uplink) => allowed(path),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
@@ -271,6 +271,13 @@ fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) ->
     Ok(spec)
 }
 
+/// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
+/// read than the rest of a port's specification.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// The specification of a port.
 pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     let port = || config.name.clone();
@@ -282,8 +289,9 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         settings,
         socket: config.socket.clone(),
         role: config.role,
-        mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
+        mapped: config.is_mapped(processors()),
         worker: config.worker,
+        workers: config.workers,
         ft_peer: config.ft_peer.clone(),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
@@ -304,6 +312,8 @@ fn check_uplink(
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
         UplinkKind::Xdp { interface, .. } => Xdp::check(interface)?,
+        // The opener that opens it checks.
+        UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             let place = look(socket, &Access::default());
@@ -683,6 +693,9 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     daemon.set_mirrors(host);
 }
 
+/// Time in which the keeper closes what it is told to.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// A port goes on whose process was killed, or begins anew.
 fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
     let name = port.name.clone();
@@ -694,14 +707,13 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     loop {
         match daemon.open(again.clone()) {
             // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             opened => return opened.map(drop).map_err(ServeError::from),
         }
     }
 }
-
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {

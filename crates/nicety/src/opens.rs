@@ -16,7 +16,7 @@ use nicety_daemon::named;
 use nicety_host::{Host, List};
 use nicety_keeper::{Client, Opening, Task, administers, socket_of};
 use nicety_socket::PeerCredentials;
-use nicety_uplink::Tap;
+use nicety_uplink::{Capture, Tap};
 use rustix::process::{geteuid, getppid};
 
 use crate::cli::Serve;
@@ -30,6 +30,8 @@ enum Wanted<'a> {
     Tap { name: &'a str, is_queue: bool },
     /// A listening socket.
     Socket(nicety_socket::Wanted),
+    /// A capture's file.
+    Capture(&'a Path),
 }
 
 impl<'a> Wanted<'a> {
@@ -39,6 +41,10 @@ impl<'a> Wanted<'a> {
             ["tap", name] => Some(Self::Tap { name, is_queue: false }),
             ["tap", name, "queue"] => Some(Self::Tap { name, is_queue: true }),
             ["socket", ..] => nicety_socket::Wanted::of(line).map(Self::Socket),
+            ["capture", ..] => {
+                let path = line.strip_prefix("capture ").map(Path::new).filter(|path| path.is_absolute());
+                path.map(Self::Capture)
+            }
             _ => None,
         }
     }
@@ -48,6 +54,7 @@ impl<'a> Wanted<'a> {
         match self {
             Self::Tap { name, is_queue: _ } => named::tap(name),
             Self::Socket(socket) => named::socket(&socket.path),
+            Self::Capture(path) => named::capture(path),
         }
     }
 }
@@ -58,6 +65,7 @@ fn whole(line: &str, host: &Host) -> Option<String> {
     match line.split_once(' ')? {
         ("tap", name) if !name.contains(' ') => Some(line.to_owned()),
         ("socket", path) => Some(named::socket(&folder.join(path))),
+        ("capture", path) => Some(named::capture(&folder.join(path))),
         _ => None,
     }
 }
@@ -135,6 +143,10 @@ fn open(opening: &Opening, path: &Path, asked: &str) -> Result<(String, OwnedFd)
         Wanted::Socket(socket) => {
             let made = socket.make().map_err(|error| error.to_string())?;
             Ok((socket.path.display().to_string(), made))
+        }
+        Wanted::Capture(path) => {
+            let opened = Capture::open(path).map_err(|error| error.to_string())?;
+            Ok((path.display().to_string(), opened))
         }
     }
 }
@@ -220,8 +232,9 @@ pub fn name_entry(
 ) -> Result<(), Failure> {
     let is_tap = values.get("kind").is_some_and(|kind| kind == "tap") || values.contains_key("queues");
     let tap = (list == List::Uplinks && is_tap).then(|| named::tap(name));
-    let socket = values.get("socket").and_then(serde_json::Value::as_str).map(|path| named::socket(Path::new(path)));
-    name_lines(control, tap.into_iter().chain(socket).collect())
+    let path = |key: &str| values.get(key).and_then(serde_json::Value::as_str).map(Path::new);
+    let files = path("socket").map(named::socket).into_iter().chain(path("file").map(named::capture));
+    name_lines(control, tap.into_iter().chain(files).collect())
 }
 
 /// Names at the keeper what a host file has opened.
@@ -246,7 +259,8 @@ mod tests {
     fn a_line_names_one_thing_and_nothing_else_is_understood() {
         assert_eq!(Wanted::of("tap tap0"), Some(Wanted::Tap { name: "tap0", is_queue: false }));
         assert_eq!(Wanted::of("tap tap0 queue"), Some(Wanted::Tap { name: "tap0", is_queue: true }));
-        for line in ["", "tap", "tap tap0 tap1", "tap  tap0", "file /etc/shadow", "tap tap0 queue 7"] {
+        for line in ["", "tap", "tap tap0 tap1", "tap  tap0", "file /etc/shadow", "capture shadow", "tap tap0 queue 7"]
+        {
             assert_eq!(Wanted::of(line), None, "{line}");
         }
         assert_eq!(Wanted::of("tap tap0 queue").unwrap().line(), "tap tap0");

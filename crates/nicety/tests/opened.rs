@@ -151,6 +151,12 @@ fn a_kept_daemon_has_taps_without_the_right_to_make_them() {
     // The same of listening sockets: the threads that make changes may make none.
     kept.done(&["port", "add", "vm2", "adapter=vmxnet3", "mac=52:54:00:12:34:02", "socket=vm2.sock", "mode=0660"]);
     kept.done(&["uplink", "add", "near", "kind=pair", "socket=near.sock", "role=listen"]);
+    // And of a capture, in a folder that the daemon's threads do not reach.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let capture = elsewhere.path().join("all.pcapng");
+    kept.done(&["uplink", "add", "all", "kind=capture", &format!("file={}", capture.display())]);
+    // Section header block: section 4.1 of the format.
+    assert_eq!(std::fs::read(&capture).unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     let mode = std::fs::metadata(kept.path("vm2.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
     assert!(UnixStream::connect(kept.path("vm2.sock")).is_ok() && kept.path("near.sock").exists());
@@ -238,10 +244,12 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         let busy = answer("tap tap0").unwrap_err();
         assert!(busy.contains("in use"), "{busy}");
         let evil = format!("socket stream 666 - - {}", path("evil.sock").display());
+        let file = format!("capture {}", path("log").display());
         let beside = format!("socket stream 666 - - {}/../evil.sock", dir.path().display());
         let lines = [
             &evil,
             &beside,
+            &file,
             "tap evil0",
             "tap evil0 queue",
             "tap tap00",

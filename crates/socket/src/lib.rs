@@ -23,7 +23,7 @@ mod wanted;
 
 pub use access::{Access, Account, change_access};
 pub use join::{JoinError, join};
-pub use wanted::{Wanted, made_by};
+pub use wanted::{Wanted, is_made_elsewhere, made_by, opener};
 
 /// File systems that keep no sockets (`linux/magic.h`): proc, sysfs, FAT.
 const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];

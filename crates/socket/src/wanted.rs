@@ -13,13 +13,18 @@ use crate::{Access, Account, BACKLOG, ListenError, Listener};
 
 static OPENER: OnceLock<Arc<Opener>> = OnceLock::new();
 
-/// Confined threads have their sockets made by this opener from now on.
+/// Confined threads have their sockets, and the files of captures, made by this opener from now on.
 pub fn made_by(opener: Arc<Opener>) {
     let _set_once = OPENER.set(opener);
 }
 
-/// The opener for this thread, if it may make no sockets.
-pub(crate) fn opener() -> Option<&'static Opener> {
+/// Whether confined threads have an opener.
+pub fn is_made_elsewhere() -> bool {
+    OPENER.get().is_some()
+}
+
+/// The opener for this thread, if it may make none itself.
+pub fn opener() -> Option<&'static Opener> {
     OPENER.get().filter(|_| nicety_sandbox::is_confined_here()).map(AsRef::as_ref)
 }
 

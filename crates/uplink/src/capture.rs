@@ -18,6 +18,7 @@ use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, HandOver, PACKET_BYTES, Packet, Piece, PortId, Progress, QueueCounters,
     Reason, Scratch, Time, Unfolded, Uplink, Wants,
 };
+use nicety_keeper::{OPENS_WITHIN, Opener};
 use nicety_memory::{Map, MapError};
 use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, accessat, open, openat, statat};
 use rustix::io::Errno;
@@ -63,6 +64,14 @@ pub enum CaptureError {
     /// Another process writes this capture.
     #[error("writing a capture to {}: another process writes one there now; choose another file", .0.display())]
     Busy(PathBuf),
+    /// The keeper, which opens files for this process, did not.
+    #[error("the keeper does not open the capture {path}: {why}")]
+    Keeper {
+        /// The file.
+        path: PathBuf,
+        /// The reason: a sentence.
+        why: String,
+    },
     /// The limit is less than the file's header.
     #[error("a capture of at most {0} bytes holds no frame: allow 4096 or more")]
     Limit(u64),
@@ -161,6 +170,19 @@ fn is_capture(fd: &OwnedFd, path: &Path) -> Result<(), CaptureError> {
     if begin[..len] == pcapng::MAGIC { Ok(()) } else { Err(CaptureError::NoCapture(path.to_owned())) }
 }
 
+fn is_file(mode: u32) -> bool {
+    FileType::from_raw_mode(mode) == FileType::RegularFile
+}
+
+/// Opens a file by an opener, and waits for it.
+fn open_by(opener: &Opener, path: &Path) -> Result<OwnedFd, CaptureError> {
+    let keeper = |why: String| CaptureError::Keeper { path: path.to_owned(), why };
+    let asked = opener.ask(&Capture::line(path), OPENS_WITHIN).map_err(|error| keeper(error.to_string()))?;
+    let late = || Err(format!("it has not answered within {OPENS_WITHIN:?}"));
+    let (_path, fd) = asked.answer(OPENS_WITHIN).unwrap_or_else(late).map_err(keeper)?;
+    Ok(fd)
+}
+
 impl Capture {
     /// Finds out whether [`Capture::create`] would begin a file here. It makes and changes nothing, and does not find out whether
     /// another process writes the file.
@@ -202,38 +224,17 @@ impl Capture {
     pub fn create(path: impl AsRef<Path>, options: &CaptureOptions) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
-        let (folder, name) = place(path).map_err(os)?;
-        Self::check_at(&folder, name, path)?;
         let mut gathered = Vec::with_capacity(GATHER_BYTES + SLOT_BYTES as usize + AROUND_BYTES);
         pcapng::begin(&mut gathered, &options.interface);
         let most_bytes = options.most_bytes.unwrap_or(u64::MAX);
         if gathered.len() as u64 > most_bytes {
             return Err(CaptureError::Limit(most_bytes));
         }
-        // The writing descriptor also reads, to check an existing file. A pipe opens without its reader only for reading and
-        // writing.
-        let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
-        let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
-        let access = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
-            Ok(status) if both(status.st_mode) => OFlags::RDWR,
-            _ => OFlags::WRONLY,
+        let fd = match nicety_socket::opener() {
+            Some(opener) => open_by(opener, path)?,
+            None => Self::open(path)?,
         };
-        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
-        let status = rustix::fs::fstat(&fd).map_err(os)?;
-        let regular = is_file(status.st_mode);
-        if regular {
-            rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-                Errno::WOULDBLOCK => CaptureError::Busy(path.to_owned()),
-                error => os(error),
-            })?;
-        }
-        if regular && status.st_size > 0 {
-            // Another file may have replaced it meanwhile.
-            is_capture(&fd, path)?;
-            rustix::fs::ftruncate(&fd, 0).map_err(os)?;
-        }
+        let regular = is_file(rustix::fs::fstat(&fd).map_err(os)?.st_mode);
         let mut this = Self {
             fd,
             regular,
@@ -259,6 +260,45 @@ impl Capture {
             Ok(()) | Err(Errno::AGAIN) => Ok(this),
             Err(error) => Err(os(error)),
         }
+    }
+
+    /// Opens a file or a pipe for [`Capture::create`], and empties a file.
+    ///
+    /// # Errors
+    /// It is another process's, no capture, or a link, or the system refuses.
+    pub fn open(path: &Path) -> Result<OwnedFd, CaptureError> {
+        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
+        let (folder, name) = place(path).map_err(os)?;
+        Self::check_at(&folder, name, path)?;
+        // The writing descriptor also reads, to check an existing file. A pipe opens without its reader only for reading and
+        // writing.
+        let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
+        let access = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+            Ok(status) if both(status.st_mode) => OFlags::RDWR,
+            _ => OFlags::WRONLY,
+        };
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        let status = rustix::fs::fstat(&fd).map_err(os)?;
+        let regular = is_file(status.st_mode);
+        if regular {
+            rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+                Errno::WOULDBLOCK => CaptureError::Busy(path.to_owned()),
+                error => os(error),
+            })?;
+        }
+        if regular && status.st_size > 0 {
+            // Another file may have replaced it meanwhile.
+            is_capture(&fd, path)?;
+            rustix::fs::ftruncate(&fd, 0).map_err(os)?;
+        }
+        Ok(fd)
+    }
+
+    /// The line that names a capture's file to an opener.
+    pub fn line(path: &Path) -> String {
+        format!("capture {}", path.display())
     }
 
     /// Goes on with the file of another process, behind what that has written.

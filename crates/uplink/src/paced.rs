@@ -268,6 +268,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         }
     }
 
+    fn withholds(&self) -> bool {
+        self.inner.withholds() || self.limit.as_ref().is_some_and(|limit| limit.starved[0].is_some())
+    }
+
     fn carrier(&self) -> bool {
         self.inner.carrier()
     }
