@@ -73,6 +73,11 @@ pub trait Uplink: Send {
     /// no tokens until the next turn.
     fn pause(&mut self, _now: Time) {}
 
+    /// Whether frames may have come that the last fetch left where they wait, because of a limit.
+    fn withholds(&self) -> bool {
+        false
+    }
+
     /// The way in which another process goes on with this uplink.
     fn hand_over(&self) -> HandOver<'_> {
         HandOver::Never("an uplink of this kind cannot be handed over yet")
@@ -84,6 +89,11 @@ pub trait Uplink: Send {
     /// Whether frames can pass: there is a peer, or the link is up. Asked in each turn of a port with agents, so it must be quick.
     fn carrier(&self) -> bool {
         true
+    }
+
+    /// Words for a person about how it works here, such as whether the kernel copies each frame. They do not change.
+    fn features(&self) -> Vec<&'static str> {
+        Vec::new()
     }
 
     /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.

@@ -24,6 +24,8 @@ pub enum Form {
     Name,
     /// A name of an uplink. That of a tap is an interface's.
     UplinkName,
+    /// The name of a network interface.
+    Interface,
     /// At most so many names of uplinks, with commas between them.
     UplinkNames(usize),
     /// A user or a group of this machine, by name or number.
@@ -50,8 +52,8 @@ pub enum Form {
     Bytes(Bytes, Bytes),
     /// A time in seconds with its unit: least and most.
     Seconds(Seconds, Seconds),
-    /// An IP address and a TCP port: `10.0.0.2:7001`, `[fd00::2]:7001`.
-    SocketAddress,
+    /// An IP address and a TCP port, `10.0.0.2:7001`, `[fd00::2]:7001`, or a UNIX socket, `unix:/run/ft.sock`.
+    ListenAddress,
     /// The same, or a host's name in place of the address: `host2:7001`.
     PeerAddress,
     /// A path of a file.
@@ -111,6 +113,7 @@ impl Form {
             Self::Number(..) | Self::Flag | Self::Words(_) | Self::Adapter => return None,
             Self::Name => name,
             // Linux takes more for an interface: letters that are not ASCII.
+            Self::Interface => format!("[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}}"),
             Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}})"),
             Self::UplinkNames(most) => list(&format!("({name}|[!-$&-+\\-.0-9;-~]{{1,{INTERFACE_MOST}}})"), most),
             Self::Account => format!(r"[^\s:,/{CONTROLS}]+"),
@@ -119,12 +122,12 @@ impl Form {
             Self::Ips(most) => list(&ip(), most),
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
-            Self::SocketAddress => format!(r"({}|\[{}\]):{}", ipv4(), ipv6(), digits(1, 65_535)),
+            Self::ListenAddress => format!(r"(({}|\[{}\]):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix()),
             Self::PeerAddress => {
                 // A name may be a little longer.
                 let part = |first| format!("{first}[A-Za-z0-9_-]{{0,40}}");
                 let name = format!(r"({}\.){{0,4}}{}", part("[A-Za-z0-9]"), part("[A-Za-z]"));
-                format!(r"({}|\[{}\]|{name}):{}", ipv4(), ipv6(), digits(1, 65_535))
+                format!(r"(({}|\[{}\]|{name}):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix())
             }
             Self::Vlans => {
                 let id = digits(1, 4094);
@@ -171,6 +174,10 @@ fn mac() -> String {
 /// An IPv4 address, or an IPv6 address without a part in IPv4's notation.
 fn ip() -> String {
     either([ipv4(), ipv6()])
+}
+
+fn unix() -> String {
+    format!("unix:[^~{CONTROLS}][^{CONTROLS}]*")
 }
 
 fn ipv4() -> String {

@@ -189,18 +189,24 @@ fn a_place_that_is_too_deep_for_the_control_socket_is_refused_with_the_key_that_
 }
 
 #[test]
-fn a_tap_has_one_queue_or_more_which_have_no_rate_of_their_own() {
+fn a_tap_has_one_queue_or_more_and_their_rate_is_that_of_all() {
     let tap = |more: &str| format!("[uplink]\nkind = \"tap\"\nname = \"tap0\"\n{more}");
     let queues = |more: &str| Host::parse(&tap(more), Path::new("/etc/host.toml")).unwrap().uplinks[0].queues();
     assert_eq!([queues(""), queues("queues = 1"), queues("queues = 16")], [1, 1, 16]);
     for (more, says) in [
         ("queues = 17", "4: uplink.queues: "),
         ("queues = 0", "4: uplink.queues: "),
-        ("queues = 2\nrate = \"1Gbit/s\"", "5: uplink.rate: it does not go with several queues"),
         ("queues = 2\nlldp = \"send\"", "5: uplink.lldp: it does not go with several queues"),
     ] {
         let message = error(&tap(more));
         assert!(message.starts_with(says), "{message}");
+    }
+    for (more, one_sends) in [("", false), ("inward_rate = \"1Gbit/s\"", false), ("rate = \"1Gbit/s\"", true)] {
+        let host = Host::parse(&tap(&format!("queues = 2\n{more}")), Path::new("/etc/host.toml")).unwrap();
+        assert_eq!(host.sends_by_one_queue(&host.uplinks[0]), one_sends, "{more}");
+        let mut other = host.uplinks[0].clone();
+        (other.rate, other.inward) = (None, None);
+        assert!(host.uplinks[0].is_same_link(&other), "rates change while it is open");
     }
     let pair = error("[uplink]\nkind = \"pair\"\nsocket = \"a\"\nqueues = 2");
     assert!(pair.starts_with("4: uplink.queues: it does not belong to this kind of uplink"), "{pair}");
@@ -860,15 +866,23 @@ fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
     );
     assert_eq!(error(text.replace("uplink = \"up\"\n", "")), "card nic has no uplink, of which it would be a part");
     let queues = text.replace("kind = \"null\"\nrate = \"1Gbit/s\"", "kind = \"tap\"\nqueues = 2");
-    assert_eq!(error(queues), "uplink up has several queues, and I/O control takes one: leave its `queues` away");
+    assert_eq!(error(queues), "uplink up has no rate, and a reservation is a part of it: give it the link's rate");
     assert!(error(function(1, most)).contains("only a port at a card's function has this"));
 }
 
 #[test]
-fn an_af_xdp_uplink_is_refused_with_what_to_use_instead() {
-    let errors = Host::parse("[uplink]\nkind = \"xdp\"\nname = \"eth0\"\n", Path::new("/h")).unwrap_err();
-    let whats: Vec<&str> = errors.list.iter().map(|error| error.what.as_str()).collect();
-    assert_eq!(whats, ["there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM"]);
+fn an_af_xdp_uplink_names_its_interface_and_its_queues() {
+    let text = "[uplink]\nkind = \"xdp\"\ninterface = \"eth0\"\nqueues = 2\n";
+    let host = parse(text).unwrap();
+    assert_eq!(host.uplinks[0].kind, UplinkKind::Xdp { interface: "eth0".to_owned(), queues: 2 });
+    assert_eq!((host.uplinks[0].name.as_str(), host.uplinks[0].queues()), ("xdp", 2));
+    let error =
+        |text: String| parse(&text).unwrap_err().list.iter().map(|error| error.what.clone()).collect::<Vec<_>>();
+    let told = format!("{text}lldp = \"both\"\n");
+    assert_eq!(error(told), ["it does not go with several queues: leave it away, or `queues`"]);
+    assert_eq!(error(text.replace("eth0", "eth/0")), ["\"eth/0\" cannot be an interface's name"]);
+    assert_eq!(error(text.replace("interface = \"eth0\"\n", "")), ["it is missing from this [uplink]"]);
+    assert_eq!(error(text.replace("xdp", "null")).len(), 2, "neither key is another kind's");
 }
 
 #[test]

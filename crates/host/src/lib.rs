@@ -6,7 +6,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nicety_adapters::{About, Entry, REGISTRY, Settings};
@@ -55,7 +54,7 @@ use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;
-pub use peer::{NoPeer, PeerAddress};
+pub use peer::{ListenAddress, NoListen, NoPeer, PeerAddress};
 pub use policy::policy_words;
 pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -147,17 +146,17 @@ pub struct UplinkConfig {
 impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        // The switch knows the queues of a tap as a team, which is made with its policy. Rates are the queues' own.
+        // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
         let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
     }
 
-    /// Number of its queues: 1 but for a tap with `queues`.
+    /// Number of its queues: 1 but for an interface with `queues`.
     pub fn queues(&self) -> u16 {
         match self.kind {
-            UplinkKind::Tap { queues, .. } => queues,
+            UplinkKind::Tap { queues, .. } | UplinkKind::Xdp { queues, .. } => queues,
             _ => 1,
         }
     }
@@ -196,6 +195,13 @@ pub enum UplinkKind {
         /// Its queues, 1 to 16. With more than one each port sends on one of them.
         queues: u16,
     },
+    /// An interface of the host, past the host's network stack (AF_XDP).
+    Xdp {
+        /// Its name.
+        interface: String,
+        /// Its queues, 1 to 16: its first ones. With more than one each port sends on one of them.
+        queues: u16,
+    },
     /// A socket to another daemon, or to a program.
     Pair {
         /// Its path.
@@ -222,10 +228,11 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
-    /// The interface's name, or the kind.
+    /// A tap's name, or the kind.
     pub fn name(&self) -> &str {
         match self {
             Self::Tap { name, .. } => name,
+            Self::Xdp { .. } => "xdp",
             Self::Pair { .. } => "pair",
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",
@@ -297,8 +304,8 @@ impl Default for DaemonConfig {
 /// `[ft]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToleranceConfig {
-    /// The address at which other daemons connect.
-    pub listen: Option<SocketAddr>,
+    /// The place at which other daemons connect.
+    pub listen: Option<ListenAddress>,
     /// The file with the key that all of them share.
     pub key: PathBuf,
 }

@@ -309,6 +309,7 @@ impl Port {
             voice: None,
             hushed_until: Time::ZERO,
             epoch: 0,
+            drained: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
         let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
@@ -450,6 +451,19 @@ impl Port {
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Whether frames that wait here now may be copies: it has just taken over in its team.
+    #[inline]
+    fn drains(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.steering.drains(member.index))
+    }
+
+    /// What waited when it took over is gone.
+    pub(crate) fn has_drained(&self) {
+        if let Some(member) = &self.member {
+            member.steering.has_drained(member.index);
+        }
     }
 
     /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
@@ -1064,7 +1078,9 @@ fn said(end: &End) -> Said {
             stalls: (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
             vacant: None,
         },
-        End::Uplink(uplink) => Said { driven: true, vacant: uplink.vacant(), ..Said::default() },
+        End::Uplink(uplink) => {
+            Said { driven: true, features: uplink.features(), vacant: uplink.vacant(), ..Said::default() }
+        }
         End::Failed(_) => Said::default(),
     }
 }

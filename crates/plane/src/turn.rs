@@ -94,6 +94,9 @@ impl Plane {
             outcome.packets = turn.batch.len();
             outcome.cost += turn.batch.summed();
             if turn.batch.is_empty() {
+                if gathered.is_drained {
+                    port.has_drained();
+                }
                 turn.batch.release();
                 outcome.more = port.busy(now);
                 return outcome;
@@ -122,6 +125,9 @@ impl Plane {
                     plan.drop_all(batch.len(), Reason::Failed);
                     port.fail(cause);
                 }
+            }
+            if gathered.is_drained {
+                port.has_drained();
             }
             if self.is_watched() {
                 let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);

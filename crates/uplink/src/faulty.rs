@@ -162,12 +162,20 @@ impl<U: Uplink> Uplink for Faulty<U> {
         delivery
     }
 
+    fn withholds(&self) -> bool {
+        self.inner.withholds()
+    }
+
     fn pause(&mut self, now: Time) {
         self.inner.pause(now);
     }
 
     fn carrier(&self) -> bool {
         self.inner.carrier()
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        self.inner.features()
     }
 
     fn vacant(&self) -> Option<String> {

@@ -268,8 +268,16 @@ impl<U: Uplink> Uplink for Paced<U> {
         }
     }
 
+    fn withholds(&self) -> bool {
+        self.inner.withholds() || self.limit.as_ref().is_some_and(|limit| limit.starved[0].is_some())
+    }
+
     fn carrier(&self) -> bool {
         self.inner.carrier()
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        self.inner.features()
     }
 
     fn vacant(&self) -> Option<String> {

@@ -109,6 +109,8 @@ pub(super) struct Inner {
     pub hushed_until: Time,
     /// The team's epoch in which the waiting frames came, if this port is in a team.
     pub epoch: u32,
+    /// Frames that were fetched since the member took over in its team, as long as those that waited then are dropped.
+    pub drained: u32,
 }
 
 /// A port that an uplink held: its number, and which of the ports that have had it.
