@@ -177,6 +177,8 @@ pub struct Batch {
     nothing: Arc<Map>,
     /// The port that the packets come from.
     pub origin: PortId,
+    /// The sender for which they wait at an uplink: `origin`, or the part of it that one worker serves.
+    pub sender: PortId,
     /// Its transmit queue.
     pub queue: u16,
     /// The adapter's generation at the fetch: after a reset their completion is stale.
@@ -205,6 +207,7 @@ impl Batch {
             source: Arc::clone(&nothing),
             nothing,
             origin: PortId::default(),
+            sender: PortId::default(),
             queue: 0,
             generation: 0,
             packets: ArrayVec::new(),
@@ -222,7 +225,7 @@ impl Batch {
         if !Arc::ptr_eq(&self.source, source) {
             self.source = Arc::clone(source);
         }
-        (self.origin, self.queue) = (origin, queue);
+        (self.origin, self.sender, self.queue) = (origin, origin, queue);
         self.clear();
     }
 

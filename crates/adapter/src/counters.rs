@@ -294,6 +294,27 @@ impl Counters {
         self.errors.note(error, now);
     }
 
+    /// Adds what an adapter beside this one has counted, of other queues of the same device.
+    pub fn add_part(&mut self, other: &Self) {
+        let Self { transmit, receive, transmit_drops, receive_drops, .. } = self;
+        for (sums, parts) in [(transmit, &other.transmit), (receive, &other.receive)] {
+            sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.add_all(*part));
+        }
+        for (sums, parts) in [(transmit_drops, &other.transmit_drops), (receive_drops, &other.receive_drops)] {
+            sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+        }
+        self.transmit_throttled_ns += other.transmit_throttled_ns;
+        self.receive_throttled_ns += other.receive_throttled_ns;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.interrupts += other.interrupts;
+        self.bad_accesses += other.bad_accesses;
+        self.guest_errors += other.guest_errors;
+        if self.errors.noted() == 0 {
+            self.errors.clone_from(&other.errors);
+        }
+    }
+
     /// All queues, guest → wire.
     pub fn transmitted(&self) -> QueueCounters {
         total(&self.transmit)

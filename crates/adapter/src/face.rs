@@ -131,6 +131,15 @@ pub trait RingFace {
     /// The driver rang the doorbell.
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
 
+    /// Other adapters serve some of the device's queue pairs from now on. So this one offers nothing that takes a control queue, which
+    /// would have to command all of them: the front end runs that queue itself.
+    fn share(&mut self) {}
+
+    /// Whether a receive ring takes frames.
+    fn receives(&self) -> bool {
+        true
+    }
+
     /// Reads the device configuration space. False, with `data` unchanged, unless the whole range lies within.
     fn config(&self, offset: u32, data: &mut [u8]) -> bool;
 }

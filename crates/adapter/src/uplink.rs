@@ -73,6 +73,11 @@ pub trait Uplink: Send {
     /// no tokens until the next turn.
     fn pause(&mut self, _now: Time) {}
 
+    /// Whether frames may have come that the last fetch left where they wait, because of a limit.
+    fn withholds(&self) -> bool {
+        false
+    }
+
     /// The way in which another process goes on with this uplink.
     fn hand_over(&self) -> HandOver<'_> {
         HandOver::Never("an uplink of this kind cannot be handed over yet")

@@ -86,6 +86,7 @@ pub(crate) fn port(name: &str) -> PortReport {
         function: None,
         policy: BTreeMap::new(),
         multicasts: Vec::new(),
+        workers: Vec::new(),
         members: None,
         io_classes: Vec::new(),
         inward_classes: Vec::new(),

@@ -9,8 +9,12 @@ mod error;
 mod freeze;
 mod io_control;
 #[cfg(test)]
+mod io_control_test;
+#[cfg(test)]
 mod kept_test;
 mod mirror;
+mod parts;
+mod placing;
 mod policy;
 mod restart;
 mod save;
@@ -34,10 +38,11 @@ use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, State};
+use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, Split, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
+use nicety_uplink::Interface;
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -57,11 +62,13 @@ use crate::shell::{PortShell, Schedule, Signals};
 use crate::systemd::Probe;
 use crate::tolerance::Tolerance;
 use crate::worker::Worker;
-pub use arriving::{Arriving, ArrivingUplink, Expected};
+pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use error::StartError;
 pub use freeze::{Frozen, Images};
 use io_control::IoControl;
+pub(crate) use parts::part_name;
+use placing::Look;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
@@ -87,8 +94,10 @@ pub struct PortSpec {
     pub role: Role,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
-    /// The worker that serves it. `None`: one with the fewest ports.
+    /// The worker that serves it, or its first queue pair. `None`: one that was busy least lately.
     pub worker: Option<u16>,
+    /// The number of workers that serve its queue pairs.
+    pub workers: u16,
     /// The daemon that has its log.
     pub ft_peer: Option<PeerAddress>,
     /// Receive buffer in bytes.
@@ -109,11 +118,37 @@ struct Running {
     spec: PortSpec,
     port: Arc<Port>,
     schedule: Arc<Schedule>,
+    /// Its other parts, if several workers serve it.
+    others: Vec<OtherPart>,
     blank: Arc<AtomicBool>,
     log: Arc<PortLog>,
     recorder: Option<Arc<Recorder>>,
     /// The vhost-user thread. It ends when this is dropped.
     rings: Option<RingsServer>,
+}
+
+/// A part of a port, and not the first.
+#[derive(Clone, Debug)]
+struct OtherPart {
+    port: Arc<Port>,
+    schedule: Arc<Schedule>,
+    log: Arc<PortLog>,
+}
+
+impl Running {
+    /// Its parts.
+    fn parts(&self) -> impl Iterator<Item = &Arc<Port>> {
+        std::iter::once(&self.port).chain(self.others.iter().map(|part| &part.port))
+    }
+
+    fn split(&self) -> Arc<Split> {
+        Arc::new(Split::new(Arc::clone(&self.port), self.others.iter().map(|part| Arc::clone(&part.port))))
+    }
+
+    /// The failure of one of its parts.
+    fn failure(&self) -> Option<String> {
+        self.parts().find_map(|part| part.failure())
+    }
 }
 
 /// Makes an uplink again. The error is a sentence for a person.
@@ -184,6 +219,8 @@ pub struct PortView {
     pub absence: Option<String>,
     /// The start of the daemon's clock, since 1970-01-01 00:00 UTC.
     pub epoch: Duration,
+    /// The numbers of the workers that serve it, part by part.
+    pub workers: Vec<usize>,
     /// The members, if it is a team of uplinks.
     pub members: Option<MemberViews>,
     /// The mirror whose copies it gets.
@@ -212,6 +249,8 @@ pub struct Daemon {
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
     teams: Mutex<Vec<RunningTeam>>,
+    /// The common parts of the queues of interfaces, by their names.
+    interfaces: Mutex<BTreeMap<String, Arc<Interface>>>,
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
@@ -226,6 +265,8 @@ pub struct Daemon {
     opener: OnceLock<Arc<Opener>>,
     /// Logs of ports at other daemons.
     tolerance: OnceLock<Tolerance>,
+    /// The last look at the workers' loads.
+    look: Mutex<Option<Look>>,
 }
 
 impl Daemon {
@@ -273,6 +314,7 @@ impl Daemon {
             ports: Mutex::default(),
             uplinks: Mutex::default(),
             teams: Mutex::default(),
+            interfaces: Mutex::default(),
             cards: Mutex::default(),
             mirrors: Mutex::default(),
             lost: Mutex::default(),
@@ -281,6 +323,7 @@ impl Daemon {
             holder: OnceLock::new(),
             opener: OnceLock::new(),
             tolerance: OnceLock::new(),
+            look: Mutex::default(),
         })
     }
 
@@ -375,25 +418,21 @@ impl Daemon {
         self.free_id_of(from, |id| usize::from(id.0) % self.workers.len() == worker % self.workers.len())
     }
 
-    /// The lowest free port number from `from` on of a worker with the fewest ports.
-    fn free_id_of_fewest(&self, from: u16) -> PortId {
-        let worker_of = |id: PortId| usize::from(id.0) % self.workers.len();
-        let mut loads = vec![0; self.workers.len()];
-        self.ports().keys().for_each(|id| loads[worker_of(*id)] += 1);
-        let least = loads.iter().min().copied();
-        self.free_id_of(from, |id| loads.get(worker_of(id)).copied() == least)
-    }
-
     fn free_id_of(&self, from: u16, is_wanted: impl Fn(PortId) -> bool) -> PortId {
-        let mut uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
-        uplinks.extend(self.teams().iter().map(|team| team.id));
-        let ports = self.ports();
-        let is_free = |id: &PortId| is_wanted(*id) && !ports.contains_key(id) && !uplinks.contains(id);
+        let mut used: HashSet<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
+        used.extend(self.teams().iter().map(|team| team.id));
+        used.extend(self.ports().values().flat_map(Running::parts).map(|part| part.id()));
+        let is_free = |id: &PortId| is_wanted(*id) && !used.contains(id);
         let free = (from..u16::MAX).map(PortId).find(is_free);
         free.unwrap_or(PortId(u16::MAX))
     }
 
-    /// The worker that owns a port. Ports are distributed by number.
+    /// The number of the worker that owns a port. Ports are distributed by number.
+    fn worker_of(&self, id: PortId) -> usize {
+        usize::from(id.0) % self.workers.len()
+    }
+
+    /// The worker that owns a port.
     fn worker(&self, id: PortId) -> &WorkerHandle {
         &self.workers[usize::from(id.0) % self.workers.len()]
     }
@@ -426,10 +465,10 @@ impl Daemon {
 
     fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
         // Number 0 is reserved for the first uplink.
-        let id = match spec.worker {
-            Some(worker) => self.free_id_on(worker.into(), 1),
-            None => self.free_id_of_fewest(1),
-        };
+        if spec.workers > 1 {
+            return self.open_parts(spec);
+        }
+        let id = self.free_id_for(&spec);
         let adapter = (spec.entry.create)(&spec.settings);
         let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
         let layout = match adapter.face() {
@@ -448,6 +487,11 @@ impl Daemon {
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
+    }
+
+    /// Ports were opened or closed.
+    fn note_opened(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     fn log(&self, id: PortId, name: &str, adapter: &'static str) -> Arc<PortLog> {
@@ -518,7 +562,7 @@ impl Daemon {
             ..Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link)
         };
         self.join(&name, &port, &spec.policy, service)?;
-        Ok(Running { spec, port, schedule, blank, log, recorder, rings: None })
+        Ok(Running { spec, port, schedule, others: Vec::new(), blank, log, recorder, rings: None })
     }
 
     /// Opens a port that speaks vhost-user.
@@ -541,12 +585,14 @@ impl Daemon {
         self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
         // Start this last: a front end may be waiting for the socket.
         let (noted, noting) = (Arc::clone(&log), recorder.clone());
-        let rings = RingsServer::start(noted, socket, Arc::clone(&port), signals, inbox, self.clock, noting);
+        let split = Arc::new(Split::new(Arc::clone(&port), []));
+        let rings = RingsServer::start(noted, socket, split, signals, vec![inbox], self.clock, noting);
         let rings = rings.map_err(|source| {
             self.give_up(&[id]);
             StartError::System { what: "starting a port's thread", source }
         })?;
-        Ok(Running { spec, port, schedule, blank: Arc::default(), log, recorder, rings: Some(rings) })
+        let (others, blank) = (Vec::new(), Arc::default());
+        Ok(Running { spec, port, schedule, others, blank, log, recorder, rings: Some(rings) })
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
@@ -676,12 +722,12 @@ impl Daemon {
         // First ask all threads to end, then wait for them.
         closed.iter().filter_map(|running| running.rings.as_ref()).for_each(RingsServer::ask_to_end);
         closed.iter_mut().for_each(|running| drop(running.rings.take()));
-        let ids: Vec<PortId> = closed.iter().map(|running| running.port.id()).collect();
+        let ids: Vec<PortId> = closed.iter().flat_map(Running::parts).map(|part| part.id()).collect();
         ids.chunks(CLOSED_AT_ONCE).for_each(|ids| self.give_up(ids));
         if !closed.is_empty() {
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
-        closed.iter().map(|running| view(running, self.epoch())).collect()
+        closed.iter().map(|running| view(running, self.epoch(), self.workers.len())).collect()
     }
 
     /// Closes the uplink of this name, if there is one, and releases the senders that wait for it.
@@ -740,6 +786,7 @@ impl Daemon {
             last_end: None,
             absence: None,
             epoch,
+            workers: vec![self.worker_of(uplink.port.id())],
             members: None,
             mirror: None,
             mirrored_by: Vec::new(),
@@ -749,7 +796,7 @@ impl Daemon {
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
-        views.extend(self.ports().values().map(|running| view(running, epoch)));
+        views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len())));
         self.note_mirrors(&mut views);
         self.note_tolerance(&mut views);
         let now = self.clock.now();
@@ -806,7 +853,8 @@ impl Daemon {
     }
 }
 
-fn view(running: &Running, epoch: Duration) -> PortView {
+/// A view of a port of a daemon with so many workers.
+fn view(running: &Running, epoch: Duration, workers: usize) -> PortView {
     PortView {
         spec: Some(running.spec.clone()),
         name: running.spec.name.clone(),
@@ -814,12 +862,13 @@ fn view(running: &Running, epoch: Duration) -> PortView {
         policy: running.spec.policy.clone(),
         wanted: Vec::new(),
         neighbour: None,
-        state: running.port.state(),
-        signals: running.schedule.written(),
+        state: running.state(),
+        signals: running.signals(),
         blank: running.blank.load(Ordering::Relaxed),
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,
+        workers: running.parts().map(|part| usize::from(part.id().0) % workers).collect(),
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),

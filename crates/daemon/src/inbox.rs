@@ -63,6 +63,9 @@ pub struct Inbox {
     notes: Mutex<Vec<Note>>,
     asleep: AtomicBool,
     wakes: AtomicU64,
+    /// Nanoseconds in which the worker has worked, without its waits; and the time since which it works, or 0.
+    worked_ns: AtomicU64,
+    works_since: AtomicU64,
     bell: OwnedFd,
 }
 
@@ -70,7 +73,14 @@ impl Inbox {
     /// An empty inbox.
     pub fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { notes: Mutex::default(), asleep: AtomicBool::new(false), wakes: AtomicU64::new(0), bell })
+        Ok(Self {
+            notes: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
+            worked_ns: AtomicU64::new(0),
+            works_since: AtomicU64::new(0),
+            bell,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Note>> {
@@ -115,6 +125,27 @@ impl Inbox {
     /// The number of times that the worker has slept and woken.
     pub fn wakes(&self) -> u64 {
         self.wakes.load(Ordering::Relaxed)
+    }
+
+    /// The worker begins to wait. It calls this and [`works`](Self::works) itself.
+    pub fn rests(&self, now: Time) {
+        let since = self.works_since.swap(0, Ordering::Relaxed);
+        if since != 0 {
+            self.worked_ns.fetch_add(now.0.saturating_sub(since), Ordering::Relaxed);
+        }
+    }
+
+    /// The worker's wait has ended.
+    pub fn works(&self, now: Time) {
+        if self.works_since.load(Ordering::Relaxed) == 0 {
+            self.works_since.store(now.0.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Nanoseconds in which the worker has worked. A call while it begins or ends to wait may miss the last stretch.
+    pub fn worked_ns(&self, now: Time) -> u64 {
+        let (worked, since) = (self.worked_ns.load(Ordering::Relaxed), self.works_since.load(Ordering::Relaxed));
+        worked + if since == 0 { 0 } else { now.0.saturating_sub(since) }
     }
 
     /// Clears the eventfd after a wake-up.

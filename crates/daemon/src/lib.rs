@@ -19,6 +19,7 @@ pub mod live;
 pub mod mapper;
 pub mod metrics;
 pub mod named;
+mod placement;
 pub mod port_log;
 mod record;
 pub mod recorder;

@@ -196,7 +196,7 @@ impl Live {
             file: running.file.document.text(),
             running: running.host.document.text(),
             origin_ns: self.daemon.clock_origin_ns(),
-            ids: self.daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect(),
+            ids: self.daemon.numbers(),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };

@@ -57,6 +57,7 @@ fn facts() -> Facts {
         last_end: None,
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
+        workers: Vec::new(),
         members: None,
         mirror: None,
         mirrored_by: Vec::new(),

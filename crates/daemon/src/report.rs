@@ -252,6 +252,9 @@ pub struct PortReport {
     /// Neighbour that announces itself by LLDP, such as `core1, port 1/1`. `null`: unknown.
     #[serde(default)]
     pub neighbour: Option<String>,
+    /// Workers that serve it, from 0: queue pair N is served by the one at place N modulo their number. Empty: it is a team.
+    #[serde(default)]
+    pub workers: Vec<usize>,
     /// Members of a team of uplinks. `null`: it is none.
     #[serde(default)]
     pub members: Option<Vec<MemberReport>>,
@@ -534,6 +537,7 @@ impl PortReport {
             last_end,
             absence,
             epoch,
+            workers,
             members,
             mirror,
             mirrored_by,
@@ -573,6 +577,7 @@ impl PortReport {
             policy: policy_words(policy),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
+            workers: workers.clone(),
             members: members.as_ref().map(|members| members.iter().map(MemberReport::of).collect()),
             io_classes: state.classes.iter().map(ClassReport::of).collect(),
             inward_classes: state.inward_classes.iter().map(ClassReport::of).collect(),

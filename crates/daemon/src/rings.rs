@@ -18,7 +18,7 @@ use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_peer::Table;
-use nicety_plane::Port;
+use nicety_plane::Split;
 use nicety_vhost_user::{
     Accepted, Bell, Closer, Ended, Kick, Listener, NotSaved, RECORD_RING_BYTES, Refusal, SavedSession,
     Served as SessionServed, Session,
@@ -72,16 +72,16 @@ pub struct Preparing {
 }
 
 impl Preparing {
-    /// A port without a session.
+    /// A port without a session. `inboxes` are those of its parts' workers.
     ///
     /// # Errors
     /// The system's.
     pub fn new(
         log: Arc<PortLog>,
         socket: FrontendSocket,
-        port: Arc<Port>,
+        split: Arc<Split>,
         signals: Arc<Signals>,
-        inbox: Arc<Inbox>,
+        inboxes: Vec<Arc<Inbox>>,
         clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
@@ -90,7 +90,7 @@ impl Preparing {
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause });
         let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
         let (kicks, allowance) = (Arc::default(), Mutex::default());
-        let served = Served { log, port, signals, inbox, clock, recorder, kicks, record, allowance };
+        let served = Served { log, split, signals, inboxes, clock, recorder, kicks, record, allowance };
         Ok(Self { socket, stop, served: Arc::new(served), absence, session: None })
     }
 
@@ -213,13 +213,13 @@ impl RingsServer {
     pub fn start(
         log: Arc<PortLog>,
         socket: FrontendSocket,
-        port: Arc<Port>,
+        split: Arc<Split>,
         signals: Arc<Signals>,
-        inbox: Arc<Inbox>,
+        inboxes: Vec<Arc<Inbox>>,
         clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
-        Self::launch(Preparing::new(log, socket, port, signals, inbox, clock, recorder)?)
+        Self::launch(Preparing::new(log, socket, split, signals, inboxes, clock, recorder)?)
     }
 
     fn launch(preparing: Preparing) -> std::io::Result<Self> {
@@ -298,7 +298,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
             stop.stand(|| served.front(None, Some(listener)));
             continue;
         }
-        let failure = served.port.failure();
+        let failure = served.failure();
         match listener.accept(failure.is_some()) {
             Ok(Accepted::Refused(_socket, peer)) => {
                 let what =
@@ -356,7 +356,7 @@ fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served:
     }
     if is_new {
         // From here on the end of the session detaches the VM.
-        served.port.attach();
+        served.split.parts().for_each(|part| part.attach());
         served.note(Event::Connect);
         session.greet();
     }
@@ -397,9 +397,11 @@ fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served:
 #[derive(Debug)]
 struct Served {
     log: Arc<PortLog>,
-    port: Arc<Port>,
+    /// The parts that serve its rings; one, if the port has no others.
+    split: Arc<Split>,
     signals: Arc<Signals>,
-    inbox: Arc<Inbox>,
+    /// The inboxes of the parts' workers.
+    inboxes: Vec<Arc<Inbox>>,
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
     kicks: Arc<Kicks>,
@@ -417,6 +419,11 @@ impl Served {
         let session = session.map(|session| session.save(&mut table)).transpose()?;
         let name = self.log.port().to_owned();
         Ok((FrontImage { name, listener, session, calls, errors }, table))
+    }
+
+    /// The failure of one of its parts.
+    fn failure(&self) -> Option<String> {
+        self.split.parts().find_map(|part| part.failure())
     }
 
     /// Rests if the thread has used more than its part of a processor.
@@ -438,11 +445,22 @@ impl Served {
 
 impl nicety_vhost_user::Port for Served {
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
-        self.port.with_quiet_rings(self.clock.now(), act);
+        for part in self.split.parts() {
+            part.with_quiet_rings(self.clock.now(), |face, cx| act(face, cx));
+        }
+        self.split.look(self.clock.now());
+    }
+
+    fn with_ring(&self, ring: u16, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
+        self.split.of_pair(ring / 2).with_quiet_rings(self.clock.now(), act);
+        self.split.look(self.clock.now());
     }
 
     fn set_memory(&self, map: Arc<Map>) {
-        self.port.set_quiet_memory(map, self.clock.now());
+        for part in self.split.parts().skip(1) {
+            part.set_quiet_memory(Arc::new(map.beside()), self.clock.now());
+        }
+        self.split.first().set_quiet_memory(map, self.clock.now());
     }
 
     fn set_kick(&self, ring: u16, kick: Kick) {
@@ -450,8 +468,11 @@ impl nicety_vhost_user::Port for Served {
             Kick::Bell(bell) => Some(bell),
             Kick::Stopped => None,
         };
-        if let Some(in_flight) = self.kicks.send_one() {
-            self.inbox.push(Note::Kick(self.port.id(), ring, bell, in_flight));
+        let part = usize::from(ring / 2) % self.inboxes.len().max(1);
+        if let Some(inbox) = self.inboxes.get(part)
+            && let Some(in_flight) = self.kicks.send_one()
+        {
+            inbox.push(Note::Kick(self.split.of_pair(ring / 2).id(), ring, bell, in_flight));
         }
     }
 
@@ -464,12 +485,12 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn announce(&self, address: [u8; 6]) {
-        self.port.announce(Mac(address));
+        self.split.first().announce(Mac(address));
     }
 
     fn record(&self) -> Option<Arc<Map>> {
         let mut rings = 0;
-        self.with(&mut |face, _| rings = face.rings());
+        self.with_ring(0, &mut |face, _| rings = face.rings());
         let (record, bytes) = (Arc::clone(&self.record), RECORD_RING_BYTES * u64::from(rings));
         // This thread opens no files.
         let opened = nicety_sandbox::aside(move || record.open(bytes));
@@ -496,7 +517,7 @@ impl nicety_vhost_user::Port for Served {
 
     fn disconnected(&self) {
         self.note(Event::Disconnect);
-        self.port.detach(self.clock.now());
+        self.split.parts().for_each(|part| part.detach(self.clock.now()));
         self.signals.disconnect();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use nicety_adapter::PortId;
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_plane::End;
+use nicety_plane::{End, Port};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 
@@ -48,9 +48,9 @@ impl Stage {
         let listener = Listener::bind(&path).unwrap();
         let front = UnixStream::connect(&path).unwrap();
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
-        let server =
-            RingsServer::start(log, FrontendSocket::Listen(listener), port, signals, Arc::clone(&inbox), clock, None)
-                .unwrap();
+        let split = Arc::new(Split::new(port, []));
+        let socket = FrontendSocket::Listen(listener);
+        let server = RingsServer::start(log, socket, split, signals, vec![Arc::clone(&inbox)], clock, None).unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
 

@@ -242,6 +242,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         worker: config.worker,
+        workers: config.workers,
         ft_peer: config.ft_peer.clone(),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
@@ -603,6 +604,9 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     daemon.set_mirrors(host);
 }
 
+/// Time in which the keeper closes what it is told to.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// A port goes on whose process was killed, or begins anew.
 fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
     let name = port.name.clone();
@@ -614,14 +618,13 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     loop {
         match daemon.open(again.clone()) {
             // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             opened => return opened.map(drop).map_err(ServeError::from),
         }
     }
 }
-
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {

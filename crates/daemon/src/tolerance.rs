@@ -22,7 +22,6 @@ mod session_test;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,13 +29,12 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Gate, Log};
 use nicety_adapter::{Adapter, PortId};
-use nicety_host::PeerAddress;
+use nicety_host::{ListenAddress, PeerAddress};
 use nicety_memory::MapError;
 use nicety_plane::Port;
 use nicety_sandbox::Kind;
-use nicety_sealed::Key;
+use nicety_sealed::{Key, Listener, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use crate::daemon::PortSpec;
 use crate::report::ToleranceReport;
@@ -54,8 +52,6 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// Most connections of peers.
 const PEERS_MOST: usize = 256;
-/// Waiting connections.
-const BACKLOG: i32 = 64;
 
 /// The reason why there is no fault tolerance of ports.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +68,7 @@ pub enum ToleranceError {
     #[error("[ft] listen {address}: {source}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// The cause.
         source: io::Error,
     },
@@ -121,20 +117,19 @@ pub(crate) fn key(path: &std::path::Path) -> Result<Key, ToleranceError> {
 }
 
 /// Listens at an address, beside a daemon that this one replaces.
-fn listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+fn listener(address: &ListenAddress) -> io::Result<Listener> {
+    Listener::beside(&match address {
+        ListenAddress::Address(address) => Place::Tcp(*address),
+        ListenAddress::Unix(path) => Place::Unix(path.clone()),
+    })
 }
 
 impl Tolerance {
     /// Starts the thread. Peers connect at `listen`.
-    pub fn start(key: Key, address: Option<SocketAddr>) -> Result<Self, ToleranceError> {
-        let listens = |address| listener(address).map_err(|source| ToleranceError::Listen { address, source });
+    pub fn start(key: Key, address: Option<&ListenAddress>) -> Result<Self, ToleranceError> {
+        let listens = |address: &ListenAddress| {
+            listener(address).map_err(|source| ToleranceError::Listen { address: address.clone(), source })
+        };
         let listener = address.map(listens).transpose()?;
         let bell = Arc::new(Bell::new().map_err(ToleranceError::Thread)?);
         let newcomers: Arc<Mutex<Vec<Newcomer>>> = Arc::default();
@@ -191,7 +186,7 @@ impl Drop for Tolerance {
 struct Thread {
     key: Key,
     names: Names,
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     bell: Arc<Bell>,
     newcomers: Arc<Mutex<Vec<Newcomer>>>,
     senders: Vec<Sender>,
@@ -234,12 +229,12 @@ impl Thread {
         let Some(listener) = &self.listener else { return };
         while let Ok((stream, from)) = listener.accept() {
             if self.replicas.len() >= PEERS_MOST {
-                self.complaints.tell(from, &format_args!("it is refused: there are {PEERS_MOST}"), now);
+                self.complaints.tell(&from, &format_args!("it is refused: there are {PEERS_MOST}"), now);
                 continue;
             }
             match Link::new(stream, hello(&self.key)) {
                 Ok(link) => self.replicas.push(Replica::new(link, from, now)),
-                Err(why) => self.complaints.tell(from, &why, now),
+                Err(why) => self.complaints.tell(&from, &why, now),
             }
         }
     }

@@ -46,6 +46,7 @@ impl Folder {
             role: Default::default(),
             mapped: false,
             worker: None,
+            workers: 1,
             ft_peer: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),

@@ -97,6 +97,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         role: Default::default(),
         mapped: false,
         worker: None,
+        workers: 1,
         ft_peer: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

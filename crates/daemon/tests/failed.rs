@@ -113,6 +113,7 @@ fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapt
         role: Default::default(),
         mapped: false,
         worker: None,
+        workers: 1,
         ft_peer: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

@@ -56,11 +56,17 @@ impl Station {
 
     /// Sends a datagram from port 1000 to the host's port 2000.
     fn send(&mut self, word: u32) {
+        self.send_long(word, 18);
+    }
+
+    /// The same, with so many bytes of data.
+    fn send_long(&mut self, word: u32, data: u16) {
         let mut frame = [&self.gateway[..], &[2, 0, 0, 0, 0, self.number, 8, 0]].concat();
-        frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 8, self.number, 10, 9, 8, 1]);
-        frame.extend([1000u16, 2000, 26, 0].map(u16::to_be_bytes).concat());
+        let [high, low] = (data + 28).to_be_bytes();
+        frame.extend([0x45, 0, high, low, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 8, self.number, 10, 9, 8, 1]);
+        frame.extend([1000u16, 2000, data + 8, 0].map(u16::to_be_bytes).concat());
         frame.extend(word.to_be_bytes());
-        frame.resize(60, 0);
+        frame.resize(usize::from(data) + 42, 0);
         let header: u32 = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
         let sum = !((header & 0xffff) + (header >> 16)) as u16;
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -254,6 +260,99 @@ fn a_tap_s_queues_and_the_flows_on_them_go_on_in_the_next_daemon() {
         let used = team.members.iter().flatten().filter(|(_, member)| member.collects && member.distributes);
         assert_eq!(used.count(), 2);
     });
+    daemon.stop();
+}
+
+/// The order in which frames leave, of two ports whose queues have different workers, tells who has had what of the rate.
+#[test]
+fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own() {
+    if !inside("shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own") {
+        return;
+    }
+    let gateway = tap("multi_queue");
+    let place = tempfile::TempDir::new().unwrap();
+    let begun = Begin::new(host(place.path(), "queues = 2"));
+    let class = |name: &str, port: &str, shares: u32| {
+        format!(
+            "[[io_class]]\nuplink = \"up0\"\nname = \"{name}\"\nnetwork = \"10.9.8.{port}/32\"\nshares = {shares}\n"
+        )
+    };
+    let classes = format!("{}{}", class("much", "2", 100), class("little", "3", 10));
+    let keys = "queues = 2\nrate = \"2Mbit/s\"\ninward_rate = \"2Mbit/s\"\nreceive_buffer = \"1MiB\"";
+    let text = host(place.path(), keys).document.text() + &classes;
+    let divided = Host::parse(&text, &place.path().join("host.toml")).unwrap();
+    nicety_sandbox::begin_for_tests();
+    let daemon = Arc::new(serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap());
+    let live = Live::new(Arc::clone(&daemon), begun.host, begun.file, begun.state);
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    let over = AtomicBool::new(false);
+    let mut stations = [("a", 2), ("b", 3)].map(|(name, number)| Station::new(place.path(), name, number, gateway));
+    let answered = |act: &mut dyn FnMut()| {
+        over.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer(&socket, &over));
+            let _ends_it = AtTheEnd(&over);
+            act();
+        });
+    };
+    answered(&mut || stations.iter_mut().for_each(Station::begin));
+    let done = live.apply(&divided, &Consent::Nothing).unwrap();
+    assert!(done.plan.to_string().contains("~ uplink up0: inward_rate (not set) → 2Mbit/s"), "{}", done.plan);
+
+    // So many that the bucket is empty before the end, and all wait.
+    const FRAMES: u32 = 200;
+    for (station, first) in stations.iter_mut().rev().zip([10_000, 20_000]) {
+        (0..FRAMES).for_each(|word| station.send_long(first + word, 958));
+    }
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut order = Vec::new();
+    while order.len() < 2 * FRAMES as usize {
+        let mut bytes = [0; 1500];
+        let (_, from) = socket.recv_from(&mut bytes).unwrap();
+        if u32::from_be_bytes(bytes[..4].try_into().unwrap()) >= 10_000 {
+            order.push(from.ip() == std::net::Ipv4Addr::new(10, 9, 8, 2));
+        }
+    }
+    let much: Vec<usize> = (0..order.len()).filter(|at| order[*at]).collect();
+    let between = much[190] - much[90] - 100;
+    println!("{between} frames of the class with a tenth of the shares beside 100 of the other");
+    assert!((8..=12).contains(&between), "{order:?}");
+
+    let views = daemon.views();
+    let team = views.iter().find(|view| view.name == "up0").unwrap();
+    let words: Vec<&str> = team.members.iter().flatten().map(|(_, member)| member.words.as_str()).collect();
+    assert!(words.contains(&"active") && words.contains(&"takes frames only"), "{words:?}");
+    let of_class = |name: &str| team.state.classes.iter().find(|class| class.name == name).unwrap().packets;
+    assert_eq!([of_class("much"), of_class("little")], [u64::from(FRAMES); 2]);
+
+    let judge = |daemon: &Daemon, stations: &mut [Station; 2], first: u32| {
+        let mut own = Vec::new();
+        answered(&mut || {
+            for station in stations.iter_mut() {
+                (0..20).for_each(|word| station.echo(first + word));
+                let before = came(daemon);
+                (0..50).for_each(|word| station.echo(first + 100 + word));
+                let after = came(daemon);
+                own.push([after[0] - before[0], after[1] - before[1]]);
+            }
+        });
+        let queue = |came: &[u64; 2]| usize::from(came[1] > came[0]);
+        assert!(own.iter().all(|came| came[queue(came)] >= 50 && came[1 - queue(came)] <= 5), "{own:?}");
+        assert_ne!(queue(&own[0]), queue(&own[1]), "a queue for each: {own:?}");
+    };
+    judge(&daemon, &mut stations, 30_000);
+    let passed = |daemon: &Daemon| -> u64 {
+        let views = daemon.views();
+        let first = views.iter().find(|view| view.name == "up0/0").unwrap();
+        first.state.inward_classes.iter().map(|class| class.packets).sum()
+    };
+    assert_eq!(passed(&daemon), 140, "what came in by both queues has one control");
+    drop(live);
+    let (daemon, _) = replaced(daemon, &divided);
+    judge(&daemon, &mut stations, 40_000);
+    let views = daemon.views();
+    let team = views.iter().find(|view| view.name == "up0").unwrap();
+    assert_eq!(team.members.iter().flatten().filter(|(_, member)| member.distributes).count(), 1);
     daemon.stop();
 }
 

@@ -26,6 +26,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         role: Default::default(),
         mapped: false,
         worker: None,
+        workers: 1,
         ft_peer: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nic::Nic;
 use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::ToleranceReport;
-use nicety_host::{PeerAddress, ToleranceConfig};
+use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use stage::Stage;
 use tempfile::TempDir;
 
@@ -93,6 +93,8 @@ fn copy(from: &mut TcpStream, to: &mut TcpStream, state: &AtomicU8) {
 struct Pair {
     folder: TempDir,
     stage: Stage,
+    /// Where the peer listens, and that by TCP.
+    at: ListenAddress,
     listen: SocketAddr,
     peer: Option<Stage>,
 }
@@ -105,7 +107,7 @@ impl Pair {
         std::fs::write(folder.path().join("other"), [8; 32]).unwrap();
         let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let stage = Stage::new(workers, &[]);
-        let this = Self { folder, stage, listen, peer: None };
+        let this = Self { folder, stage, at: listen.into(), listen, peer: None };
         this.stage.daemon.tolerate(&ToleranceConfig { listen: None, key: this.key("key") }).unwrap();
         this
     }
@@ -116,7 +118,7 @@ impl Pair {
 
     fn start_peer(&mut self, key: &str) {
         let peer = Stage::new(1, &[]);
-        peer.daemon.tolerate(&ToleranceConfig { listen: Some(self.listen), key: self.key(key) }).unwrap();
+        peer.daemon.tolerate(&ToleranceConfig { listen: Some(self.at.clone()), key: self.key(key) }).unwrap();
         self.peer = Some(peer);
     }
 
@@ -304,6 +306,29 @@ fn a_peer_may_have_a_name() {
     pair.stage.until("frames", || pair.stage.taken(2) == 64);
     pair.until_protected();
     assert_eq!(pair.report().peer, peer.to_string());
+}
+
+/// So does a daemon that replaces the peer: it listens at the same path.
+#[test]
+fn a_peer_may_be_at_a_unix_socket() {
+    let mut pair = Pair::new(1);
+    let path = pair.key("peer.sock");
+    pair.open(PeerAddress::Unix(path.clone()));
+    let (mut one, mut two) = (Nic::new(&pair.stage, 1), Nic::new(&pair.stage, 2));
+    pair.stage.until("a refusal", || pair.report().why_not.is_some_and(|why| why.contains("nobody listens there")));
+    pair.at = ListenAddress::Unix(path.clone());
+    pair.start_peer("key");
+    pair.until_protected();
+    assert_eq!(pair.report().peer, format!("unix:{}", path.display()));
+    one.send().unwrap();
+    pair.stage.until("frames", || pair.stage.taken(2) == 64);
+    two.repost().unwrap();
+    pair.peer = None;
+    pair.stage.until("its peer's end", || !pair.report().protected);
+    pair.start_peer("key");
+    pair.until_protected();
+    one.send().unwrap();
+    pair.stage.until("frames with another peer", || pair.stage.taken(2) == 128);
 }
 
 /// The peer listens to a limited number of logs.

@@ -50,8 +50,8 @@ pub enum Form {
     Bytes(Bytes, Bytes),
     /// A time in seconds with its unit: least and most.
     Seconds(Seconds, Seconds),
-    /// An IP address and a TCP port: `10.0.0.2:7001`, `[fd00::2]:7001`.
-    SocketAddress,
+    /// An IP address and a TCP port, `10.0.0.2:7001`, `[fd00::2]:7001`, or a UNIX socket, `unix:/run/ft.sock`.
+    ListenAddress,
     /// The same, or a host's name in place of the address: `host2:7001`.
     PeerAddress,
     /// A path of a file.
@@ -119,12 +119,12 @@ impl Form {
             Self::Ips(most) => list(&ip(), most),
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
-            Self::SocketAddress => format!(r"({}|\[{}\]):{}", ipv4(), ipv6(), digits(1, 65_535)),
+            Self::ListenAddress => format!(r"(({}|\[{}\]):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix()),
             Self::PeerAddress => {
                 // A name may be a little longer.
                 let part = |first| format!("{first}[A-Za-z0-9_-]{{0,40}}");
                 let name = format!(r"({}\.){{0,4}}{}", part("[A-Za-z0-9]"), part("[A-Za-z]"));
-                format!(r"({}|\[{}\]|{name}):{}", ipv4(), ipv6(), digits(1, 65_535))
+                format!(r"(({}|\[{}\]|{name}):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix())
             }
             Self::Vlans => {
                 let id = digits(1, 4094);
@@ -171,6 +171,10 @@ fn mac() -> String {
 /// An IPv4 address, or an IPv6 address without a part in IPv4's notation.
 fn ip() -> String {
     either([ipv4(), ipv6()])
+}
+
+fn unix() -> String {
+    format!("unix:[^~{CONTROLS}][^{CONTROLS}]*")
 }
 
 fn ipv4() -> String {

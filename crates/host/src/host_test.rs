@@ -189,18 +189,24 @@ fn a_place_that_is_too_deep_for_the_control_socket_is_refused_with_the_key_that_
 }
 
 #[test]
-fn a_tap_has_one_queue_or_more_which_have_no_rate_of_their_own() {
+fn a_tap_has_one_queue_or_more_and_their_rate_is_that_of_all() {
     let tap = |more: &str| format!("[uplink]\nkind = \"tap\"\nname = \"tap0\"\n{more}");
     let queues = |more: &str| Host::parse(&tap(more), Path::new("/etc/host.toml")).unwrap().uplinks[0].queues();
     assert_eq!([queues(""), queues("queues = 1"), queues("queues = 16")], [1, 1, 16]);
     for (more, says) in [
         ("queues = 17", "4: uplink.queues: "),
         ("queues = 0", "4: uplink.queues: "),
-        ("queues = 2\nrate = \"1Gbit/s\"", "5: uplink.rate: it does not go with several queues"),
         ("queues = 2\nlldp = \"send\"", "5: uplink.lldp: it does not go with several queues"),
     ] {
         let message = error(&tap(more));
         assert!(message.starts_with(says), "{message}");
+    }
+    for (more, one_sends) in [("", false), ("inward_rate = \"1Gbit/s\"", false), ("rate = \"1Gbit/s\"", true)] {
+        let host = Host::parse(&tap(&format!("queues = 2\n{more}")), Path::new("/etc/host.toml")).unwrap();
+        assert_eq!(host.sends_by_one_queue(&host.uplinks[0]), one_sends, "{more}");
+        let mut other = host.uplinks[0].clone();
+        (other.rate, other.inward) = (None, None);
+        assert!(host.uplinks[0].is_same_link(&other), "rates change while it is open");
     }
     let pair = error("[uplink]\nkind = \"pair\"\nsocket = \"a\"\nqueues = 2");
     assert!(pair.starts_with("4: uplink.queues: it does not belong to this kind of uplink"), "{pair}");
@@ -219,11 +225,34 @@ fn a_port_is_pinned_to_a_worker_that_there_is() {
 }
 
 #[test]
+fn several_workers_serve_the_queue_pairs_of_a_virtio_port_that_has_no_rates_and_no_log() {
+    let port = PORT.replace("e1000", "virtio-net");
+    let text = |keys: &str| format!("[daemon]\nworkers = 4\n{port}{keys}");
+    let workers = |keys: &str| parse(&text(keys)).unwrap().ports[0].workers;
+    assert_eq!(["", "workers = 1\n", "workers = 4\n", "queues = 2\nworkers = 2\n"].map(workers), [1, 1, 4, 2]);
+    for (keys, what) in [
+        ("workers = 5\n", "port.workers: the daemon has 4 workers"),
+        ("queues = 2\nworkers = 3\n", "port.workers: it has 2 queue pairs, which are dealt to the workers"),
+        ("workers = 2\nsend_average = \"1Gbit/s\"\n", "port.workers: a port with rates"),
+        ("workers = 2\nft_peer = \"host2:4711\"\n", "port.workers: a port with a log (ft_peer) has one worker"),
+    ] {
+        let message = error(&text(keys));
+        assert!(message.contains(what), "{message}");
+    }
+    let message = error(&format!("[daemon]\nworkers = 2\n{PORT}workers = 2\n"));
+    assert!(message.contains("port.workers: e1000's queues share its registers"), "{message}");
+    let mirror =
+        "[[mirror]]\nname = \"m\"\nuplinks = [\"wire\"]\nto = \"vm1\"\n[uplink]\nkind = \"null\"\nname = \"wire\"\n";
+    let message = error(&text(&format!("workers = 2\n{mirror}")));
+    assert!(message.contains("port vm1 has 2 workers: copies go to a port with one"), "{message}");
+}
+
+#[test]
 fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, ft_peer, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, workers, ft_peer, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, trust_marks, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -521,7 +550,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let message = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, ft_peer, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, worker, workers, ft_peer, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, trust_marks, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
@@ -837,7 +866,7 @@ fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
     );
     assert_eq!(error(text.replace("uplink = \"up\"\n", "")), "card nic has no uplink, of which it would be a part");
     let queues = text.replace("kind = \"null\"\nrate = \"1Gbit/s\"", "kind = \"tap\"\nqueues = 2");
-    assert_eq!(error(queues), "uplink up has several queues, and I/O control takes one: leave its `queues` away");
+    assert_eq!(error(queues), "uplink up has no rate, and a reservation is a part of it: give it the link's rate");
     assert!(error(function(1, most)).contains("only a port at a card's function has this"));
 }
 

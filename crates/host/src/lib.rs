@@ -6,7 +6,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nicety_adapters::{About, Entry, REGISTRY, Settings};
@@ -40,6 +39,7 @@ mod sections;
 mod team;
 mod tolerance;
 mod walk;
+mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
 pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
@@ -54,7 +54,7 @@ use minimum::{Minimum, reserve};
 pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;
-pub use peer::{NoPeer, PeerAddress};
+pub use peer::{ListenAddress, NoListen, NoPeer, PeerAddress};
 pub use policy::policy_words;
 pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -296,8 +296,8 @@ impl Default for DaemonConfig {
 /// `[ft]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToleranceConfig {
-    /// The address at which other daemons connect.
-    pub listen: Option<SocketAddr>,
+    /// The place at which other daemons connect.
+    pub listen: Option<ListenAddress>,
     /// The file with the key that all of them share.
     pub key: PathBuf,
 }
@@ -329,8 +329,10 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// Whether it stands by for another port of the same VM.
     pub standby: bool,
-    /// The worker that serves it, from 0, if the file says.
+    /// The worker that serves it, or its first queue pair, from 0, if the file says.
     pub worker: Option<u16>,
+    /// The number of workers that serve its queue pairs.
+    pub workers: u16,
     /// The daemon that has its log: what its guest sends waits until that has what precedes it.
     pub ft_peer: Option<PeerAddress>,
     /// The accounts that may connect. The default if this side connects.
@@ -386,8 +388,19 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, ft_peer, .. } = port;
-            (port.entry.about.name, *role, mapped(port), *queues, *mtu, *is_vmwares, *standby, *worker, ft_peer.clone())
+            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, workers, ft_peer, .. } = port;
+            (
+                port.entry.about.name,
+                *role,
+                mapped(port),
+                *queues,
+                *mtu,
+                *is_vmwares,
+                *standby,
+                *worker,
+                *workers,
+                ft_peer.clone(),
+            )
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom

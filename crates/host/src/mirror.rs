@@ -161,7 +161,12 @@ fn mirror(
 /// The port or the uplink that gets the copies.
 fn to(walk: &mut Walk, section: Section<'_>, around: &Around<'_>, classes: &[IoClassConfig]) -> Option<String> {
     let Found { value: wanted, line } = walk.string(section, "to")?;
-    if around.ports.iter().any(|port| port.name == wanted) {
+    if let Some(port) = around.ports.iter().find(|port| port.name == wanted) {
+        if port.workers > 1 {
+            let what = format!("port {wanted} has {} workers: copies go to a port with one", port.workers);
+            walk.wrong(section, "to", line, what);
+            return None;
+        }
         return Some(wanted.to_owned());
     }
     let uplink = around.uplinks.iter().find(|uplink| uplink.name == wanted);

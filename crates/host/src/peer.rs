@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An IP address and a TCP port, or a host's name and a TCP port.
+/// An IP address or a host's name, and a TCP port, or a UNIX socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
     /// `10.0.0.2:7001`, `[fd00::2]:7001`.
@@ -16,11 +17,55 @@ pub enum PeerAddress {
         /// The port, not 0.
         port: u16,
     },
+    /// `unix:/run/ft.sock`: a UNIX socket.
+    Unix(PathBuf),
+}
+
+/// An IP address and a TCP port, or a UNIX socket, to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// `10.0.0.2:7001`, `[fd00::2]:7001`.
+    Address(SocketAddr),
+    /// `unix:/run/ft.sock`.
+    Unix(PathBuf),
+}
+
+/// A text that is none to listen at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is neither an IP address with a TCP port behind it, nor a socket's path behind unix:")]
+pub struct NoListen;
+
+/// The path of `unix:PATH`.
+fn unix(text: &str) -> Option<PathBuf> {
+    text.strip_prefix("unix:").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+impl FromStr for ListenAddress {
+    type Err = NoListen;
+
+    fn from_str(text: &str) -> Result<Self, NoListen> {
+        unix(text).map(Self::Unix).or_else(|| text.parse().ok().map(Self::Address)).ok_or(NoListen)
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address)
+    }
 }
 
 /// A text that is neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is neither an IP address nor a host's name, with a TCP port behind it")]
+#[error("this is neither an IP address nor a host's name, with a TCP port behind it, nor a socket's path behind unix:")]
 pub struct NoPeer;
 
 /// Most bytes of a name (RFC 1035, section 2.3.4).
@@ -49,6 +94,9 @@ impl FromStr for PeerAddress {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
+        if let Some(path) = unix(text) {
+            return Ok(Self::Unix(path));
+        }
         let (host, port) = text.rsplit_once(':').ok_or(NoPeer)?;
         let port = port.parse().ok().filter(|port| *port != 0 && is_name(host)).ok_or(NoPeer)?;
         Ok(Self::Name { host: host.to_owned(), port })
@@ -60,6 +108,7 @@ impl fmt::Display for PeerAddress {
         match self {
             Self::Address(address) => write!(f, "{address}"),
             Self::Name { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -81,9 +130,16 @@ mod tests {
             assert_eq!(peer.to_string(), text);
             assert_eq!(matches!(peer, PeerAddress::Address(_)), text.starts_with(['1', '[']), "{text}");
         }
+        for text in ["unix:/run/ft.sock", "unix:ft.sock:1"] {
+            assert!(matches!(text.parse(), Ok(PeerAddress::Unix(path)) if format!("unix:{}", path.display()) == text));
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
+        }
+        assert_eq!("host2:7001".parse::<ListenAddress>(), Err(NoListen));
+        assert_eq!("unix:".parse::<ListenAddress>(), Err(NoListen));
         let long = format!("{}:1", "a".repeat(64));
         for text in [
             "",
+            "unix:",
             "host2",
             "host2:0",
             "host2:65536",

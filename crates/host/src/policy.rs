@@ -193,6 +193,11 @@ impl Parts {
         self.send.average
     }
 
+    /// Whether what the guest sends or receives is shaped.
+    pub(super) fn has_rates(&self) -> bool {
+        self.send.average.is_some() || self.receive.average.is_some()
+    }
+
     /// Whether frames without a tag get one.
     pub(super) fn tags(&self) -> bool {
         matches!(self.vlan, Some(Vlan::Access(_)))

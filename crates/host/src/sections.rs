@@ -26,6 +26,7 @@ use super::quantity::{Bytes, Seconds};
 use super::team::{TEAM, team};
 use super::tolerance::{self, FT};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
+use super::workers;
 use super::{
     CardConfig, DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig,
     UplinkConfig, UplinkKind,
@@ -151,7 +152,7 @@ const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 const LLDP: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
-const PORT_KEYS: [Key; 29] = [
+const PORT_KEYS: [Key; 30] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -182,6 +183,7 @@ const PORT_KEYS: [Key; 29] = [
     ),
     Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
     Key::new("worker", Form::Number(0, WORKERS_MOST - 1), "a whole number from 0, below the daemon's workers"),
+    Key::new("workers", Form::Number(1, WORKERS_MOST), "for virtio-net: a whole number from 1 to the daemon's workers"),
     tolerance::PEER,
     KEYS[0],
     KEYS[1],
@@ -599,6 +601,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let parts = policy_parts(walk, section, seen, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
     let function = card::function(walk, section, entry, seen);
+    let workers = workers::read(walk, section, entry, queues.as_ref().map(|found| found.value), &parts, seen.workers);
     if let (Some(least), Some(most)) = (function.as_ref().and_then(|function| function.min_rate), parts.send_average())
         && least > most
     {
@@ -621,7 +624,8 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
         worker: worker.and_then(|found| u16::try_from(found.value).ok()),
-        ft_peer: walk.parsed(section, tolerance::PEER.name).map(|found| found.value),
+        workers: workers.unwrap_or(1),
+        ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),

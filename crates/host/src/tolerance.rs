@@ -5,13 +5,17 @@ use std::path::Path;
 use super::form::Form;
 use super::paths;
 use super::walk::{Key, Kind, Section, Walk};
-use super::{Doorbells, PortConfig, ToleranceConfig};
+use super::{Doorbells, ListenAddress, PeerAddress, PortConfig, ToleranceConfig};
 
 pub(super) static FT: Kind = Kind {
     heading: "[ft]",
     name: "ft",
     keys: &[
-        Key::new("listen", Form::SocketAddress, "an IP address and a TCP port, such as \"10.0.0.1:7001\""),
+        Key::new(
+            "listen",
+            Form::ListenAddress,
+            "an IP address and a TCP port, such as \"10.0.0.1:7001\", or a socket, \"unix:/run/ft.sock\"",
+        ),
         Key::new("key", Form::Path, "a path of a file of at least 16 bytes, the same on all hosts").required(),
     ],
     several: false,
@@ -21,13 +25,25 @@ pub(super) static FT: Kind = Kind {
 pub(super) const PEER: Key = Key::new(
     "ft_peer",
     Form::PeerAddress,
-    "an IP address or a host's name, and a TCP port, such as \"host2:7001\": another daemon's [ft] listen; with [ft] here",
+    "an IP address or a host's name, and a TCP port, such as \"host2:7001\", or a socket, \"unix:/run/ft.sock\": another daemon's [ft] listen; with [ft] here",
 );
 
 pub(super) fn tolerance(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<ToleranceConfig> {
-    let listen = walk.parsed(section, "listen").map(|found| found.value);
+    let listen = walk.parsed(section, "listen").map(|found| match found.value {
+        // As other paths of a host file: from its folder.
+        ListenAddress::Unix(path) => ListenAddress::Unix(dir.join(path)),
+        address => address,
+    });
     let key = paths::file(walk, section, "key", dir);
     Some(ToleranceConfig { listen, key: key? })
+}
+
+/// A port's peer.
+pub(super) fn peer(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PeerAddress> {
+    walk.parsed(section, PEER.name).map(|found| match found.value {
+        PeerAddress::Unix(path) => PeerAddress::Unix(dir.join(path)),
+        address => address,
+    })
 }
 
 /// Checks a port with a log.
@@ -64,6 +80,10 @@ mod tests {
         assert_eq!(whole.ports[0].ft_peer.as_ref().unwrap().to_string(), "10.0.0.2:7001");
         let named = host(ft, "ft_peer = \"host2:7001\"").unwrap();
         assert_eq!(named.ports[0].ft_peer.as_ref().unwrap().to_string(), "host2:7001");
+        let unix =
+            host("[ft]\nlisten = \"unix:ft.sock\"\nkey = \"ft.key\"\n", "ft_peer = \"unix:host2.sock\"").unwrap();
+        assert_eq!(unix.tolerance.unwrap().listen.unwrap().to_string(), "unix:/etc/ft.sock");
+        assert_eq!(unix.ports[0].ft_peer.as_ref().unwrap().to_string(), "unix:/etc/host2.sock");
         assert!(!whole.ports[0].is_mapped(2) && host(ft, "").unwrap().ports[0].is_mapped(2));
         let refused = |ft: &str, more: &str, why: &str| {
             let error = host(ft, more).unwrap_err();

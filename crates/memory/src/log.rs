@@ -32,6 +32,11 @@ impl Log {
         is_whole.then(|| Self { bitmap, noted: Mutex::default() })
     }
 
+    /// The same log for a device beside this one: a range that one of them has noted is published by that one, after its write.
+    pub(crate) fn beside(&self) -> Self {
+        Self { bitmap: self.bitmap.clone(), noted: Mutex::default() }
+    }
+
     /// Notes a range that will be written, but only its first 4 MiB: devices write no further.
     pub(crate) fn note(&self, address: u64, len: u32) {
         let Some(last) = u64::from(len.min(NOTED_MOST)).checked_sub(1).and_then(|last| address.checked_add(last))

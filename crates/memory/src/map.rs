@@ -284,6 +284,13 @@ impl Map {
         Map { log, ..self.of(self.tree().clone(), self.mappings.clone()) }
     }
 
+    /// The same memory for another device, which writes at the same time. Both log into the same bitmap.
+    #[must_use]
+    pub fn beside(&self) -> Map {
+        let log = self.log.as_ref().map(|log| Arc::new(log.beside()));
+        Map { log, ..self.clone() }
+    }
+
     /// The same memory with a tape of what is read and written. Maps made from this one have none.
     #[must_use]
     pub fn taped(&self, tape: Arc<Tape>) -> Map {

@@ -6,17 +6,20 @@ mod etcd;
 mod figures;
 mod lease_file;
 mod network;
+mod pace;
+mod storage;
 mod third_party;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
 use nicety_daemon::tolerance::names::{Addresses, Names};
+use nicety_host::{ListenAddress, PeerAddress};
+use nicety_sealed::{Listener, Place, Stream};
 use nicety_tolerance::channel::PROTOCOL;
 use nicety_tolerance::node::End;
 use nicety_tolerance::{Action, Key, Message, Node, NodeId, Replica, Request, Role, Settings, Terms};
@@ -33,14 +36,13 @@ use etcd::{Account, Etcd, Server};
 use figures::Figures;
 use lease_file::LeaseFile;
 use network::Network;
+use pace::Pace;
 use third_party::{Asker, ThirdParty};
 
 /// Shortest key, in bytes.
 const KEY_MIN: usize = 16;
 /// Longest wait. After it the lease's file is looked at, and the secondary tries to connect again.
 const LOOK: Duration = Duration::from_millis(50);
-/// A guest that waits for the secondary for this long says so.
-const SLOW: Duration = Duration::from_secs(1);
 /// Longest wait for the last answer of the third party.
 const RELEASE: Duration = Duration::from_millis(500);
 /// Most connections of which nothing authentic has come, and the time that each has for it.
@@ -70,7 +72,7 @@ struct Host {
     /// Digests of what must be equal on both hosts: the program, and all that the guest follows from.
     build: u64,
     settings: u64,
-    listener: TcpListener,
+    listener: Listener,
     link: Option<Link>,
     /// Those who have connected, when, and have sent nothing authentic yet.
     pending: VecDeque<(Link, Instant)>,
@@ -84,8 +86,7 @@ struct Host {
     node: Node<Replica>,
     control: Option<Control>,
     figures: Figures,
-    /// Since when the guest waits for the secondary.
-    held_since: Option<Instant>,
+    pace: Pace,
     /// The last line printed.
     said: String,
     /// Complaints since then.
@@ -106,6 +107,20 @@ fn key(path: &Path) -> Result<Key, Failure> {
         return Err(usage(format!("a key has at least {KEY_MIN} bytes: head -c 32 /dev/urandom > {}", path.display())));
     }
     Ok(Key::new(&bytes))
+}
+
+/// Whether both hosts are on one machine, as far as their addresses say so.
+fn is_on_this_machine(args: &FtStart) -> bool {
+    let listens_here = match &args.listen {
+        ListenAddress::Address(address) => address.ip().is_loopback(),
+        ListenAddress::Unix(_) => true,
+    };
+    let peer_is_here = match &args.peer {
+        Some(PeerAddress::Address(address)) => address.ip().is_loopback(),
+        Some(PeerAddress::Name { host, .. }) => host == "localhost",
+        Some(PeerAddress::Unix(_)) | None => true,
+    };
+    listens_here && peer_is_here
 }
 
 /// The user of etcd. Its password's file may end with a line feed.
@@ -132,9 +147,9 @@ impl Host {
         let all = format!("{settings:?}");
         let failed = Failure::with::<nicety_tolerance::ReplicaError>(Exit::Usage);
         let replica = Replica::new(&settings).map_err(failed)?;
-        let listener = TcpListener::bind(args.listen).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
+        let listener = Listener::alone(&match &args.listen {
+            ListenAddress::Address(address) => Place::Tcp(*address),
+            ListenAddress::Unix(path) => Place::Unix(path.clone()),
         });
         let listener = listener.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.listen)))?;
         let terms = Terms::default();
@@ -149,6 +164,14 @@ impl Host {
                 Box::new(Etcd::new(server, account(args)?, key, term, id))
             }
         };
+        if let LeasePlace::File(path) = &args.lease {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let is_alone = is_on_this_machine(args);
+            let warning = storage::Storage::of(folder).and_then(|storage| storage.warning(is_alone));
+            if let Some(warning) = warning {
+                output::tell(format_args!("nicety: ft: the lease {}: {warning}", path.display()));
+            }
+        }
         let lease = Asker::start(party, LOOK).map_err(Failure::with(Exit::Failed))?;
         let network = Network::open(&args.tap).map_err(Failure::with(Exit::Missing))?;
         let node = match args.role {
@@ -180,7 +203,7 @@ impl Host {
             node,
             control,
             figures,
-            held_since: None,
+            pace: Pace::of(&terms),
             said,
             complaints,
         })
@@ -261,12 +284,8 @@ impl Host {
 
     fn measure(&mut self) {
         let now = Instant::now();
-        let since = self.held_since.take().unwrap_or(now);
-        if self.node.status().is_held {
-            if since.elapsed() >= SLOW {
-                self.complain_of("the secondary", &"it is slow, and the guest waits for it");
-            }
-            self.held_since = Some(since);
+        if let Some(change) = self.pace.look(&self.node.status(), now) {
+            output::tell(format_args!("nicety: ft: the secondary: {change}"));
         }
         let traffic = self.link.as_mut().map(Link::take_traffic).unwrap_or_default();
         self.figures.add_traffic(traffic, now);
@@ -313,7 +332,7 @@ impl Host {
         let connected = match peer.next(&self.names, Instant::now()) {
             Ok(None) => return Ok(()),
             Ok(Some(address)) => {
-                TcpStream::connect_timeout(&address, CONNECT).map_err(|error| format!("{}: {error}", peer.at(address)))
+                Stream::connect_within(&address, CONNECT).map_err(|error| format!("{}: {error}", peer.at(&address)))
             }
             Err(why) => Err(why),
         };
@@ -327,7 +346,7 @@ impl Host {
         Ok(())
     }
 
-    fn begin(&mut self, stream: TcpStream) -> Result<Option<Link>, Failure> {
+    fn begin(&mut self, stream: Stream) -> Result<Option<Link>, Failure> {
         let hello = self.key.hello(PROTOCOL, self.build, self.settings, random()?);
         let link = Link::new(stream, hello);
         Ok(link.inspect_err(|error| self.complain(error)).ok())

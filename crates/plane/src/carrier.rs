@@ -82,7 +82,7 @@ impl Plane {
         match self.switch().slots().get(id) {
             Some(Slot::Port(port)) => port.has_carrier(),
             Some(Slot::Team(team)) => team.members().any(|member| member.has_carrier()),
-            None => false,
+            Some(Slot::Split(_)) | None => false,
         }
     }
 }

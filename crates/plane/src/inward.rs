@@ -427,7 +427,8 @@ impl Plane {
         let mut lost = 0;
         let passed = port.inward().with(|inward| {
             let passed = inward.drain(Budget::TURN, now, |batch, picks| {
-                match slots.get(batch.origin).and_then(Slot::port).filter(|receiver| !receiver.has_left()) {
+                let is_there = |slot: &&Slot| slot.port().is_some_and(|receiver| !receiver.has_left());
+                match slots.get(batch.origin).filter(is_there) {
                     Some(receiver) => self.pass_to(receiver, batch, picks, now),
                     None => lost += picks.len() as u64,
                 }
@@ -447,15 +448,16 @@ impl Plane {
     pub(crate) fn keep_inward(
         &self,
         uplink: &Port,
-        receiver: &Port,
+        slot: &Slot,
         batch: &Batch,
         picks: &[Pick],
         charged: &mut Charged,
         now: Time,
     ) {
+        let Some(receiver) = slot.port() else { return };
         if receiver.is_aside() {
             // A mirror's copies take nothing of what the uplink's receivers may have.
-            return self.pass_to(receiver, batch, picks, now);
+            return self.pass_to(slot, batch, picks, now);
         }
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {
@@ -471,7 +473,7 @@ impl Plane {
             Some((lost, inward.due_at().filter(|_| was_empty)))
         });
         match kept.flatten() {
-            None => self.pass_to(receiver, batch, picks, now),
+            None => self.pass_to(slot, batch, picks, now),
             Some((Lost { full, congestion, removed }, due)) => {
                 uplink.lose(full, Reason::BufferFull);
                 uplink.lose(congestion, Reason::Congestion);
@@ -484,7 +486,15 @@ impl Plane {
     }
 
     /// Offers frames to a guest's port, which holds nobody.
-    fn pass_to(&self, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
+    fn pass_to(&self, receiver: &Slot, batch: &Batch, picks: &[Pick], now: Time) {
+        match receiver {
+            Slot::Port(port) => self.pass_to_port(port, batch, picks, now),
+            Slot::Split(split) => split.divide(batch, picks, |part, picks| self.pass_to_port(part, batch, picks, now)),
+            Slot::Team(_) => {}
+        }
+    }
+
+    fn pass_to_port(&self, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
         let _holds = if self.is_watched() {
             self.offer_watched(receiver, batch, picks, now)
         } else {

@@ -32,6 +32,7 @@ mod poll;
 mod port;
 mod querier;
 mod rounds;
+mod split;
 mod team;
 mod times;
 mod trace;
@@ -50,6 +51,7 @@ pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use querier::{Querier, SavedQuerier};
+pub use split::{PARTS_MOST, Split};
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering, Team,

@@ -11,6 +11,7 @@ use crate::carrier::Followers;
 use crate::lldp::Neighbour;
 use crate::mirror::Mirrors;
 use crate::port::{Port, PortRights};
+use crate::split::Split;
 use crate::team::{Hash, Mode, Team};
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
@@ -42,13 +43,16 @@ pub enum Slot {
     Port(Arc<Port>),
     /// A team; its members' slots are ports.
     Team(Arc<Team>),
+    /// A port with parts; the slots of its other parts are ports.
+    Split(Arc<Split>),
 }
 
 impl Slot {
-    /// The port, if it is one.
+    /// The port, if it is one; of a port with parts, the first of them.
     pub fn port(&self) -> Option<&Arc<Port>> {
         match self {
             Self::Port(port) => Some(port),
+            Self::Split(split) => Some(split.first()),
             Self::Team(_) => None,
         }
     }
@@ -57,7 +61,7 @@ impl Slot {
     pub fn team(&self) -> Option<&Arc<Team>> {
         match self {
             Self::Team(team) => Some(team),
-            Self::Port(_) => None,
+            Self::Port(_) | Self::Split(_) => None,
         }
     }
 }
@@ -92,11 +96,11 @@ impl Plane {
         &self.switch
     }
 
-    /// A port joins. A member of a team joins behind it.
+    /// A port joins. A member of a team joins behind it, and so does a part of a port.
     pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
         let id = port.id();
         self.is_free(id)?;
-        let (is_member, is_uplink) = (port.team().is_some(), port.is_uplink());
+        let (is_member, is_uplink) = (port.is_behind_another(), port.is_uplink());
         let slot = Slot::Port(port);
         let joined = match (is_member, is_uplink) {
             (true, _) => self.switch.keep(id, slot),
@@ -104,6 +108,14 @@ impl Plane {
             (false, false) => self.switch.join(id, slot),
         };
         joined.map_err(PlaneError::Full)
+    }
+
+    /// A port with parts joins, with a policy. Its other parts join before it, so that no frame comes from a number that nobody has.
+    pub fn join_split(&self, split: &Arc<Split>, policy: &Policy) -> Result<(), PlaneError> {
+        let id = split.first().id();
+        self.is_free(id)?;
+        split.parts().for_each(|part| self.set_policy(part, policy));
+        self.switch.join(id, Slot::Split(Arc::clone(split))).map_err(PlaneError::Full)
     }
 
     /// A port that has joined no longer belongs to the networks, but gets a mirror's copies; or belongs to them again.
@@ -158,6 +170,14 @@ impl Plane {
         self.switch.slots().get(id)?.team().cloned()
     }
 
+    /// The parts of the port with this number, if it has parts.
+    pub fn split(&self, id: PortId) -> Option<Arc<Split>> {
+        match self.switch.slots().get(id)? {
+            Slot::Split(split) => Some(Arc::clone(split)),
+            Slot::Port(_) | Slot::Team(_) => None,
+        }
+    }
+
     /// A port joins with a policy. If its number is in use, the policy of the port with that number stays.
     pub fn join_with(&self, port: Arc<Port>, policy: &Policy) -> Result<(), PlaneError> {
         self.set_policy(&port, policy);
@@ -170,8 +190,14 @@ impl Plane {
         if self.port(port.id()).is_some_and(|joined| !std::ptr::eq(joined.as_ref(), port)) {
             return;
         }
-        self.switch.set_policy(port.id(), policy);
-        port.listen(policy.lldp);
+        if !port.is_part() {
+            self.switch.set_policy(port.id(), policy);
+            port.listen(policy.lldp);
+        }
+        if let Some(split) = self.split(port.id()) {
+            // Such a port has no rates of its own: see the host file.
+            split.parts().skip(1).for_each(|part| part.set_shapes(None, None, policy.log));
+        }
         port.set_shapes(policy.transmit, policy.receive, policy.log);
         let tagged = matches!(policy.vlan, Vlan::Access(_));
         port.set_rights(PortRights { mac_changes: policy.mac_changes, tagged });

@@ -178,6 +178,23 @@ impl State {
             failed: None,
         }
     }
+
+    /// Adds the state of a part of the same port.
+    pub fn add_part(&mut self, part: Self) {
+        self.attached |= part.attached;
+        self.driven |= part.driven;
+        self.sent += part.sent;
+        self.counters.add_part(&part.counters);
+        self.stalls.extend(part.stalls);
+        self.backlog_frames += part.backlog_frames;
+        self.backlog_bytes += part.backlog_bytes;
+        self.refused.reads += part.refused.reads;
+        self.refused.writes += part.refused.writes;
+        self.refused.last = self.refused.last.or(part.refused.last);
+        self.held |= part.held;
+        self.damaged |= part.damaged;
+        self.failed = self.failed.take().or(part.failed);
+    }
 }
 
 /// The saved state of a port's adapter.
@@ -198,6 +215,10 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
+    origin: PortId,
+    /// Whether it is a part of another port.
+    is_part: bool,
     /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
@@ -288,6 +309,7 @@ impl Port {
             voice: None,
             hushed_until: Time::ZERO,
             epoch: 0,
+            drained: 0,
         };
         static TENURES: AtomicU64 = AtomicU64::new(1);
         let tenure = TENURES.fetch_add(1, Ordering::Relaxed);
@@ -297,6 +319,8 @@ impl Port {
             shell,
             has_left: AtomicBool::new(false),
             member: None,
+            origin: id,
+            is_part: false,
             special: AtomicU8::new(0),
             leads_out: attached,
             inward: Arc::default(),
@@ -381,14 +405,41 @@ impl Port {
             this.inward = inward;
         }
         this.member = Some(Member { team, steering: Arc::clone(steering), index });
+        this.origin = team;
         this.mark(LOOKED_AT_FIRST, true);
         Ok(this)
     }
 
-    /// The number that its frames come from: its own, or its team's.
+    /// This port is a part of the one with this number, and not the first ([`Split`](crate::Split)). It joins the switch before that.
+    pub fn part_of(self, port: PortId) -> Self {
+        Self { origin: port, is_part: true, ..self }
+    }
+
+    /// Whether it is a part of another port.
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Whether the switch knows it by another number: a team's, or that of the port that it is a part of.
+    pub(crate) fn is_behind_another(&self) -> bool {
+        self.is_part || self.member.is_some()
+    }
+
+    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
     #[inline]
     pub(crate) fn origin(&self) -> PortId {
-        self.member.as_ref().map_or(self.id, |member| member.team)
+        self.origin
+    }
+
+    /// The number by which an uplink tells it from other senders.
+    #[inline]
+    pub(crate) fn sender(&self) -> PortId {
+        if self.is_part { self.id } else { self.origin }
+    }
+
+    /// The number by which captures name it.
+    pub(crate) fn shown_as(&self) -> PortId {
+        if self.is_part { self.origin } else { self.id }
     }
 
     /// The team's number, if it is a member of one.
@@ -400,6 +451,19 @@ impl Port {
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
+    }
+
+    /// Whether frames that wait here now may be copies: it has just taken over in its team.
+    #[inline]
+    fn drains(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.steering.drains(member.index))
+    }
+
+    /// What waited when it took over is gone.
+    pub(crate) fn has_drained(&self) {
+        if let Some(member) = &self.member {
+            member.steering.has_drained(member.index);
+        }
     }
 
     /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
@@ -428,7 +492,8 @@ impl Port {
 
     /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
     pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
-        let is_others = self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
+        let is_others =
+            self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());
         (!is_others).then_some(&*self.inward)
     }
 
@@ -749,10 +814,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.origin());
+            inner.backlog.forget_unnamed(sender.sender());
             return false;
         }
-        inner.backlog.name_holder(sender.origin(), sender.tenure)
+        inner.backlog.name_holder(sender.sender(), sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.

@@ -51,7 +51,7 @@ pub struct Team {
 }
 
 /// The numbers of the bits that are set.
-fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let number = (bits != 0).then_some(bits.trailing_zeros() as usize);
         bits &= bits.wrapping_sub(1);
@@ -107,7 +107,9 @@ impl Team {
         let choice = self.steering.choice();
         let hash = choice.hash();
         if hash.is_of_port() {
-            let place = self.steering.member(choice, batch.origin.0.into(), batch.origin);
+            // Each part of a port is served by a worker, and so is each queue.
+            let sender = if hash == Hash::Sender { batch.sender } else { batch.origin };
+            let place = self.steering.member(choice, sender.0.into(), batch.origin);
             let Some(member) = place.and_then(|place| self.member(place)) else {
                 return self.steering.lost(picks.len());
             };

@@ -89,7 +89,8 @@ impl Plane {
             let pick = *plan.picks(receiver).first()?;
             let gone = Prospect::Dropped(Reason::Removed);
             let member = || self.team(receiver).map(|team| team.member_for(&batch, &pick).cloned());
-            let prospect = match (self.port(receiver), member()) {
+            let part = || Some(Arc::clone(self.split(receiver)?.part_for(&batch, &pick)));
+            let prospect = match (part().or_else(|| self.port(receiver)), member()) {
                 (Some(port), _) | (None, Some(Some(port))) => port.prospect(port_origin, frame.len() as u32, now),
                 (None, Some(None)) => Prospect::Dropped(Reason::LinkDown),
                 (None, None) => gone,

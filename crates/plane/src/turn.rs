@@ -6,6 +6,7 @@ use nicety_switch::{Plan, Slots};
 use crate::inward::Charged;
 use crate::plane::{Plane, Slot};
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
+use crate::split::Split;
 use crate::team::Team;
 use crate::times::SAMPLE_EVERY;
 
@@ -93,6 +94,9 @@ impl Plane {
             outcome.packets = turn.batch.len();
             outcome.cost += turn.batch.summed();
             if turn.batch.is_empty() {
+                if gathered.is_drained {
+                    port.has_drained();
+                }
                 turn.batch.release();
                 outcome.more = port.busy(now);
                 return outcome;
@@ -121,6 +125,9 @@ impl Plane {
                     plan.drop_all(batch.len(), Reason::Failed);
                     port.fail(cause);
                 }
+            }
+            if gathered.is_drained {
+                port.has_drained();
             }
             if self.is_watched() {
                 let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
@@ -198,10 +205,10 @@ impl Plane {
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
             turn.next += 1;
             let picks = match slots.get(receiver) {
-                Some(Slot::Port(port)) if !port.has_left() => {
+                Some(slot @ Slot::Port(port)) if !port.has_left() => {
                     let picks = turn.plan.picks(receiver);
                     if sender.inward().is_there() && !port.leads_out() {
-                        self.keep_inward(sender, port, &turn.batch, &picks, &mut turn.charged, now);
+                        self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
                     } else {
                         self.offer(sender, port, &turn.batch, &picks, now);
                     }
@@ -210,6 +217,15 @@ impl Plane {
                 Some(Slot::Team(team)) => {
                     let picks = turn.plan.picks(receiver);
                     self.offer_to_team(sender, team, &turn.batch, &picks, now);
+                    picks
+                }
+                Some(slot @ Slot::Split(split)) if !split.first().has_left() => {
+                    let picks = turn.plan.picks(receiver);
+                    if sender.inward().is_there() {
+                        self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
+                    } else {
+                        self.offer_to_parts(sender, split, &turn.batch, &picks, now);
+                    }
                     picks
                 }
                 _ => {
@@ -241,6 +257,12 @@ impl Plane {
                 sender.let_go();
             }
         }
+    }
+
+    /// Offers each part of a port the frames of its flows.
+    #[inline(never)]
+    fn offer_to_parts(&self, sender: &Port, split: &Split, batch: &Batch, picks: &[Pick], now: Time) {
+        split.divide(batch, picks, |part, picks| self.offer(sender, part, batch, picks, now));
     }
 
     /// Offers each member of a team its part of the frames.

@@ -77,7 +77,8 @@ impl Plane {
 
     fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();
-        if !watchers.iter().any(|watcher| watcher.watches_egress(port.id())) {
+        let shown = port.shown_as();
+        if !watchers.iter().any(|watcher| watcher.watches_egress(shown)) {
             return port.offer(batch, picks, now);
         }
         let mut offered = ArrayVec::<_, PACKETS>::new();
@@ -85,8 +86,8 @@ impl Plane {
             // Never full: a batch has no more packets.
             let _pushed = offered.try_push((pick, fate));
         });
-        for watcher in watchers.iter().filter(|watcher| watcher.watches_egress(port.id())) {
-            watcher.egress(port.id(), batch, &offered, now);
+        for watcher in watchers.iter().filter(|watcher| watcher.watches_egress(shown)) {
+            watcher.egress(shown, batch, &offered, now);
         }
         holds
     }

@@ -285,9 +285,8 @@ fn a_reservation_and_a_limit_are_the_interfaces() {
 fn classes_come_and_go_while_frames_wait_and_none_is_lost() {
     let mut world = World::new(6, true, false);
     world.run(200);
-    let waiting = |world: &World| -> usize {
-        world.queues.iter().filter(|queue| queue.state().backlog_frames > 0).count()
-    };
+    let waiting =
+        |world: &World| -> usize { world.queues.iter().filter(|queue| queue.state().backlog_frames > 0).count() };
     assert_eq!(waiting(&world), QUEUES, "each queue has frames to send");
     for _ in 0..2 {
         let change = |world: &World, one_sends| {

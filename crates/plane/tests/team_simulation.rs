@@ -144,6 +144,8 @@ struct Side {
     plane: Plane,
     ports: Vec<Arc<Port>>,
     team: Option<Arc<Team>>,
+    /// Members' workers that have other work until then, by their ports' numbers.
+    away: BTreeMap<u16, Time>,
     stations: Vec<Arc<Mutex<Station>>>,
 }
 
@@ -152,8 +154,13 @@ const TEAM: PortId = PortId(20);
 impl Side {
     /// Without a rule the links are ports of their own.
     fn new(side: usize, cables: &[Arc<Mutex<Cable>>], rule: Option<(Box<dyn Rule>, Hash)>) -> Self {
-        let mut this =
-            Self { plane: Plane::new(Limits::default()), ports: Vec::new(), team: None, stations: Vec::new() };
+        let mut this = Self {
+            plane: Plane::new(Limits::default()),
+            ports: Vec::new(),
+            team: None,
+            away: BTreeMap::new(),
+            stations: Vec::new(),
+        };
         let port = |id: u16, wire| {
             Port::new(PortId(id), End::Uplink(Box::new(Link::new(wire))), Box::new(Silent), 1 << 20).unwrap()
         };
@@ -179,10 +186,15 @@ impl Side {
         this
     }
 
+    fn is_served(&self, port: PortId, now: Time) -> bool {
+        self.away.get(&port.0).is_none_or(|until| *until <= now)
+    }
+
     /// Turns until nobody has work.
     fn run(&self, turn: &mut Turn, now: Time) {
         for round in 0.. {
-            let busy: Vec<&Arc<Port>> = self.ports.iter().filter(|port| port.busy(now)).collect();
+            let busy: Vec<&Arc<Port>> =
+                self.ports.iter().filter(|port| self.is_served(port.id(), now) && port.busy(now)).collect();
             let numbers = || busy.iter().map(|port| port.id().0).collect::<Vec<_>>();
             assert!(round < 1000, "{:?} never rest at {now:?}", numbers());
             if busy.is_empty() {
@@ -212,6 +224,8 @@ struct World {
     /// Frames that a link carries each way in a step.
     room: usize,
     step_ns: u64,
+    /// The workers of the first side's members come late now and then.
+    comes_late: bool,
 }
 
 fn mac(station: u8) -> [u8; 6] {
@@ -244,6 +258,7 @@ impl World {
             seed,
             room: 12,
             step_ns: MS,
+            comes_late: false,
         }
     }
 
@@ -297,13 +312,24 @@ impl World {
                 self.send(side, index, 0xff, 0);
             }
         }
+        for link in 0..if self.comes_late { self.cables.len() } else { 0 } {
+            let port = PortId(TEAM.0 + 1 + link as u16);
+            if self.sides[0].is_served(port, self.now) && self.random(100) < 4 {
+                let until = self.now.after_ns((1 + self.random(30)) * MS);
+                self.sides[0].away.insert(port.0, until);
+            }
+        }
         self.sides.iter().flat_map(|side| &side.ports).for_each(|port| port.ready());
         for round in 0.. {
             assert!(round < 1000, "frames go round");
             for side in &self.sides {
                 side.run(&mut self.turn, self.now);
             }
-            let waiting = (0..self.cables.len()).any(|link| self.cable(link).to.iter().any(|to| !to.is_empty()));
+            let waiting = (0..self.cables.len()).any(|link| {
+                let port = PortId(TEAM.0 + 1 + link as u16);
+                let is_waiting = |side: usize| !self.cable(link).to[side].is_empty();
+                (0..2).any(|side| is_waiting(side) && self.sides[side].is_served(port, self.now))
+            });
             if !waiting {
                 break;
             }
@@ -444,6 +470,34 @@ fn with_active_standby_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_
             let [failing, after] = world.torment(8);
             println!("seed {seed}: {} sent, {failing} lost by failures, {after} after", world.count_sent);
             assert!(failing + after < world.count_sent / 20, "{failing} and {after}");
+        }
+    }
+}
+
+/// What a former member has taken waits as a copy in front of the next one, whose worker comes late.
+#[test]
+fn with_workers_that_come_late_no_frame_is_doubled_when_another_link_takes_over() {
+    type Made = (&'static str, fn() -> Option<(Box<dyn Rule>, Hash)>);
+    let made: [Made; 4] = [
+        ("active-standby", || Some((Box::new(Standby::new(0, Duration::from_millis(100))), Hash::default()))),
+        ("802.3ad without a partner", || Some((lacp(0, 3), Hash::Layer34))),
+        ("originating-port", || Some((Box::new(Spread::new()), Hash::Port))),
+        ("source-address", || Some((Box::new(Spread::new()), Hash::Source))),
+    ];
+    for (mode, rule) in made {
+        for seed in 1..=4 {
+            let mut world = World::new(3, [rule(), None], seed);
+            world.comes_late = true;
+            (0..3).for_each(|link| world.set(link, true));
+            // Without a partner a link is used after 3 seconds.
+            world.steps(if mode.starts_with("802") { 3500 } else { 100 }, 8);
+            for _ in 0..12 {
+                let (link, ms) = (world.random(3) as usize, world.random(200));
+                let whole = world.cable(link).whole;
+                world.set(link, !whole);
+                world.steps(ms, 8);
+            }
+            println!("{mode}, seed {seed}: {} sent, {} lost", world.count_sent, world.missing());
         }
     }
 }

@@ -189,7 +189,9 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
         rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_UNIX as u64])?);
     }
     if kind == Kind::Tolerance {
-        rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64])?);
+        // Peers by TCP, and at UNIX sockets.
+        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+        rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
     }
     if kind == Kind::Names {
         // Name servers by UDP, services of modules, and the kernel.

@@ -13,9 +13,11 @@
 
 mod link;
 mod messages;
+mod place;
 
 pub use link::Link;
 pub use messages::{Message, Reader, Writer, joined};
+pub use place::{Listener, Place, Stream};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

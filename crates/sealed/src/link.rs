@@ -1,14 +1,12 @@
 //! One connection between two hosts: hellos first, messages then. It never waits.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::sockopt;
 
-use crate::{HELLO, Key, Message, Reader, Writer, joined};
+use crate::{HELLO, Key, Message, Place, Reader, Stream, Writer, joined};
 
 /// With more bytes waiting for the peer the connection ends.
 const WAITING_MAX: usize = 64 << 20;
@@ -19,7 +17,7 @@ const READS: usize = 16;
 
 /// See the module's page.
 pub struct Link<M: Message> {
-    stream: TcpStream,
+    stream: Stream,
     is_connecting: bool,
     ours: [u8; HELLO],
     theirs: Vec<u8>,
@@ -47,25 +45,18 @@ impl<M: Message> Link<M> {
     ///
     /// # Errors
     /// There is no way to it, as far as is known at once. What is known later is an error of [`Link::flush`].
-    pub fn connect(to: SocketAddr, ours: [u8; HELLO]) -> io::Result<Self> {
-        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-        let is_connecting = match connect(&socket, &to) {
-            Ok(()) => false,
-            Err(Errno::INPROGRESS) => true,
-            Err(errno) => return Err(errno.into()),
-        };
-        Ok(Self { is_connecting, ..Self::new(socket.into(), ours)? })
+    pub fn connect(to: &Place, ours: [u8; HELLO]) -> io::Result<Self> {
+        let (stream, is_connecting) = Stream::connect(to)?;
+        Ok(Self { is_connecting, ..Self::new(stream, ours)? })
     }
 
     /// On a stream that is connected. It begins with our hello.
     ///
     /// # Errors
     /// The stream's options cannot be set.
-    pub fn new(stream: TcpStream, ours: [u8; HELLO]) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        // An acknowledgement must not wait for the next one.
-        stream.set_nodelay(true)?;
+    pub fn new(stream: impl Into<Stream>, ours: [u8; HELLO]) -> io::Result<Self> {
+        let stream = stream.into();
+        stream.prepare()?;
         let (theirs, out, waiting_max) = (Vec::new(), ours.to_vec(), WAITING_MAX);
         Ok(Self { stream, is_connecting: false, ours, theirs, joined: None, out, waiting_max, traffic: [0; 2] })
     }
@@ -99,7 +90,7 @@ impl<M: Message> Link<M> {
     pub fn flush(&mut self) -> io::Result<()> {
         if self.is_connecting {
             match sockopt::socket_error(&self.stream)? {
-                Ok(()) if self.stream.peer_addr().is_ok() => self.is_connecting = false,
+                Ok(()) if self.stream.is_connected() => self.is_connecting = false,
                 Ok(()) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
             }
@@ -192,7 +183,7 @@ mod tests {
 
     fn pair(keys: [&Key; 2]) -> [Link<Number>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = Link::connect(listener.local_addr().unwrap(), hello(keys[0], 1)).unwrap();
+        let one = Link::connect(&Place::Tcp(listener.local_addr().unwrap()), hello(keys[0], 1)).unwrap();
         let (stream, _) = listener.accept().unwrap();
         [one, Link::new(stream, hello(keys[1], 2)).unwrap()]
     }
@@ -269,7 +260,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);
-        let refused = Link::<Number>::connect(nobody, hello(&key, 1)).and_then(|mut link| {
+        let refused = Link::<Number>::connect(&Place::Tcp(nobody), hello(&key, 1)).and_then(|mut link| {
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(30) {
                 link.flush()?;

@@ -162,6 +162,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
         delivery
     }
 
+    fn withholds(&self) -> bool {
+        self.inner.withholds()
+    }
+
     fn pause(&mut self, now: Time) {
         self.inner.pause(now);
     }

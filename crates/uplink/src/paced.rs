@@ -268,6 +268,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         }
     }
 
+    fn withholds(&self) -> bool {
+        self.inner.withholds() || self.limit.as_ref().is_some_and(|limit| limit.starved[0].is_some())
+    }
+
     fn carrier(&self) -> bool {
         self.inner.carrier()
     }
@@ -284,8 +288,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         match self.inner.hand_over() {
             HandOver::Parts { descriptors, state: inner } => {
                 let tokens = self.limit.as_ref().map(|limit| {
-                    let ingress =
-                        self.interface.metered(limit.rate, limit.burst_bytes, |meter| meter.bucket.save());
+                    let ingress = self.interface.metered(limit.rate, limit.burst_bytes, |meter| meter.bucket.save());
                     [ingress, limit.egress.save()]
                 });
                 HandOver::Parts { descriptors, state: SavedPaced { tokens, inner }.to_bytes() }

@@ -23,8 +23,13 @@ pub enum Kick {
 /// One port, as its front end's session sees it. Called from the session's thread.
 pub trait Port: Send + Sync {
     /// Runs `act` on the adapter between turns, when no batch of this port is in flight. Then carries out the requests in the
-    /// outbox.
+    /// outbox. If several adapters serve the rings, on each of them, one after the other: they offer and take the same.
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>));
+
+    /// Like [`Port::with`], on the adapter that serves this ring.
+    fn with_ring(&self, _ring: u16, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
+        self.with(act);
+    }
 
     /// Replaces the guest's memory. On return no batch of this port uses the old map, so the front end may unmap it.
     fn set_memory(&self, map: Arc<Map>);

@@ -95,7 +95,7 @@ impl VirtioNet {
         delivery
     }
 
-    fn is_live(&self, queue: u16) -> bool {
+    pub(super) fn is_live(&self, queue: u16) -> bool {
         self.rings.get(usize::from(receive_ring(queue))).is_some_and(|ring| ring.live())
     }
 
@@ -140,7 +140,15 @@ impl VirtioNet {
         let flow = if self.steers() { steering::flow(head, batch.layout(packet)) } else { 0 };
         // Flows that the guest has not sent yet are spread over the queues.
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
-        [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
+        let found = [learnt, spread, 0].into_iter().find(|queue| usable(*queue));
+        found.or_else(|| self.live_queue(flow)).ok_or(Reason::ReceiverOff)
+    }
+
+    /// A queue for a flow where other adapters serve the first ones (`RingFace::share`).
+    #[cold]
+    fn live_queue(&self, flow: u8) -> Option<u16> {
+        let live = || (0..self.config.pairs).filter(|queue| self.is_live(*queue));
+        live().nth(usize::from(flow) % live().count().max(1))
     }
 
     fn deliver_queue<const PACKED: bool>(

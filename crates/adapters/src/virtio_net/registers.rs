@@ -95,6 +95,20 @@ pub(super) mod feature {
         SPEED_DUPLEX = 63, "speed";
     }
 
+    /// Features that take a control queue.
+    pub const BY_CONTROL: u128 = CTRL_VQ
+        | CTRL_RX
+        | CTRL_VLAN
+        | CTRL_RX_EXTRA
+        | CTRL_MAC_ADDR
+        | CTRL_GUEST_OFFLOADS
+        | GUEST_ANNOUNCE
+        | DEVICE_STATS
+        | VQ_NOTF_COAL
+        | NOTF_COAL
+        | HASH_REPORT
+        | RSS;
+
     /// Features that GUEST_OFFLOADS_SET may switch off and on.
     pub const OFFLOADS: u128 = GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6;
 }

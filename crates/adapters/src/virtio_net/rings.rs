@@ -7,7 +7,7 @@ use nicety_adapter::{Context, RingFace, RingPlace};
 use nicety_memory::Map;
 
 use super::kept::Kept;
-use super::registers::{Config, STATUS_AT};
+use super::registers::{Config, STATUS_AT, feature};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
 
@@ -117,6 +117,14 @@ impl RingFace for VirtioNet {
             Role::Control => cx.out.wake_by(cx.now),
             Role::Nothing => {}
         }
+    }
+
+    fn share(&mut self) {
+        self.offer &= !feature::BY_CONTROL;
+    }
+
+    fn receives(&self) -> bool {
+        (0..self.config.pairs).any(|queue| self.is_live(queue))
     }
 
     fn config(&self, offset: u32, data: &mut [u8]) -> bool {

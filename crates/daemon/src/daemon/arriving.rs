@@ -11,7 +11,7 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Neighbour, Port, Saved, SavedAgent, SavedFrames, SavedNumbers};
+use nicety_plane::{Neighbour, Port, Saved, SavedAgent, SavedFrames, SavedNumbers, Split};
 use nicety_socket::Listener;
 use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use tracing::warn;
 
+use super::parts::sharing;
 use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
 use crate::device::PortDevice;
 use crate::image::{
@@ -51,8 +52,31 @@ pub struct Arriving {
     waiting: SavedFrames,
     agents: Vec<SavedAgent>,
     link: ArrivingLink,
+    /// Its other parts, in order.
+    others: Vec<ArrivingPart>,
     /// The process that served it was killed: its driver has to reset the adapter.
     is_lost: bool,
+}
+
+/// A part of a port, and not the first.
+pub struct ArrivingPart {
+    numbers: SavedNumbers,
+    signals: u64,
+    waiting: SavedFrames,
+    kicks: Vec<(u16, Bell)>,
+    state: Option<Saved>,
+}
+
+impl ArrivingPart {
+    /// Takes a part out of its worker's image. The error is a sentence for a person.
+    pub(crate) fn take(image: PortImage, table: &mut Table) -> Result<Self, String> {
+        let PortImage { numbers, signals, waiting, link, .. } = image;
+        let LinkImage::Rings(RingsImage { kicks, state }) = link else {
+            return Err("its image is another kind of port's".into());
+        };
+        let state = state.map(|(at, state)| Saved { at: Time(at), state });
+        Ok(Self { numbers, signals, waiting, kicks: bells(&kicks, table, Bell::to_hear)?, state })
+    }
 }
 
 enum ArrivingLink {
@@ -63,6 +87,7 @@ enum ArrivingLink {
     },
     Rings {
         preparing: Box<Preparing>,
+        split: Arc<Split>,
         signals: Arc<Signals>,
         kicks: Vec<(u16, Bell)>,
         calls: Vec<(u16, Bell)>,
@@ -94,7 +119,8 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     }
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
-    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
+    let others = Vec::new();
+    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -106,6 +132,16 @@ fn bells(
     let mut take = |index: u32| bell(table.take(index).ok_or(Errno::BADF)?);
     let taken = saved.iter().map(|(ring, index)| Ok((*ring, take(*index)?))).collect::<Result<_, Errno>>();
     taken.map_err(|errno| format!("connecting its eventfds: {errno}"))
+}
+
+/// Kick descriptors by their rings.
+fn by_ring(kicks: Vec<(u16, Bell)>) -> Vec<Option<Bell>> {
+    let mut watched = Vec::new();
+    for (ring, bell) in kicks {
+        watched.resize_with((usize::from(ring) + 1).max(watched.len()), || None);
+        watched[usize::from(ring)] = Some(bell);
+    }
+    watched
 }
 
 /// An uplink that is ready to go on.
@@ -133,14 +169,16 @@ pub struct ArrivingUplink {
 impl Daemon {
     /// Makes what a port needs that does not depend on its state, while another process still serves it. The error is a sentence for a
     /// person.
-    pub(crate) fn prepare(&self, spec: PortSpec, id: u16) -> Result<Expected, String> {
+    ///
+    /// `others` are the numbers of its other parts.
+    pub(crate) fn prepare(&self, spec: PortSpec, id: u16, others: &[u16]) -> Result<Expected, String> {
         let name = spec.name.clone();
-        self.prepared(spec, PortId(id)).map_err(|why| format!("port {name}: {why}"))
+        self.prepared(spec, PortId(id), others).map_err(|why| format!("port {name}: {why}"))
     }
 
-    fn prepared(&self, spec: PortSpec, id: PortId) -> Result<Expected, String> {
+    fn prepared(&self, spec: PortSpec, id: PortId, others: &[u16]) -> Result<Expected, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
-        let create = || (spec.entry.create)(&spec.settings).map_err(|error| words(&error));
+        let create = || sharing(&spec).map_err(|error| words(&error));
         let (trial, mut adapter) = (create()?, create()?);
         let interrupts = match adapter.face() {
             Face::Pci(pci) => Some(Arc::new(Interrupts::new(irq_layout(pci)))),
@@ -165,7 +203,10 @@ impl Daemon {
             }
             None => None,
         };
-        let running = Running { spec, port, schedule, blank: Arc::default(), log, recorder: None, rings: None };
+        let others = (1..).zip(others).map(|(part, own)| self.other_part(&spec, id, part, PortId(*own), &signals));
+        let others = others.collect::<Result<_, _>>().map_err(|error| words(&error))?;
+        let blank = Arc::default();
+        let running = Running { spec, port, schedule, others, blank, log, recorder: None, rings: None };
         Ok(Expected { trial, running, signals, device })
     }
 
@@ -188,6 +229,22 @@ impl Daemon {
         arriving.map_err(|why| format!("port {name}: {why}"))
     }
 
+    /// Its other parts are there. The error is a sentence for a person.
+    pub(crate) fn expect_parts(&self, arriving: &mut Arriving, others: Vec<ArrivingPart>) -> Result<(), String> {
+        let spec = &arriving.running.spec;
+        let wrong = |why: &dyn std::fmt::Display| format!("port {}: {why}", spec.name);
+        if others.len() != arriving.running.others.len() {
+            return Err(wrong(&"a part of it is missing"));
+        }
+        let ArrivingLink::Rings { state, .. } = &arriving.link else { return Ok(()) };
+        for saved in others.iter().filter_map(|part| part.state.as_ref()).filter(|_| state.is_some()) {
+            let mut trial = sharing(spec).map_err(|error| wrong(&error))?;
+            trial.restore(&saved.state).map_err(|error| wrong(&error))?;
+        }
+        arriving.others = others;
+        Ok(())
+    }
+
     fn rings_again(
         &self,
         expected: Expected,
@@ -205,7 +262,7 @@ impl Daemon {
         if let Some(saved) = &state {
             trial.restore(&saved.state).map_err(|error| error.to_string())?;
         }
-        let Running { spec, port, log, .. } = &running;
+        let Running { spec, log, .. } = &running;
         let socket = match (spec.role, listener) {
             (Role::Listen, Some(index)) => {
                 let socket = own.take(index).ok_or("its socket is missing")?;
@@ -217,22 +274,25 @@ impl Daemon {
         };
         let kicks = bells(&kicks, table, Bell::to_hear)?;
         let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
-        let (noted, given, inbox) = (Arc::clone(log), Arc::clone(&signals), self.inbox(port.id()));
-        let preparing = Preparing::new(noted, socket, Arc::clone(port), given, inbox, self.clock, None);
+        let (noted, given, split) = (Arc::clone(log), Arc::clone(&signals), running.split());
+        let inboxes = self.inboxes(&split);
+        let preparing = Preparing::new(noted, socket, Arc::clone(&split), given, inboxes, self.clock, None);
         let mut preparing = preparing.map(Box::new).map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()
         {
             preparing.resume(session, &mut own)?;
         }
-        let link = ArrivingLink::Rings { preparing, signals, kicks, calls, errors, state };
-        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, is_lost: false })
+        let link = ArrivingLink::Rings { preparing, split, signals, kicks, calls, errors, state };
+        let others = Vec::new();
+        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost: false })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
-    pub(crate) fn arrive(&self, arriving: Arriving) -> (Service, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, agents, link, is_lost } = arriving;
+    /// The first service is that of the port's first part.
+    pub(crate) fn arrive(&self, arriving: Arriving) -> (Vec<Service>, Option<Preparing>) {
+        let Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -244,6 +304,7 @@ impl Daemon {
             log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
             port.detach(self.clock.now());
         };
+        let mut services = Vec::new();
         let (link, front) = match link {
             ArrivingLink::Function { mut listener, mut device, vmm } => {
                 listener.own();
@@ -256,8 +317,20 @@ impl Daemon {
                 });
                 (Link::Function { listener, device, session }, None)
             }
-            ArrivingLink::Rings { mut preparing, signals, kicks, calls, errors, state } => {
+            ArrivingLink::Rings { mut preparing, split, signals, kicks, calls, errors, state } => {
                 preparing.own();
+                let mut states = Vec::new();
+                for (own, part) in running.others.iter().zip(others) {
+                    own.port.count_on(&part.numbers);
+                    own.schedule.count_on(part.signals);
+                    if state.is_some() {
+                        own.port.attach_again(&part.numbers);
+                    }
+                    states.push((&own.port, part.state, part.waiting));
+                    let link = Link::Rings { kicks: by_ring(part.kicks) };
+                    let (log, port, schedule) = (&own.log, &own.port, &own.schedule);
+                    services.push(Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link));
+                }
                 if let Some(state) = state {
                     port.attach_again(&numbers);
                     preparing.go_on();
@@ -268,25 +341,39 @@ impl Daemon {
                         Some(Err(why)) => fail(&why),
                         None => fail(&"it has failed"),
                     }
+                    for (part, state, _) in &states {
+                        if !matches!(
+                            state.as_ref().and_then(|state| part.restore(state, self.clock.now())),
+                            Some(Ok(()))
+                        ) {
+                            fail(&"a part of it has failed");
+                            part.detach(self.clock.now());
+                        }
+                    }
+                    split.look(self.clock.now());
                 }
-                let mut watched = Vec::new();
-                for (ring, bell) in kicks {
-                    watched.resize_with((usize::from(ring) + 1).max(watched.len()), || None);
-                    watched[usize::from(ring)] = Some(bell);
+                if !running.others.is_empty()
+                    && let Err(error) = self.join_parts(&running, &split)
+                {
+                    warn!(port = spec.name, "it does not join the switch: {error}");
                 }
-                (Link::Rings { kicks: watched }, Some(*preparing))
+                states.iter().for_each(|(part, _, waiting)| part.wait_on(waiting, self.clock.now()));
+                (Link::Rings { kicks: by_ring(kicks) }, Some(*preparing))
             }
         };
         let service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
         // There were as many ports before.
-        if let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy) {
+        if running.others.is_empty()
+            && let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy)
+        {
             warn!(port = spec.name, "it does not join the switch: {error}");
         }
         port.shape_on(&numbers);
         port.wait_on(&waiting, self.clock.now());
         self.agents_go_on(port, &spec.name, &agents);
+        services.insert(0, service);
         self.ports().insert(port.id(), running);
-        (service, front)
+        (services, front)
     }
 
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
@@ -294,10 +381,10 @@ impl Daemon {
         let Kept { function, mut table, batches, rings, tally } = kept;
         let id = match spec.worker {
             Some(worker) => self.free_id_on(worker.into(), 1),
-            None => self.free_id_of_fewest(1),
+            None => self.free_id_of_fewest(),
         };
         let name = spec.name.clone();
-        let expected = self.prepare(spec, id.0)?;
+        let expected = self.prepare(spec, id.0, &[])?;
         let had_vmm = function.vmm.is_some();
         let link = LinkImage::Function(Box::new(function));
         let image = PortImage {
@@ -324,8 +411,11 @@ impl Daemon {
             ArrivingLink::Function { device, .. } => self.journal(&log, device, &rings),
             ArrivingLink::Rings { .. } => None,
         };
-        let (mut service, _no_front) = self.arrive(arriving);
-        service.journal = journal;
+        let (mut services, _no_front) = self.arrive(arriving);
+        // A function has one part.
+        if let Some(service) = services.first_mut() {
+            service.journal = journal;
+        }
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {
@@ -333,7 +423,7 @@ impl Daemon {
                 _ => log.say(Kind::Restored, format_args!("{what}; {answers} answers may have come twice")),
             }
         }
-        self.serve_again(service);
+        services.into_iter().for_each(|service| self.serve_again(service));
         Ok(())
     }
 

@@ -24,6 +24,7 @@ fn spec(name: &str, adapter: &str, number: u8, folder: &Path) -> PortSpec {
         mapped: false,
         ft_peer: None,
         worker: None,
+        workers: 1,
         buffer_bytes: 64 << 10,
         access: Access::default(),
         group: None,

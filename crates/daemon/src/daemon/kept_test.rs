@@ -32,6 +32,7 @@ fn spec(number: usize, folder: &TempDir) -> PortSpec {
         mapped: false,
         ft_peer: None,
         worker: None,
+        workers: 1,
         buffer_bytes: 64 << 10,
         access: Access::default(),
         group: None,

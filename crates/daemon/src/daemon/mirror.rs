@@ -24,7 +24,9 @@ impl Daemon {
         for running in self.ports().values() {
             let name = &running.spec.name;
             of_ports = of_ports.or((name == to).then(|| Arc::clone(&running.port)));
-            sources.extend(ports.contains(name).then(|| Arc::clone(&running.port)));
+            if ports.contains(name) {
+                sources.extend(running.parts().cloned());
+            }
         }
         for running in self.uplinks().iter() {
             let is_named = |name: &String| uplinks.contains(name);

@@ -70,7 +70,7 @@ impl Daemon {
     /// The specification of a port that has failed, or could not be reopened.
     fn failed(&self, name: &str) -> Result<(PortSpec, Option<Arc<Recorder>>), RestartError> {
         if let Some(running) = self.ports().values().find(|running| running.spec.name == name) {
-            return match running.port.failure() {
+            return match running.failure() {
                 Some(_) => Ok((running.spec.clone(), running.recorder.clone())),
                 None => Err(RestartError::NotFailed(name.to_owned())),
             };

@@ -46,7 +46,8 @@ impl Daemon {
             running.spec.access = spec.access.clone();
         }
         if running.spec.buffer_bytes != spec.buffer_bytes {
-            running.port.set_buffer(spec.buffer_bytes).map_err(|error| format!("{}: {error}", port()))?;
+            let set = running.parts().try_for_each(|part| part.set_buffer(spec.buffer_bytes));
+            set.map_err(|error| format!("{}: {error}", port()))?;
             running.spec.buffer_bytes = spec.buffer_bytes;
         }
         if running.spec.policy != spec.policy {

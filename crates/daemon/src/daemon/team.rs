@@ -41,8 +41,6 @@ pub(super) struct RunningTeam {
     pub id: PortId,
     pub spec: TeamSpec,
     steering: Arc<Steering>,
-    /// The common part of its members, if they are queues of one interface.
-    interface: Arc<Interface>,
     /// The members' names by their places. A member keeps its place; a new one gets the first that is free.
     names: [Option<String>; MEMBERS_MOST],
     /// The uplinks that are open, by their places.
@@ -173,8 +171,7 @@ impl Daemon {
         let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
-        let (interface, gone) = (Arc::default(), Counts::default());
-        let mut team = RunningTeam { id, spec: spec.clone(), steering, interface, names, ports, gone };
+        let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: Counts::default() };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
         if let Some(image) = image {
@@ -205,10 +202,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// The common part of the queues of the interface with this name.
+    /// The common part of the queues of the interface with this name. They may arrive before their team does.
     pub(crate) fn interface(&self, name: &str) -> Arc<Interface> {
-        let teams = self.teams();
-        teams.iter().find(|team| team.spec.name == name).map(|team| Arc::clone(&team.interface)).unwrap_or_default()
+        let mut interfaces = self.interfaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Arc::clone(interfaces.entry(name.to_owned()).or_default())
     }
 
     /// All frames leave by one of the queues of the interface with this name from now on, or by all. Frames that wait leave where they are.
@@ -230,6 +227,7 @@ impl Daemon {
             let index = teams.iter().position(|team| team.spec.name == name);
             index.map(|index| teams.remove(index))
         };
+        self.interfaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
         if let Some(team) = closed {
             self.plane.leave_all(&[team.id]);
             self.generation.fetch_add(1, Ordering::Relaxed);
@@ -293,6 +291,7 @@ impl Daemon {
                 last_end: None,
                 absence: None,
                 epoch,
+                workers: Vec::new(),
                 members: Some(self.members_of(team, &uplink, now)),
                 mirror: None,
                 mirrored_by: Vec::new(),

@@ -16,7 +16,7 @@ impl Daemon {
     /// # Errors
     /// The key cannot be read, or peers cannot connect.
     pub fn tolerate(&self, config: &ToleranceConfig) -> Result<(), ToleranceError> {
-        let tolerance = Tolerance::start(tolerance::key(&config.key)?, config.listen)?;
+        let tolerance = Tolerance::start(tolerance::key(&config.key)?, config.listen.as_ref())?;
         // Called once.
         let _first = self.tolerance.set(tolerance);
         Ok(())

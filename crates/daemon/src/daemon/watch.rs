@@ -30,6 +30,15 @@ impl Daemon {
         names
     }
 
+    /// The numbers of all ports by their names, other parts of ports included.
+    pub fn numbers(&self) -> BTreeMap<String, u16> {
+        let mut numbers: BTreeMap<_, _> = self.names().into_iter().map(|(id, name)| (name, id.0)).collect();
+        let ports = self.ports();
+        let parts = ports.values().flat_map(|running| &running.others);
+        numbers.extend(parts.map(|part| (part.log.port().to_owned(), part.port.id().0)));
+        numbers
+    }
+
     /// Changes whenever [`Daemon::names`] may have changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)

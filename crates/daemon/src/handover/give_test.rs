@@ -139,7 +139,7 @@ impl Old {
         let host = Host::parse(&text, &path).unwrap();
         let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
         let vmm = Client::connect(folder.path().join("vm1.sock")).unwrap();
-        let ids = daemon.names().into_iter().map(|(id, name)| (name, id.0)).collect();
+        let ids = daemon.numbers();
         let running = host.document.text();
         let offer = Offer { path, file: text, running, origin_ns: daemon.clock_origin_ns(), ids };
         Old { daemon, offer, vmm, _folder: folder }

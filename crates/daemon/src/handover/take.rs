@@ -14,7 +14,7 @@ use super::{
     FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, send_state, table_of,
     to_bytes, wanted,
 };
-use crate::daemon::{Arriving, ArrivingUplink, Daemon, Expected};
+use crate::daemon::{Arriving, ArrivingPart, ArrivingUplink, Daemon, Expected, part_name};
 use crate::image::{FrontImage, Image, LinkImage, PortImage, UplinkImage};
 use crate::live::state::{Begin, Found, StateFile};
 use crate::rings::Front;
@@ -130,6 +130,8 @@ fn refuse(channel: &Channel, why: &str) {
 #[derive(Default)]
 struct Arrivals {
     ports: Vec<(String, Arriving)>,
+    /// Other parts of ports, by their names.
+    parts: BTreeMap<String, ArrivingPart>,
     uplinks: Vec<ArrivingUplink>,
     /// Ports that speak vhost-user, until their worker's image comes.
     fronts: BTreeMap<String, Front>,
@@ -143,7 +145,10 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
     for config in &host.ports {
         let spec = serve::spec(config).map_err(|error| error.to_string())?;
         let id = ids.get(&config.name).ok_or_else(|| format!("port {} is not open: restart it first", config.name))?;
-        expected.insert(config.name.clone(), daemon.prepare(spec, *id)?);
+        let others =
+            (1..usize::from(config.workers)).map_while(|part| ids.get(&part_name(&config.name, part)).copied());
+        let others: Vec<u16> = others.collect();
+        expected.insert(config.name.clone(), daemon.prepare(spec, *id, &others)?);
     }
     let ports = expected.len();
     channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
@@ -169,6 +174,10 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
             expect(daemon, host, &mut expected, image, &mut table, &mut arrivals)?;
         }
     };
+    for (name, arriving) in &mut arrivals.ports {
+        let others: Vec<ArrivingPart> = (1..).map_while(|part| arrivals.parts.remove(&part_name(name, part))).collect();
+        daemon.expect_parts(arriving, others)?;
+    }
     if arrivals.ports.len() != ports || arrivals.uplinks.len() != serve::links(host) {
         return Err("a port is missing".to_owned());
     }
@@ -216,6 +225,12 @@ fn expect(
         arrivals.uplinks.push(arriving.map_err(|error| format!("uplink {name}: {error}"))?);
         return Ok(());
     }
+    // No port has such a name.
+    if name.contains('/') {
+        let part = ArrivingPart::take(image, table).map_err(|why| format!("port {name}: {why}"))?;
+        arrivals.parts.insert(name, part);
+        return Ok(());
+    }
     let expected = expected.remove(&name).ok_or_else(unknown)?;
     let front = arrivals.fronts.remove(&name);
     arrivals.ports.push((name, daemon.expect(expected, image, table, front)?));
@@ -223,7 +238,7 @@ fn expect(
 }
 
 fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Going {
-    let Arrivals { ports, uplinks, fronts: _ } = arrivals;
+    let Arrivals { ports, parts: _, uplinks, fronts: _ } = arrivals;
     let since = || daemon.now_ns().saturating_sub(rest.stopped_ns);
     let mut going = Going::default();
     for spec in serve::teams(host) {
@@ -244,13 +259,13 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         going.0.push((name, since()));
     }
     let mut fronts_to_hear = Vec::new();
-    for (name, (service, front)) in ports {
-        let (id, log) = (service.port.id(), Arc::clone(&service.log));
-        daemon.serve_again(service);
+    for (name, (services, front)) in ports {
+        let first = services.first().map(|service| (service.port.id(), Arc::clone(&service.log)));
+        services.into_iter().for_each(|service| daemon.serve_again(service));
         going.0.push((name, since()));
-        fronts_to_hear.extend(front.map(|front| (id, log, front)));
+        fronts_to_hear.extend(first.zip(front));
     }
-    for (id, log, front) in fronts_to_hear {
+    for ((id, log), front) in fronts_to_hear {
         daemon.hear_again(id, &log, front);
     }
     going

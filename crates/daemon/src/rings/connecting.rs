@@ -46,7 +46,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
     let mut pause = PAUSES.0;
     while !stop.is_asked() {
         // A port that has failed is served by another thread when it is restarted.
-        if served.port.failure().is_some() {
+        if served.failure().is_some() {
             stop.pause(PAUSES.1, served, None);
             continue;
         }
@@ -59,7 +59,7 @@ pub(super) fn serve(path: &Path, served: &Arc<Served>, stop: &Stop, absence: &Ab
                 let what = format_args!("connected to the front end at {}", path.display());
                 served.log.say_of(Kind::Connected, peer.map(|peer| peer.pid), what);
                 *absence.lock() = None;
-                if speaks(&socket, path, place, served, stop, absence) && served.port.failure().is_none() {
+                if speaks(&socket, path, place, served, stop, absence) && served.failure().is_none() {
                     *absence.lock() = None;
                     session(socket, None, served, stop);
                 } else {

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
+use nicety_sealed::Place;
 
 /// A name is looked up again after this time, while its peer does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ fn answer(asked: &Receiver<Question>, look_up: fn(&str, u16) -> Found) {
 #[derive(Debug)]
 pub struct Addresses {
     peer: PeerAddress,
-    known: Vec<SocketAddr>,
+    known: Vec<Place>,
     next: usize,
     /// The question without an answer, and when the last one was asked.
     question: Option<Receiver<Found>>,
@@ -77,7 +78,11 @@ pub struct Addresses {
 impl Addresses {
     /// Of this peer.
     pub fn of(peer: &PeerAddress) -> Self {
-        let known = if let PeerAddress::Address(address) = peer { vec![*address] } else { Vec::new() };
+        let known = match peer {
+            PeerAddress::Address(address) => vec![Place::Tcp(*address)],
+            PeerAddress::Unix(path) => vec![Place::Unix(path.clone())],
+            PeerAddress::Name { .. } => Vec::new(),
+        };
         Self { peer: peer.clone(), known, next: 0, question: None, asked_at: None, why_not: None }
     }
 
@@ -85,7 +90,7 @@ impl Addresses {
     ///
     /// # Errors
     /// The name has no address. For a person.
-    pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<SocketAddr>, String> {
+    pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<Place>, String> {
         self.next_within(names, now, Duration::ZERO)
     }
 
@@ -93,7 +98,7 @@ impl Addresses {
     ///
     /// # Errors
     /// As of [`Addresses::next`].
-    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<SocketAddr>, String> {
+    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<Place>, String> {
         self.hear(Duration::ZERO);
         // A name server may take longer than the time after which it is asked again.
         if let PeerAddress::Name { host, port } = &self.peer
@@ -103,7 +108,7 @@ impl Addresses {
             (self.question, self.asked_at) = (Some(names.ask(host, *port)), Some(now));
         }
         self.hear(if self.known.is_empty() { limit } else { Duration::ZERO });
-        let address = self.known.get(self.next % self.known.len().max(1)).copied();
+        let address = self.known.get(self.next % self.known.len().max(1)).cloned();
         self.next = self.next.wrapping_add(1);
         match (address, &self.why_not) {
             (None, Some(why)) => Err(format!(
@@ -115,17 +120,17 @@ impl Addresses {
     }
 
     /// Before a message to a person who knows the peer: the address that was tried, if the peer has a name.
-    pub fn tried(&self, address: SocketAddr) -> String {
+    pub fn tried(&self, address: &Place) -> String {
         match &self.peer {
-            PeerAddress::Address(_) => String::new(),
+            PeerAddress::Address(_) | PeerAddress::Unix(_) => String::new(),
             PeerAddress::Name { .. } => format!("{}: ", self.at(address)),
         }
     }
 
     /// The peer with the address that was tried, for a message to a person.
-    pub fn at(&self, address: SocketAddr) -> String {
+    pub fn at(&self, address: &Place) -> String {
         match &self.peer {
-            PeerAddress::Address(_) => address.to_string(),
+            PeerAddress::Address(_) | PeerAddress::Unix(_) => address.to_string(),
             PeerAddress::Name { .. } => format!("{} at {address}", self.peer),
         }
     }
@@ -137,7 +142,9 @@ impl Addresses {
             self.question = None;
         }
         match found {
-            Ok(Ok(known)) if !known.is_empty() => (self.known, self.why_not) = (known, None),
+            Ok(Ok(known)) if !known.is_empty() => {
+                (self.known, self.why_not) = (known.into_iter().map(Place::Tcp).collect(), None);
+            }
             Ok(Ok(_)) => self.why_not = Some("it has no address".to_owned()),
             // The addresses of before may still be right.
             Ok(Err(why)) => self.why_not = Some(why),
@@ -173,9 +180,9 @@ mod tests {
         let mut peer = named("[fd00::2]:7001");
         let now = Instant::now();
         for _ in 0..3 {
-            assert_eq!(peer.next(&names, now), Ok(Some("[fd00::2]:7001".parse().unwrap())));
+            assert_eq!(peer.next(&names, now), Ok(Some(Place::Tcp("[fd00::2]:7001".parse().unwrap()))));
         }
-        assert!(asked.try_recv().is_err() && peer.tried("[fd00::2]:7001".parse().unwrap()).is_empty());
+        assert!(asked.try_recv().is_err() && peer.tried(&Place::Tcp("[fd00::2]:7001".parse().unwrap())).is_empty());
     }
 
     #[test]
@@ -187,17 +194,20 @@ mod tests {
         let [one, two, three] = ["[fd00::2]:7001", "10.0.0.2:7001", "10.0.0.3:7001"].map(|text| text.parse().unwrap());
         answers(&asked, Ok(vec![one, two]));
         let tries: Vec<_> = (0..4).map(|_| peer.next(&names, now).unwrap().unwrap()).collect();
-        assert!(tries == [one, two, one, two] || tries == [two, one, two, one], "{tries:?}");
-        assert_eq!(peer.tried(two), "host2:7001 at 10.0.0.2:7001: ");
+        let [one, two] = [one, two].map(Place::Tcp);
+        assert!(
+            tries == [&one, &two, &one, &two].map(Place::clone) || tries == [&two, &one, &two, &one].map(Place::clone)
+        );
+        assert_eq!(peer.tried(&two), "host2:7001 at 10.0.0.2:7001: ");
         assert!(asked.try_recv().is_err(), "once a second");
         let later = now + AGAIN;
         peer.next(&names, later).unwrap();
         answers(&asked, Ok(vec![three]));
-        assert_eq!(peer.next(&names, later), Ok(Some(three)));
+        assert_eq!(peer.next(&names, later), Ok(Some(Place::Tcp(three))));
         // A name server that is gone for a while changes nothing.
         peer.next(&names, later + AGAIN).unwrap();
         answers(&asked, Err("Try again".to_owned()));
-        assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(three)));
+        assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(Place::Tcp(three))));
     }
 
     /// A name server that is out of reach takes five seconds, and the next one answers.
@@ -211,7 +221,7 @@ mod tests {
         let address = "10.0.0.2:7001".parse().unwrap();
         answers(&asked, Ok(vec![address]));
         assert!(asked.try_recv().is_err(), "it is asked once");
-        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(address)));
+        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(Place::Tcp(address))));
     }
 
     #[test]
@@ -235,6 +245,7 @@ mod tests {
         let names = Names::start().unwrap();
         let mut peer = named("localhost:7001");
         let address = peer.next_within(&names, Instant::now(), Duration::from_secs(30)).unwrap().unwrap();
+        let Place::Tcp(address) = address else { panic!("{address}") };
         assert!(address.ip().is_loopback() && address.port() == 7001, "{address}");
     }
 }

@@ -1,14 +1,13 @@
 //! The peer's side: a replica of another daemon's adapter, which makes the same calls.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Entry, Player};
 use nicety_adapters::find;
 use nicety_plane::caught;
-use nicety_sealed::Key;
+use nicety_sealed::{Key, Place};
 use rustix::event::PollFlags;
 use tracing::{info, warn};
 
@@ -29,7 +28,7 @@ pub struct Complaints {
 
 impl Complaints {
     /// Logs a complaint, or counts it.
-    pub fn tell(&mut self, from: SocketAddr, why: &dyn std::fmt::Display, now: Instant) {
+    pub fn tell(&mut self, from: &Place, why: &dyn std::fmt::Display, now: Instant) {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) < COMPLAINT) {
             self.left_out += 1;
             return;
@@ -51,7 +50,7 @@ struct Follows {
 /// See the module's page.
 pub struct Replica {
     link: Link,
-    from: SocketAddr,
+    from: Place,
     heard: Instant,
     follows: Option<Follows>,
 }
@@ -63,7 +62,7 @@ impl AsFd for Replica {
 }
 
 impl Replica {
-    pub fn new(link: Link, from: SocketAddr, now: Instant) -> Self {
+    pub fn new(link: Link, from: Place, now: Instant) -> Self {
         Self { link, from, heard: now, follows: None }
     }
 
@@ -80,7 +79,7 @@ impl Replica {
         }
         for message in messages {
             if let Err(why) = self.hear(message) {
-                complaints.tell(self.from, &why, now);
+                complaints.tell(&self.from, &why, now);
                 self.follows = None;
                 self.link.send(&Message::Ends(why));
             }
@@ -93,7 +92,7 @@ impl Replica {
                 Some(Follows { port, calls, .. }) => {
                     info!("the log of port {port} from {} ends after {calls} calls: {why}", self.from);
                 }
-                None => complaints.tell(self.from, why, now),
+                None => complaints.tell(&self.from, why, now),
             }
         }
         done.is_ok()

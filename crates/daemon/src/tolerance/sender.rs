@@ -1,13 +1,12 @@
 //! A port's side: sends the port's log to its peer, and opens the gate as it is acknowledged.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Entry, Gate};
 use nicety_plane::Port;
-use nicety_sealed::Key;
+use nicety_sealed::{Key, Place};
 use tracing::{info, warn};
 
 use super::log::{PortTape, Taken};
@@ -35,7 +34,7 @@ pub struct Sender {
     port: Weak<Port>,
     addresses: Addresses,
     /// The connection, and its address.
-    link: Option<(Link, SocketAddr)>,
+    link: Option<(Link, Place)>,
     retry_at: Instant,
     /// The peer has joined, and the gate was asked for a log.
     has_asked: bool,
@@ -107,8 +106,8 @@ impl Sender {
     /// Tries the next address of the peer, if one is known.
     fn connect(&mut self, key: &Key, names: &Names, now: Instant) -> Result<(), String> {
         let Some(address) = self.addresses.next(names, now)? else { return Ok(()) };
-        let link = Link::connect(address, hello(key));
-        let link = link.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        let link = Link::connect(&address, hello(key));
+        let link = link.map_err(|why| format!("{}{why}", self.addresses.tried(&address)))?;
         self.link = Some((link, address));
         Ok(())
     }
@@ -116,7 +115,7 @@ impl Sender {
     fn talk(&mut self, key: &Key, port: &Port, now: Instant) -> Result<(), String> {
         let Some((mut link, address)) = self.link.take() else { return Ok(()) };
         let spoken = self.talk_on(&mut link, key, port, now);
-        spoken.map_err(|why| format!("{}{why}", self.addresses.tried(address)))?;
+        spoken.map_err(|why| format!("{}{why}", self.addresses.tried(&address)))?;
         self.link = Some((link, address));
         Ok(())
     }

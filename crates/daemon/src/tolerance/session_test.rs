@@ -30,7 +30,7 @@ struct Session {
     tape: Arc<PortTape>,
     _port: Arc<Port>,
     sender: Sender,
-    listener: TcpListener,
+    listener: Listener,
     replica: Option<Replica>,
     complaints: Complaints,
     memory: Arc<Map>,
@@ -44,8 +44,9 @@ fn settings(last: u8) -> Settings {
 impl Session {
     /// A vmxnet3 with these settings, whose replica is made with others.
     fn new(recorded: &Settings, told: Settings) -> Self {
-        let listener = listener("127.0.0.1:0".parse().unwrap()).unwrap();
-        let peer = PeerAddress::Address(listener.local_addr().unwrap());
+        let listener = listener(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let Ok(Place::Tcp(address)) = listener.place() else { panic!("TCP") };
+        let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
         let spec = PortSpec {
             name: "vm1".to_owned(),
@@ -55,6 +56,7 @@ impl Session {
             role: Default::default(),
             mapped: false,
             worker: None,
+            workers: 1,
             ft_peer: Some(peer.clone()),
             buffer_bytes: 64 << 10,
             access: Access::default(),

@@ -33,7 +33,9 @@ impl Worker {
             }
             return;
         }
-        let until = self.busy_poll.begin(self.clock.now());
+        let now = self.clock.now();
+        self.inbox.rests(now);
+        let until = self.busy_poll.begin(now);
         if self.watch(until, events) {
             self.waited(false, events);
             return;
@@ -55,6 +57,7 @@ impl Worker {
 
     fn waited(&mut self, slept: bool, events: &[epoll::Event]) {
         let now = self.clock.now();
+        self.inbox.works(now);
         if events.is_empty() && self.inbox.is_empty() {
             self.busy_poll.timer(now, slept);
         } else {

@@ -70,6 +70,7 @@ impl Stage {
             role: Default::default(),
             mapped: false,
             worker: None,
+            workers: 1,
             ft_peer: None,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),

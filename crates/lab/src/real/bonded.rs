@@ -111,6 +111,7 @@ fn wire(link: PathBuf, number: u8, socket: PathBuf) -> Result<Daemon, Error> {
         role: Default::default(),
         mapped: false,
         worker: None,
+        workers: 1,
         ft_peer: None,
         buffer_bytes: WIRE_BUFFER,
         access: Access::default(),

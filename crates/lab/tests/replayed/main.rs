@@ -56,9 +56,6 @@ impl Guests {
             println!("left out: it needs NICETY_FULL=1");
             return None;
         }
-        if let Ok(path) = std::env::var("TTK") {
-            return Some(Guests { kernel: UmlKernel::at(path.as_ref()).unwrap(), folder: Folder::new().unwrap() });
-        }
         let kernel = UmlKernel::lay_virtual_time(&mut |line| eprintln!("{line}")).unwrap();
         Some(Guests { kernel, folder: Folder::new().unwrap() })
     }

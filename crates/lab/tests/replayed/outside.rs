@@ -28,10 +28,12 @@ pub trait Outside {
 
 /// Frames with their times.
 pub type Frames = Vec<(u64, Vec<u8>)>;
+/// The same, for the guest.
+pub type Queue = VecDeque<(u64, Vec<u8>)>;
 
 /// The frames that another boot has recorded, at their times. Nobody answers.
 #[derive(Debug, Default)]
-pub struct Recorded(pub VecDeque<(u64, Vec<u8>)>);
+pub struct Recorded(pub Queue);
 
 impl Outside for Recorded {
     fn sent(&mut self, _now: u64, _frame: &[u8]) {}
@@ -117,7 +119,7 @@ pub struct Peer {
     link: Link,
     pings: Responder,
     chance: Chance,
-    on_the_way: VecDeque<(u64, Vec<u8>)>,
+    on_the_way: Queue,
     /// Times of the requests that are still to be made.
     requests: VecDeque<u64>,
     /// The answers, as a test sees them.

@@ -4,7 +4,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     rc::Rc,
 };
@@ -16,7 +16,7 @@ use nicety_tolerance::{
 
 use crate::{
     host::{self, Event, Host},
-    outside::{MAC, Outside, Peer},
+    outside::{MAC, Outside, Peer, Queue},
 };
 
 /// Times on the way: between client and hosts, between the hosts, and to the third party.
@@ -30,7 +30,7 @@ const GUEST: [u8; 4] = [10, 0, 0, 2];
 
 /// Frames for the guest, with the times of their calls.
 #[derive(Clone, Default)]
-struct Calls(Rc<RefCell<VecDeque<(u64, Vec<u8>)>>>);
+struct Calls(Rc<RefCell<Queue>>);
 
 impl Outside for Calls {
     fn sent(&mut self, _now: u64, _frame: &[u8]) {}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nicety_host::PeerAddress;
+use nicety_host::{ListenAddress, PeerAddress};
 
 /// `ft`.
 #[derive(Debug, Args)]
@@ -51,11 +51,11 @@ pub struct FtStart {
     /// The part of this host at first
     #[arg(long, value_enum)]
     pub role: FtPart,
-    /// Address for the other host to connect to
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: std::net::SocketAddr,
-    /// Address or name, and port, at which the other host listens; for a secondary
-    #[arg(long, value_name = "HOST:PORT", required_if_eq("role", "secondary"))]
+    /// Address, or UNIX socket, for the other host to connect to
+    #[arg(long, value_name = "ADDRESS:PORT or unix:PATH")]
+    pub listen: ListenAddress,
+    /// Address or name, and port, or UNIX socket, at which the other host listens; for a secondary
+    #[arg(long, value_name = "HOST:PORT or unix:PATH", required_if_eq("role", "secondary"))]
     pub peer: Option<PeerAddress>,
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
     #[arg(long, value_name = "FILE")]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nicety_daemon::tolerance::names::{ADDRESSES_MOST, Addresses, Names};
 use nicety_host::PeerAddress;
+use nicety_sealed::Place;
 use nicety_tolerance::{Answer, Lease, NodeId, Request};
 use serde_json::{Value, json};
 
@@ -62,14 +63,21 @@ impl Server {
         let (mut first, mut why) = (None, None);
         for _ in 0..ADDRESSES_MOST {
             let Ok(left) = left_until(end) else { break };
-            let next = || self.addresses.next_within(&self.names, Instant::now(), left).map_err(io::Error::other);
+            let next = || match self.addresses.next_within(&self.names, Instant::now(), left) {
+                Ok(Some(Place::Tcp(address))) => Ok(Some(address)),
+                Ok(Some(Place::Unix(_)) | None) => Ok(None),
+                Err(why) => Err(io::Error::other(why)),
+            };
             let known = self.address.take();
             let address = known.map_or_else(next, |address| Ok(Some(address)))?;
             let Some(address) = address.filter(|address| first != Some(*address)) else { break };
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return Ok((stream, address)),
                 Err(error) => {
-                    why = Some(io::Error::new(error.kind(), format!("{}: {error}", self.addresses.at(address))))
+                    why = Some(io::Error::new(
+                        error.kind(),
+                        format!("{}: {error}", self.addresses.at(&Place::Tcp(address))),
+                    ))
                 }
             }
             // The one that answered last is tried once more in its turn.
@@ -85,7 +93,7 @@ impl Server {
         let answer = exchange(&mut stream, request, end).map_err(|error| {
             let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
             let why = if late { format!("no answer within {limit:?}") } else { error.to_string() };
-            io::Error::new(error.kind(), format!("{}: {why}", self.addresses.at(address)))
+            io::Error::new(error.kind(), format!("{}: {why}", self.addresses.at(&Place::Tcp(address))))
         })?;
         self.address = Some(address);
         Ok(answer)

@@ -34,6 +34,7 @@ fn port(socket: &Path, mac: [u8; 6]) -> PortSpec {
         role: Default::default(),
         mapped: false,
         worker: None,
+        workers: 1,
         ft_peer: None,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

@@ -15,18 +15,18 @@ use nicety_guests::{
 };
 use nicety_lab::packets::PACKAGES;
 
-use crate::stage::{IN_HAND, LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
+use crate::stage::{IN_HAND, LATER, Stage, TWO_WORKERS, address, ping, pinged, port, quiet, send, sh, well};
 
 /// Most queue pairs of a port.
 const PAIRS: u8 = 8;
 /// Time limit until testpmd has answered.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// A guest in QEMU whose device has eight queue pairs; its driver uses one, two and so on.
-fn every_count_of_pairs(words: &str) {
+/// A guest in QEMU whose device has eight queue pairs; its driver uses one, two and so on. The pairs are dealt to so many of two workers.
+fn every_count_of_pairs(words: &str, workers: u8) {
     let mut ports = [port("virtio-net", 1), port("e1000", 2)];
-    ports[0].more = format!("queues = {PAIRS}\n");
-    let stage = Stage::with(ports.into());
+    ports[0].more = format!("queues = {PAIRS}\nworkers = {workers}\n");
+    let stage = Stage::with_two_workers(ports.into());
     let mut config = stage.config(Kernel::V6_12, 1);
     config.cpus = 2;
     for word in &mut config.devices {
@@ -49,18 +49,26 @@ fn every_count_of_pairs(words: &str) {
     };
     println!("{words:?}: frames by {} queues out, {} in", used("transmit"), used("receive"));
     assert!(used("transmit") > 1, "{report}");
+    // Pairs are dealt in turn.
+    let frames = |part: u64| {
+        let queues = ["transmit", "receive"].map(|way| report[way].as_array().cloned().unwrap_or_default());
+        let own = queues.into_iter().flatten().filter(|queue| queue["queue"].as_u64().unwrap_or_default() % 2 == part);
+        own.filter_map(|queue| queue["frames"].as_u64()).sum::<u64>()
+    };
+    println!("{workers} workers: frames of even and of odd pairs: {:?}", [0, 1].map(frames));
+    assert!(frames(1) > 1000, "{report}");
     assert_eq!(report["guest_errors"], 0, "{report}");
     [&mut guest, &mut peer].into_iter().for_each(quiet);
 }
 
 #[test]
 fn qemu_s_guest_carries_with_one_to_eight_pairs_of_split_rings() {
-    every_count_of_pairs("");
+    every_count_of_pairs("", 1);
 }
 
 #[test]
-fn qemu_s_guest_carries_with_one_to_eight_pairs_of_packed_rings() {
-    every_count_of_pairs("packed=on,");
+fn qemu_s_guest_carries_with_one_to_eight_pairs_of_packed_rings_that_are_dealt_to_two_workers() {
+    every_count_of_pairs("packed=on,", 2);
 }
 
 /// The package with a kernel that runs with the libraries of every Debian from 12 on; and that kernel's modules for virtio-net, in
@@ -153,8 +161,8 @@ const KINDS: [(&str, &[&str], &str); 6] = [
 fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vectorised_rings() {
     let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
     let mut first = port("virtio-net", 1);
-    first.more = "queues = 4\n".into();
-    let mut stage = Stage::with(vec![first]);
+    first.more = format!("queues = 4\n{TWO_WORKERS}");
+    let mut stage = Stage::with_two_workers(vec![first]);
     let ping = stage.root.program("usr/bin/ping");
     let program: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
     let program = program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -202,8 +210,8 @@ const BETWEEN: u64 = 1000;
 fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_traffic() {
     let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
     let mut first = port("virtio-net", 1);
-    first.more = "queues = 4\nrole = \"connect\"\n".into();
-    let mut stage = Stage::with(vec![first]);
+    first.more = format!("queues = 4\nrole = \"connect\"\n{TWO_WORKERS}");
+    let mut stage = Stage::with_two_workers(vec![first]);
     let to = address(1);
     well(stage.namespace.run(&format!("\"$busybox\" arp -s {to} {}", port("virtio-net", 1).mac), ANSWERED));
     stage.wait_log("nobody listens there");

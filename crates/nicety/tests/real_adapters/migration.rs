@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     monitor::Monitor,
-    stage::{LATER, Stage, address, ping, port, quiet, sh, well},
+    stage::{LATER, Stage, TWO_WORKERS, address, ping, port, port_of_pairs, quiet, sh, well, with_pairs},
     standby::{bring_up, function_and_standby},
     user_mode::machine,
 };
@@ -42,6 +42,7 @@ impl Move {
         let setup = |listens| Setup {
             link: Some(Link::Stream { socket: socket.clone(), listens }),
             link_more: tables.to_owned(),
+            daemon_more: TWO_WORKERS.to_owned(),
             ..Setup::default()
         };
         let mut stage = Stage::set_up(here, setup(true));
@@ -60,13 +61,10 @@ impl Move {
     }
 
     /// A guest at the first port of one of the daemons. `words`: further options of its device.
-    fn config(&self, served: &Served, words: &str, monitor: &str) -> GuestConfig {
+    fn config(&self, served: &Served, words: &str, pairs: u8, monitor: &str) -> GuestConfig {
         let mut config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
         config = served.attach(config.address("eth0", &format!("{}/24", address(1))), "vm1");
-        for word in &mut config.devices {
-            *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
-        }
-        Monitor::at(config, &self.path(monitor))
+        Monitor::at(with_pairs(config, pairs, words), &self.path(monitor))
     }
 
     /// A guest at the first two ports of one of the daemons, a function and its standby.
@@ -113,23 +111,26 @@ pub fn finish(from: &mut Guest, to: &mut Guest) {
 }
 
 /// A guest that may move, one that stays, and the first one's QEMU at the destination.
-fn guests(moving: &Move, words: &str) -> [Guest; 3] {
+fn guests(moving: &Move, words: &str, pairs: u8) -> [Guest; 3] {
     let stage = &moving.stage;
-    let mut guest = well(Guest::start(&stage.root, moving.config(&stage.served, words, "here")));
+    let mut guest = well(Guest::start(&stage.root, moving.config(&stage.served, words, pairs, "here")));
     let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), 2)));
     [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    sh(&mut guest, &format!("[ {pairs} = 1 ] || ethtool -L eth0 combined {pairs}"));
     ping(&mut guest, "", &address(2));
-    let mut config = moving.config(&moving.other, words, "there");
+    let mut config = moving.config(&moving.other, words, pairs, "there");
     config.devices.extend(["-incoming".to_owned(), moving.incoming()]);
     let moved = well(Guest::start(&stage.root, config));
     stage.wait_until("incoming", || moving.path("incoming").exists());
     [guest, peer, moved]
 }
 
-fn moves(words: &str) {
-    let moving = Move::new(&["virtio-net", "e1000"]);
+/// The guest's pairs are dealt to two workers here and there, if it has several.
+fn moves(words: &str, pairs: u8) {
+    let own = || if pairs > 1 { port_of_pairs(1, pairs) } else { port("virtio-net", 1) };
+    let moving = Move::of(vec![own(), port("e1000", 2)], vec![own()], "");
     let stage = &moving.stage;
-    let [mut guest, mut peer, mut moved] = guests(&moving, words);
+    let [mut guest, mut peer, mut moved] = guests(&moving, words, pairs);
     stream(&mut guest, &mut peer, &address(2));
     stream(&mut peer, &mut guest, &address(1));
     stage.wait_more("frames", 500, || stage.received("vm1"));
@@ -149,12 +150,12 @@ fn moves(words: &str) {
 
 #[test]
 fn qemu_moves_a_guest_from_one_daemon_to_another_under_tcp_both_ways() {
-    moves("");
+    moves("", 1);
 }
 
 #[test]
-fn qemu_moves_a_guest_with_packed_rings_too() {
-    moves("packed=on,");
+fn qemu_moves_a_guest_with_packed_rings_and_two_workers_too() {
+    moves("packed=on,", 2);
 }
 
 /// The log of written pages is by guest-physical addresses, and a device behind an IOMMU has others: the daemon refuses the log.
@@ -165,7 +166,7 @@ fn a_guest_behind_an_iommu_is_not_moved_and_stays_in_use() {
     }
     let moving = Move::new(&["virtio-net", "e1000"]);
     let stage = &moving.stage;
-    let mut config = moving.config(&stage.served, "iommu_platform=on,disable-legacy=on,", "here");
+    let mut config = moving.config(&stage.served, "iommu_platform=on,disable-legacy=on,", 1, "here");
     config.devices.splice(0..0, ["-device", "intel-iommu,caching-mode=on,intremap=off"].map(str::to_owned));
     config.append.extend(["intel_iommu=on", "iommu.passthrough=0"].map(str::to_owned));
     let mut guest = well(Guest::start(&stage.root, config));
@@ -193,7 +194,7 @@ fn a_guest_behind_an_iommu_is_not_moved_and_stays_in_use() {
 fn a_guest_that_says_nothing_is_found_where_it_has_moved_to() {
     for words in ["", "guest_announce=off,"] {
         let moving = Move::new(&["virtio-net", "e1000"]);
-        let [guest, mut peer, mut moved] = guests(&moving, words);
+        let [guest, mut peer, mut moved] = guests(&moving, words, 1);
         migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
         drop(guest);
         moving.stage.wait_until("an announcement", || moving.passed()[0] > 0);

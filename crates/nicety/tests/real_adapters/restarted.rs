@@ -5,7 +5,9 @@ use nicety_guests::{Guest, Kernel};
 
 use crate::{
     migration::{finish, stream},
-    stage::{IN_HAND, Stage, address, answered_each_once, ping, pinged, quiet, sh, well},
+    stage::{
+        IN_HAND, Stage, address, answered_each_once, ping, pinged, port, port_of_pairs, quiet, sh, well, with_pairs,
+    },
 };
 
 /// Number of times that the daemon is killed.
@@ -18,17 +20,18 @@ fn asked(guest: &mut Guest) -> [u64; 3] {
     pinged(&sh(guest, "killall -INT ping; until grep -q received /tmp/asked; do rest; done; cat /tmp/asked"))
 }
 
-fn survives(words: &str) {
-    let mut stage = Stage::new(&["virtio-net", "virtio-net"]);
+/// The first guest has so many queue pairs; several are dealt to two workers.
+fn survives(words: &str, pairs: u8) {
+    let first = if pairs > 1 { port_of_pairs(1, pairs) } else { port("virtio-net", 1) };
+    let mut stage = Stage::with_two_workers(vec![first, port("virtio-net", 2)]);
     let start = |number| {
-        let mut config = stage.config(Kernel::V6_12, number);
-        for word in &mut config.devices {
-            *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
-        }
+        let config = stage.config(Kernel::V6_12, number);
+        let config = with_pairs(config, if number == 1 { pairs } else { 1 }, words);
         well(Guest::start(&stage.root, config))
     };
     let (mut left, mut right) = (start(1), start(2));
     [&mut left, &mut right].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    sh(&mut left, &format!("[ {pairs} = 1 ] || ethtool -L eth0 combined {pairs}"));
     ping(&mut left, "", &address(2));
     stream(&mut left, &mut right, &address(2));
     stream(&mut right, &mut left, &address(1));
@@ -55,6 +58,9 @@ fn survives(words: &str) {
     // Frames that wait in the rings are not lost. Lost are only those in the daemon's hands (perhaps none), and those for which a
     // ring had no room: the longer the daemon is away, the more.
     assert!(answered > 0, "none of {sent}");
+    let queues = stage.by_queue("vm1", "transmit");
+    println!("frames sent by queue: {queues:?}");
+    assert_eq!(queues.len(), usize::from(pairs), "all pairs are used");
     answered_each_once(&mut left, "", 2000, &address(2));
     for (guest, name) in [(&mut left, "vm1"), (&mut right, "vm2")] {
         let report = stage.report(name);
@@ -65,11 +71,11 @@ fn survives(words: &str) {
 
 #[test]
 fn guests_in_qemu_go_on_under_tcp_both_ways_when_the_daemon_is_killed_and_nothing_is_damaged() {
-    survives("");
+    survives("", 1);
 }
 
 /// QEMU keeps no state of packed rings: the daemon has recorded their positions itself.
 #[test]
-fn guests_in_qemu_with_packed_rings_go_on_as_well() {
-    survives("packed=on,");
+fn guests_in_qemu_with_packed_rings_and_two_workers_go_on_as_well() {
+    survives("packed=on,", 2);
 }

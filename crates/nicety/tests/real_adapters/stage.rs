@@ -68,6 +68,28 @@ pub fn port(adapter: &str, number: u8) -> Port {
 /// Lines of a port's table: its doorbells are words in pages that the daemon polls.
 pub const MAPPED: &str = "doorbells = \"mapped\"\n";
 
+/// Lines of the daemon's table, or of a port's whose queue pairs are dealt to both workers.
+pub const TWO_WORKERS: &str = "workers = 2\n";
+
+/// A port with this many queue pairs, which two workers serve.
+pub fn port_of_pairs(number: u8, pairs: u8) -> Port {
+    Port { more: format!("queues = {pairs}\n{TWO_WORKERS}"), ..port("virtio-net", number) }
+}
+
+/// A guest in QEMU whose virtio-net has this many queue pairs, and further options. With one processor its driver uses one pair until
+/// `ethtool -L` says otherwise.
+pub fn with_pairs(mut config: GuestConfig, pairs: u8, words: &str) -> GuestConfig {
+    let (net, own) = match pairs {
+        1 => (String::new(), String::new()),
+        _ => (format!("queues={pairs},"), format!("mq=on,vectors={},", 2 * pairs + 2)),
+    };
+    for word in &mut config.devices {
+        *word = word.replace("vhost-user,", &format!("vhost-user,{net}"));
+        *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{own}{words}"));
+    }
+    config
+}
+
 /// Like [`port`]; a virtual function's doorbells are mapped.
 pub fn mapped_port(adapter: &str, number: u8) -> Port {
     let more = if adapter.ends_with("vf") { MAPPED } else { "" };
@@ -83,6 +105,12 @@ impl Stage {
     /// A daemon with these ports, and the host behind a tap.
     pub fn with(ports: Vec<Port>) -> Stage {
         Stage::linked(ports, Link::Tap(TAP.to_owned()))
+    }
+
+    /// A daemon with two workers and these ports, and the host behind a tap.
+    pub fn with_two_workers(ports: Vec<Port>) -> Stage {
+        let (link, daemon_more) = (Some(Link::Tap(TAP.to_owned())), TWO_WORKERS.to_owned());
+        Stage::set_up(ports, Setup { link, daemon_more, ..Setup::default() })
     }
 
     /// A daemon with these ports, and the host behind a tap; the host file has these tables, too.

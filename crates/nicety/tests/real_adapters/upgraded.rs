@@ -7,7 +7,10 @@ use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Setup, Start};
 
 use crate::{
     migration::{finish, stream},
-    stage::{HOST, SOON, Stage, TAP, address, mac, mapped_port, ping, pinged, port, quiet, sh, well},
+    stage::{
+        HOST, SOON, Stage, TAP, TWO_WORKERS, address, mac, mapped_port, ping, pinged, port, port_of_pairs, quiet, sh,
+        well, with_pairs,
+    },
     steps::is_late,
     user_mode::machine,
 };
@@ -62,16 +65,24 @@ fn dropped(stage: &Stage, names: [&str; 2]) -> u64 {
 fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times() {
     let ports =
         (1..).zip(ADAPTERS.into_iter().chain(["ixgbevf"])).map(|(number, adapter)| mapped_port(adapter, number));
-    let setup =
-        Setup { link: Some(Link::Tap(TAP.to_owned())), options: vec!["--keeper".to_owned()], ..Setup::default() };
-    let mut stage = Stage::set_up(ports.collect(), setup);
+    let mut ports: Vec<_> = ports.collect();
+    // Its pairs are dealt to both.
+    ports[2] = port_of_pairs(3, 2);
+    let (link, daemon_more) = (Some(Link::Tap(TAP.to_owned())), TWO_WORKERS.to_owned());
+    let setup = Setup { link, daemon_more, options: vec!["--keeper".to_owned()], ..Setup::default() };
+    let mut stage = Stage::set_up(ports, setup);
     let config = GuestConfig { accel: Accel::Tcg, start: Start::Saved, ..GuestConfig::new(Kernel::V6_12) };
     let config = [1, 2, 3, 4].iter().fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
+    let config = with_pairs(config, 2, "");
     let mut guest = well(Guest::start(&stage.root, config));
     let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), PEER)));
     [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
     for number in [1u8, 2, 3, 4] {
         set_address(&mut guest, number, 1);
+        if number == 3 {
+            let own = format!("$(grep -l {} /sys/class/net/*/address | cut -d / -f 5)", mac(3));
+            sh(&mut guest, &format!("ethtool -L {own} combined 2"));
+        }
         if number > 1 {
             sh(&mut peer, &format!("ip addr add {}/24 dev eth0", at(number, PEER)));
         }
@@ -85,6 +96,8 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
     for number in [1u8, 2, 3, 4] {
         sh(&mut guest, &format!("({ASK} {} >/tmp/asked{number} 2>&1 &)", at(number, PEER)));
     }
+    // Other flows, for the other worker.
+    (0..4).for_each(|_| _ = sh(&mut guest, &format!("({ASK} {} >/dev/null 2>&1 &)", at(3, PEER))));
     let before = stage.sent("vm1");
     for number in 0..UPGRADES {
         stage.wait_more("frames", 20, || stage.received("vm2"));
@@ -93,6 +106,8 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
     }
     stage.wait_more("frames", 100, || stage.received("vm2"));
     assert!(stage.sent("vm1") > before + 100, "counters go on");
+    println!("virtio-net's queues: {:?}", ["transmit", "receive"].map(|way| stage.by_queue("vm3", way)));
+    assert_eq!(stage.by_queue("vm3", "receive").len(), 2, "both workers serve it");
     // Neither connection has broken, and not a byte is lost or damaged.
     finish(&mut guest, &mut peer);
     finish(&mut peer, &mut guest);

@@ -239,9 +239,10 @@ impl Inner {
         shell: &dyn Shell,
     ) -> usize {
         let Some(mut control) = self.control.take() else { return 0 };
-        let port = batch.origin.0;
+        // A class has ports, and the lane of one has the parts of a port side by side.
+        let port = batch.sender.0;
         let mut all = Passed::default();
-        let only = control.classifier.of_port(port);
+        let only = control.classifier.of_port(batch.origin.0);
         if let Some(class) = only.filter(|class| !control.classifier.marks(*class)) {
             self.pass(&mut control, Lane { class, port }, batch, picks, &mut all, now);
         } else {
@@ -278,12 +279,12 @@ impl Inner {
 
     /// Frames of several classes: those that follow one another and are of one class go together.
     fn pass_each(&mut self, control: &mut Control, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
-        let port = batch.origin.0;
+        let port = batch.sender.0;
         let mut marked = arrayvec::ArrayVec::<Pick, { nicety_adapter::PACKETS }>::new();
         let mut of = None;
         for &pick in picks.iter().take(nicety_adapter::PACKETS) {
             let Some(packet) = batch.packet(pick.packet) else { continue };
-            let class = control.classifier.of(port, batch, packet, pick);
+            let class = control.classifier.of(batch.origin.0, batch, packet, pick);
             if of != Some(class)
                 && let Some(used) = control.used.get_mut(usize::from(port))
             {

@@ -109,6 +109,8 @@ pub(super) struct Inner {
     pub hushed_until: Time,
     /// The team's epoch in which the waiting frames came, if this port is in a team.
     pub epoch: u32,
+    /// Frames that were fetched since the member took over in its team, as long as those that waited then are dropped.
+    pub drained: u32,
 }
 
 /// A port that an uplink held: its number, and which of the ports that have had it.
@@ -423,7 +425,7 @@ impl Inner {
         for refusal in delivery.refusals() {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
-            let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
+            let lane = if is_uplink { batch.sender.0 } else { refusal.queue.into() };
             if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
                 self.counters.receive_drop(self.backlog.refusal(packet.len()));
                 missed += 1;

@@ -25,12 +25,32 @@ pub(crate) struct Gathered {
     /// Senders to release: those of drained lanes, and those of a stuck uplink.
     pub released: ArrayVec<HeldSender, RELEASED_MOST>,
     pub let_go: Vec<HeldSender>,
+    /// All that waited when the member took over in its team was fetched.
+    pub is_drained: bool,
 }
 
 /// Most senders that are released in a turn by the lanes that it drains; the other lanes are drained in the next one.
 const RELEASED_MOST: usize = 8;
+/// Most frames that wait in a tap (its `txqueuelen`, 1000 as Linux makes it) before the first that came after them.
+const WAITING_MOST: u32 = 1024;
 /// The minimum time between two logged refusals.
 const LOG_NS: u64 = 1_000_000_000;
+
+impl Inner {
+    /// A member that has just taken over has fetched so many frames. True if these were the last that waited before.
+    #[cold]
+    fn note_drained(&mut self, frames: usize, progress: Progress) -> bool {
+        self.drained += frames as u32;
+        let is_empty = !progress.more && !self.call_uplink(|uplink, _| uplink.withholds());
+        let is_drained = is_empty || self.drained >= WAITING_MOST;
+        if is_drained {
+            self.drained = 0;
+        } else {
+            self.pending.insert(0);
+        }
+        is_drained
+    }
+}
 
 impl Port {
     /// Offers frames from the switch. Refused frames wait in the backlog, or are dropped with a reason. The port's [`Pace`] limits
@@ -120,7 +140,7 @@ impl Port {
                 inner.fail(cause);
             }
             if is_uplink {
-                *holds |= inner.hold(batch.origin, now, self.shell.as_ref());
+                *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
             }
         }
         self.offered(inner, rest, now);
@@ -259,8 +279,10 @@ impl Port {
         let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
         let forged = inner.forged();
+        let drains = self.drains();
         gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.origin(), queue, budget, batch, now);
+            batch.sender = self.sender();
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {
@@ -275,6 +297,9 @@ impl Port {
             progress
         });
         gathered.dropped = inner.transmit_drops() - dropped;
+        if drains && let Some(progress) = gathered.progress {
+            gathered.is_drained = inner.note_drained(batch.len(), progress);
+        }
         if inner.forged() != forged {
             self.log_refusal(&mut inner, Reason::Forged, now);
         }

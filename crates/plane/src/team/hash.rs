@@ -34,6 +34,8 @@ pub enum Hash {
     Source,
     /// The port from which it comes; but ports have moved to other members.
     Moved,
+    /// The port from which it comes, or the part of that port.
+    Sender,
 }
 
 const ICMP: u8 = 1;
@@ -44,7 +46,7 @@ const PORTS_FIRST: [u8; 6] = [6, 17, 33, 50, 132, 136];
 const AUTHENTICATION: u8 = 51;
 
 impl Hash {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Layer2,
         Self::Layer23,
         Self::Layer34,
@@ -54,6 +56,7 @@ impl Hash {
         Self::Port,
         Self::Source,
         Self::Moved,
+        Self::Sender,
     ];
 
     /// The hash with this number, as `as u8` gives it.
@@ -65,12 +68,12 @@ impl Hash {
     /// Whether it is the same for all frames from one port.
     #[inline]
     pub(super) fn is_of_port(self) -> bool {
-        matches!(self, Self::Port | Self::Moved)
+        matches!(self, Self::Port | Self::Moved | Self::Sender)
     }
 
     /// Whether flows of one port leave by several members.
     pub(super) fn spreads_a_port(self) -> bool {
-        !matches!(self, Self::Port | Self::Moved | Self::VlanSource)
+        !matches!(self, Self::Port | Self::Moved | Self::Sender | Self::VlanSource)
     }
 
     /// The value of a frame.
@@ -82,6 +85,7 @@ impl Hash {
         let flow = match self {
             Self::VlanSource => return vlan_source(head, pick.edit),
             Self::Port | Self::Moved => return batch.origin.0.into(),
+            Self::Sender => return batch.sender.0.into(),
             Self::Source => return head.get(6..).and_then(<[u8]>::first_chunk).map_or(0, super::copies::of_source),
             Self::Layer2 => None,
             Self::Layer23 | Self::Layer34 => layout.l3.and_then(|l3| {

@@ -48,7 +48,8 @@ impl Mode {
         match self {
             Self::Standby { .. } => Some(Hash::default()),
             Self::Lacp(_) => None,
-            Self::Port | Self::Queues { .. } => Some(Hash::Port),
+            Self::Port => Some(Hash::Port),
+            Self::Queues { .. } => Some(Hash::Sender),
             Self::Source => Some(Hash::Source),
             Self::Load(_) => Some(Hash::Moved),
         }

@@ -1,6 +1,6 @@
 //! The queues of one interface as a team: every queue takes frames, and every one sends them, or one sends for all.
 //!
-//! A port sends on one queue, by its number ([`Hash::Port`](super::Hash::Port)). The interface gives a flow's frames to the queue that has
+//! A port sends on one queue, by its number ([`Hash::Sender`](super::Hash::Sender)). The interface gives a flow's frames to the queue that has
 //! last sent some of it (Linux, drivers/net/tun.c, `tun_flow_update`), so the answers for a port come on its queue. What comes on another
 //! queue, as the first frames of a flow from outside do, reaches its port all the same: the switch decides by address.
 //!

@@ -12,7 +12,7 @@ pub struct SavedSteering {
     pub spread: u32,
     /// The hash in use, by its number.
     pub hash: u8,
-    /// Members whose link is up, a bit each.
+    /// Members whose link is up, a bit each; and, in the upper half, those that still drop what waited before they took over.
     pub up: u32,
     /// Frames that found no usable member.
     pub lost: u64,

@@ -231,6 +231,8 @@ pub struct Steering {
     /// A [`Choice`].
     choice: AtomicU64,
     collecting: AtomicU32,
+    /// Of these, members that drop what waited before they began to collect; and, in the upper half, to take flooded frames.
+    draining: AtomicU32,
     /// Number of changes of the spread.
     epoch: AtomicU32,
     /// The place of the member that has taken over and is to announce that, plus 1.
@@ -273,6 +275,7 @@ impl Steering {
         Self {
             choice: AtomicU64::new(0),
             collecting: AtomicU32::new(0),
+            draining: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             moved: AtomicU32::new(0),
             floods: AtomicU32::new(u32::MAX),
@@ -327,7 +330,36 @@ impl Steering {
     #[inline]
     pub(crate) fn floods(&self) -> Option<u32> {
         let floods = self.floods.load(Ordering::Acquire);
-        (floods != u32::MAX).then_some(floods)
+        (floods != u32::MAX).then(|| floods & !(self.draining.load(Ordering::Acquire) >> MEMBERS_MOST))
+    }
+
+    /// Whether frames that wait at a member may be copies of what another one has taken or sent: it has just taken over.
+    #[inline]
+    pub(crate) fn drains(&self, member: usize) -> bool {
+        self.draining.load(Ordering::Acquire) & Self::drained(member) != 0
+    }
+
+    /// What waited at a member is gone.
+    pub(crate) fn has_drained(&self, member: usize) {
+        self.draining.fetch_and(!Self::drained(member), Ordering::AcqRel);
+    }
+
+    fn drained(member: usize) -> u32 {
+        1 << member | 1 << (member + MEMBERS_MOST)
+    }
+
+    /// Publishes the members that collect, and those that take flooded frames. Those that begin to drop first what waits.
+    fn collect(&self, collecting: u32, floods: Option<u32>) {
+        let began = collecting & !self.collecting.load(Ordering::Acquire);
+        let floods_before = self.floods.load(Ordering::Acquire);
+        let hears = if floods_before == u32::MAX { 0 } else { floods.unwrap_or(0) & !floods_before };
+        if began | hears != 0 {
+            self.draining.fetch_or(began | hears << MEMBERS_MOST, Ordering::AcqRel);
+            self.due.fetch_or(u64::from(began | hears), Ordering::AcqRel);
+            self.stirred.fetch_or(u64::from(began | hears), Ordering::AcqRel);
+        }
+        self.floods.store(floods.unwrap_or(u32::MAX), Ordering::Release);
+        self.collecting.store(collecting, Ordering::Release);
     }
 
     /// Whether this side's stations were announced a moment ago: then it is no sign of life if they are heard beyond the team.
@@ -363,7 +395,8 @@ impl Steering {
 
     /// Whether frames that come in on a member are taken.
     pub(crate) fn collects(&self, member: usize) -> bool {
-        self.collecting.load(Ordering::Acquire) >> member & 1 != 0
+        let is_refused = !self.collecting.load(Ordering::Acquire) | self.draining.load(Ordering::Acquire);
+        is_refused >> member & 1 == 0
     }
 
     /// Changes when frames that wait at a member may have become older than others of their flow.
@@ -479,7 +512,7 @@ impl Steering {
             rule: state.rule.save(),
             spread: state.spread,
             hash: state.hash as u8,
-            up: state.up,
+            up: state.up | (self.draining.load(Ordering::Acquire) & SET as u32) << MEMBERS_MOST,
             lost: state.lost,
             settling: state.settling,
             changed_at: self.changed_at.load(Ordering::Acquire),
@@ -495,7 +528,8 @@ impl Steering {
         if !rule.as_ref().is_some_and(|rule| state.rule.restore(rule)) {
             return;
         }
-        (state.spread, state.hash, state.up, state.settling) = (*spread, Hash::numbered(*hash), *up, *settling);
+        (state.spread, state.hash, state.settling) = (*spread, Hash::numbered(*hash), *settling);
+        state.up = *up & SET as u32;
         state.links = state.rule.links();
         for (port, member) in moved_to {
             if let Some(to) = self.moved_to.get(usize::from(*port))
@@ -506,6 +540,8 @@ impl Steering {
         }
         self.changed_at.store(*changed_at, Ordering::Release);
         self.publish(&mut state, NO_MEMBER, now);
+        // Members that took frames go on with what waits.
+        self.draining.store(*up >> MEMBERS_MOST, Ordering::Release);
     }
 
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
@@ -546,8 +582,12 @@ impl Steering {
         }
         let Links { collecting, distributing, lingering } = state.links;
         let choice = Choice { spread: state.spread, usable: distributing | lingering, hash: state.hash };
-        self.floods.store(state.rule.floods().unwrap_or(u32::MAX), Ordering::Release);
-        self.collecting.store(collecting, Ordering::Release);
+        if state.rule.is_one_link() {
+            // No copies come in by several.
+            self.collecting.store(collecting, Ordering::Release);
+        } else {
+            self.collect(collecting, state.rule.floods());
+        }
         self.choice.store(choice.word(), Ordering::Release);
         let wakes: [Option<Time>; MEMBERS_MOST] = std::array::from_fn(|other| state.wake(other));
         for (other, known) in state.wakes.iter_mut().enumerate() {

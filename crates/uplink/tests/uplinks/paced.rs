@@ -1,10 +1,14 @@
 //! Pacing in virtual time: the average is the rate, waiting frames are not lost, and nothing wakes a worker meanwhile.
 
 use crate::common::*;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Counters, Offload, PortId, Time, Uplink, UplinkSettings};
-use nicety_uplink::{Null, Paced, Pair, Rate, Stream};
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Time, Uplink, UplinkSettings,
+};
+use nicety_memory::Map;
+use nicety_uplink::{Interface, Null, Paced, Pair, Rate, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn rate(text: &str) -> Rate {
@@ -49,6 +53,74 @@ fn the_time_for_which_what_goes_out_waits_is_counted() {
     assert_eq!(counters.transmit_throttled_ns, 0);
     // All but the last wait, which has not ended.
     assert!((990_000_000..=1_000_000_000).contains(&counters.receive_throttled_ns), "{counters:?}");
+}
+
+/// A link by which frames of this length come in without end, or none.
+struct Endless(u32);
+
+impl Uplink for Endless {
+    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        let map = Arc::new(Map::private(1 << 16).unwrap());
+        batch.start(&map, port, 0);
+        while self.0 > 0 && budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, self.0).unwrap();
+            draft.finish_plain(0);
+        }
+        Progress { more: self.0 > 0, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Bytes that each queue of an interface takes in a second. The first queue is always served first, as one worker may do.
+fn queues_take(lens: [u32; 4]) -> [u64; 4] {
+    let interface = Arc::<Interface>::default();
+    let mut queues: Vec<_> = lens
+        .into_iter()
+        .enumerate()
+        .map(|(place, len)| {
+            let mut queue = Paced::unlimited(Endless(len)).queue_of(&interface, place);
+            set(&mut queue, Some("100Mbit/s"));
+            queue
+        })
+        .collect();
+    let (mut batch, mut counters, mut taken) = (Batch::new(), Counters::default(), [0; 4]);
+    let mut now = Time::ZERO;
+    while now.0 < 1_000_000_000 {
+        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+            // It has asked for no earlier turn.
+            if queue.wake().is_none_or(|at| at <= now) {
+                queue.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
+                *taken += batch.packets().iter().map(|packet| packet.wire_bytes()).sum::<u64>();
+                queue.complete(&batch);
+            }
+        }
+        now = queues.iter().filter_map(Uplink::wake).min().unwrap_or(now).max(now.after_ns(1000));
+    }
+    taken
+}
+
+#[test]
+fn queues_of_an_interface_take_in_its_rate_together_and_none_waits_for_ever() {
+    let exact = 12_500_000;
+    for lens in [[1514; 4], [60_000, 60_000, 1514, 1514], [1514, 0, 0, 1514]] {
+        let taken = queues_take(lens);
+        let all: u64 = taken.iter().sum();
+        println!("frames of {lens:?} bytes: {taken:?} bytes");
+        assert!((exact * 99 / 100..=exact + (64 << 10) + 120_000).contains(&all), "{lens:?}: {taken:?}");
+        for (len, taken) in lens.into_iter().zip(taken) {
+            assert_eq!(taken > exact / 100, len > 0, "{lens:?}: {taken}");
+        }
+    }
 }
 
 /// A worker that shares its processor with others.

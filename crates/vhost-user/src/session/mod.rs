@@ -421,10 +421,15 @@ impl Session {
         if features != self.features {
             self.give_up_disabled();
         }
-        let mut taken = false;
-        let device = u128::from(features & !(F_PROTOCOL_FEATURES | F_ACCESS_PLATFORM));
-        self.port.with(&mut |face, _| taken = face.take_features(device));
-        if !taken {
+        let device = |features: u64| u128::from(features & !(F_PROTOCOL_FEATURES | F_ACCESS_PLATFORM));
+        // Said for all adapters at once: one of them may serve no ring that runs.
+        let runs = self.rings.states().iter().any(|ring| ring.runs.is_some());
+        if runs && device(features) != device(self.features) {
+            return Err(Refusal::Features(asked));
+        }
+        let mut taken = None;
+        self.port.with(&mut |face, _| taken = Some(face.take_features(device(features)) && taken != Some(false)));
+        if taken != Some(true) {
             return Err(Refusal::Features(asked));
         }
         self.features = features;

@@ -133,7 +133,7 @@ impl Session {
             _ => {
                 let on = number != 0;
                 self.state_of(ring).enabled = on;
-                self.port.with(&mut |face, cx| face.enable(ring, on, cx));
+                self.port.with_ring(ring, &mut |face, cx| face.enable(ring, on, cx));
                 Ok(())
             }
         }
@@ -202,7 +202,7 @@ impl Session {
         state.kicked = false;
         if state.runs.take().is_some() {
             let mut base = 0;
-            self.port.with(&mut |face, cx| base = face.stop(ring, cx));
+            self.port.with_ring(ring, &mut |face, cx| base = face.stop(ring, cx));
             self.state_of(ring).base = base;
         }
         self.state_of(ring).base
@@ -248,7 +248,7 @@ impl Session {
         self.recall(ring, &place, base);
         let enabled = self.enabled(ring);
         let (mut placed, mut started) = (false, false);
-        self.port.with(&mut |face, cx| {
+        self.port.with_ring(ring, &mut |face, cx| {
             placed = face.place(ring, place);
             started = placed && face.start(ring, base, cx);
             if started {

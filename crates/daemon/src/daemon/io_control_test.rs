@@ -1,0 +1,114 @@
+//! I/O control that is changed in one direction leaves what waits in the other under its limit.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use nicety_host::Host;
+use nicety_vfio_user::Client;
+
+use super::*;
+use crate::serve;
+
+const SOON: Duration = Duration::from_secs(60);
+/// The longest frame: of shorter ones several go at once.
+const LEN: usize = 1514;
+
+/// A host whose uplink `x` has a card with one function, and a class with a limit.
+fn host(folder: &Path, min_rate: &str, inward: &str) -> Host {
+    let text = format!(
+        r#"
+[[uplink]]
+name = "x"
+kind = "stream"
+socket = "x"
+rate = "1Gbit/s"
+inward_rate = "{inward}"
+[[uplink]]
+name = "y"
+kind = "stream"
+socket = "y"
+[[card]]
+name = "nic0"
+chip = "82576"
+uplink = "x"
+[[port]]
+name = "vm1"
+adapter = "igbvf"
+mac = "52:54:00:00:00:01"
+socket = "vm1.sock"
+card = "nic0"
+function = 0
+min_rate = "{min_rate}"
+[[io_class]]
+uplink = "x"
+name = "slow"
+network = "10.0.0.0/8"
+limit = "1Mbit/s"
+"#
+    );
+    let mut host = Host::parse(&text, &folder.join("host.toml")).unwrap();
+    // So little that the second frame's time is far away: three hours for each.
+    host.io_classes[0].terms.limit = nicety_adapter::Rate::new(1);
+    host
+}
+
+/// Sends a broadcast from this network to a stream.
+fn send(stream: &mut UnixStream, first: u8) {
+    // QEMU's length, Ethernet, IPv4.
+    let mut frame = vec![0, 0, (LEN >> 8) as u8, LEN as u8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 7, 8, 0];
+    frame.extend([0x45, 0, 5, 0xdc, 0, 0, 0, 0, 64, 17, 0, 0, first, 0, 0, 1, 255, 255, 255, 255]);
+    frame.resize(4 + LEN, 0);
+    stream.write_all(&frame).unwrap();
+}
+
+/// Packets of both classes that have passed, and those of the limited one that wait.
+type Counts = ([u64; 2], u64);
+
+/// Waits until the uplink's counts are these, outward and inward.
+fn wait(daemon: &Daemon, outward: Counts, inward: Counts) {
+    let end = Instant::now() + SOON;
+    loop {
+        let view = daemon.views().into_iter().find(|view| view.name == "x").unwrap();
+        let found = [&view.state.classes, &view.state.inward_classes].map(|classes| match &classes[..] {
+            [rest, slow] => ([rest.packets, slow.packets], slow.waiting),
+            _ => panic!("{classes:?}"),
+        });
+        if found == [outward, inward] {
+            return;
+        }
+        assert!(Instant::now() < end, "{found:?}, and not {outward:?} outward, {inward:?} inward");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_direction_whose_control_stays_goes_on_undisturbed_when_the_other_s_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    nicety_sandbox::begin_for_tests();
+    let of = |min_rate, inward| host(folder.path(), min_rate, inward);
+    let daemon = serve::start(serve::prepare(&of("10Mbit/s", "900Mbit/s"), None).unwrap()).unwrap();
+    let _vmm = Client::connect(folder.path().join("vm1.sock")).unwrap();
+    let [mut x, mut y] = ["x", "y"].map(|name| UnixStream::connect(folder.path().join(name)).unwrap());
+    // The first frame of the limited class goes, the others wait.
+    [&mut x, &mut y].into_iter().for_each(|stream| send(stream, 10));
+    wait(&daemon, ([0, 1], 0), ([0, 1], 0));
+    for waiting in 1..=4 {
+        [&mut x, &mut y].into_iter().for_each(|stream| send(stream, 10));
+        wait(&daemon, ([0, 1], waiting), ([0, 1], waiting));
+    }
+    // A limit that begins anew lets one frame go. A frame of the other class shows that the uplink was served after the change.
+    let mut others = 0;
+    let mut changed = |min_rate, inward, outward, inward_left| {
+        daemon.set_io_control(&of(min_rate, inward));
+        [&mut x, &mut y].into_iter().for_each(|stream| send(stream, 192));
+        others += 1;
+        wait(&daemon, ([others, 5 - outward], outward), ([others, 5 - inward_left], inward_left));
+    };
+    changed("10Mbit/s", "900Mbit/s", 4, 4);
+    changed("20Mbit/s", "900Mbit/s", 3, 4);
+    changed("20Mbit/s", "800Mbit/s", 3, 3);
+    changed("30Mbit/s", "800Mbit/s", 2, 3);
+    changed("30Mbit/s", "700Mbit/s", 2, 2);
+}

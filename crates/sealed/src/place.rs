@@ -1,0 +1,300 @@
+//! The places at which hosts listen, by TCP or at a UNIX socket, and the streams between them.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+
+/// Waiting connections.
+const BACKLOG: i32 = 64;
+
+/// A host listens here: `10.0.0.2:7001`, or `unix:/run/ft.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// By TCP.
+    Tcp(SocketAddr),
+    /// At a UNIX socket: on this machine, or at the end of a tunnel.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+fn unix(path: &Path) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|errno| match errno {
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
+        errno => errno.into(),
+    })
+}
+
+fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
+/// A connection, which never blocks.
+#[derive(Debug)]
+pub enum Stream {
+    /// By TCP.
+    Tcp(TcpStream),
+    /// At a UNIX socket.
+    Unix(UnixStream),
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
+impl Stream {
+    /// Connects. The second value: whether it still connects.
+    ///
+    /// # Errors
+    /// There is no way, as far as is known at once.
+    pub fn connect(to: &Place) -> io::Result<(Self, bool)> {
+        match to {
+            Place::Tcp(to) => {
+                let socket = socket(family(*to))?;
+                let is_connecting = match connect(&socket, to) {
+                    Ok(()) => false,
+                    Err(Errno::INPROGRESS) => true,
+                    Err(errno) => return Err(errno.into()),
+                };
+                Ok((Self::Tcp(socket.into()), is_connecting))
+            }
+            Place::Unix(path) => {
+                let (address, socket) = (unix(path)?, socket(AddressFamily::UNIX)?);
+                connect(&socket, &address).map_err(|errno| match errno {
+                    Errno::NOENT | Errno::CONNREFUSED => {
+                        io::Error::new(io::Error::from(errno).kind(), "nobody listens there")
+                    }
+                    errno => errno.into(),
+                })?;
+                Ok((Self::Unix(socket.into()), false))
+            }
+        }
+    }
+
+    /// Connects, and waits for that, but not longer than this.
+    ///
+    /// # Errors
+    /// There is no way.
+    pub fn connect_within(to: &Place, limit: Duration) -> io::Result<Self> {
+        match to {
+            Place::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Self::Tcp),
+            // A UNIX socket connects at once or not at all.
+            Place::Unix(_) => Self::connect(to).map(|(stream, _)| stream),
+        }
+    }
+
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                // An acknowledgement must not wait for the next one.
+                stream.set_nodelay(true)
+            }
+            Self::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().is_ok(),
+            Self::Unix(_) => true,
+        }
+    }
+
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&mut &*stream).read(bytes),
+            Self::Unix(stream) => (&mut &*stream).read(bytes),
+        }
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&mut &*stream).write(bytes),
+            Self::Unix(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+/// Takes connections, and never waits for one.
+#[derive(Debug)]
+pub enum Listener {
+    /// By TCP.
+    Tcp(TcpListener),
+    /// At a UNIX socket of this path.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens alone at this place: a socket's file that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// Somebody listens there, or something else is at the path.
+    pub fn alone(at: &Place) -> io::Result<Self> {
+        match at {
+            Place::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            Place::Unix(path) => {
+                let is_served = match Stream::connect(at) {
+                    Ok(_) => true,
+                    // A full queue of connections is somebody's.
+                    Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+                };
+                if is_served {
+                    let why = "another process listens there: end it, or give another path";
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+                }
+                Self::in_place(path)
+            }
+        }
+    }
+
+    /// Listens at this place beside a process that this one replaces.
+    ///
+    /// # Errors
+    /// Another user listens there, or something else is at the path.
+    pub fn beside(at: &Place) -> io::Result<Self> {
+        match at {
+            Place::Tcp(address) => {
+                let socket = socket(family(*address))?;
+                sockopt::set_socket_reuseaddr(&socket, true)?;
+                sockopt::set_socket_reuseport(&socket, true)?;
+                bind(&socket, address)?;
+                listen(&socket, BACKLOG)?;
+                Ok(Self::Tcp(socket.into()))
+            }
+            Place::Unix(path) => Self::in_place(path),
+        }
+    }
+
+    /// Puts a socket at the path, for its owner only, in place of one that may be there. Nobody finds the path empty meanwhile.
+    fn in_place(path: &Path) -> io::Result<Self> {
+        unix(path)?;
+        match path.symlink_metadata() {
+            Ok(there) if !there.file_type().is_socket() => {
+                let why = "something is there that is no socket: remove it, or give another path";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // Beside it, so that it can take its place.
+        let new = path.with_file_name(format!(".ft{}", std::process::id()));
+        let _old = std::fs::remove_file(&new);
+        let listening = socket(AddressFamily::UNIX)?;
+        bind(&listening, &unix(&new)?)?;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
+        listen(&listening, BACKLOG)?;
+        std::fs::rename(&new, path)?;
+        Ok(Self::Unix(listening.into(), path.to_owned()))
+    }
+
+    /// The next connection, and its place: of a UNIX socket that of the socket.
+    ///
+    /// # Errors
+    /// There is none now.
+    pub fn accept(&self) -> io::Result<(Stream, Place)> {
+        match self {
+            Self::Tcp(listener) => listener.accept().map(|(stream, from)| (stream.into(), Place::Tcp(from))),
+            Self::Unix(listener, path) => {
+                listener.accept().map(|(stream, _)| (stream.into(), Place::Unix(path.clone())))
+            }
+        }
+    }
+
+    /// The place.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn place(&self) -> io::Result<Place> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Place::Tcp),
+            Self::Unix(_, path) => Ok(Place::Unix(path.clone())),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_owners_and_replaces_only_one_that_nobody_listens_at() {
+        let folder = std::env::temp_dir().join(format!("nicety-place-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let at = |name: &str| Place::Unix(folder.join(name));
+        let why = |result: io::Result<Listener>| result.unwrap_err().to_string();
+        let one = Listener::alone(&at("one")).unwrap();
+        assert_eq!(folder.join("one").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(why(Listener::alone(&at("one"))).contains("another process listens there"));
+        let (ours, is_connecting) = Stream::connect(&at("one")).unwrap();
+        let (_refused, (theirs, from)) = (one.accept().unwrap(), one.accept().unwrap());
+        ours.write(b"hello").unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!((theirs.read(&mut bytes).unwrap(), &bytes[..5], is_connecting), (5, b"hello".as_slice(), false));
+        assert_eq!(from.to_string(), format!("unix:{}/one", folder.display()));
+        // A process that replaces it gets the next connections.
+        let other = Listener::beside(&at("one")).unwrap();
+        let _next = Stream::connect(&at("one")).unwrap();
+        assert!(other.accept().is_ok() && one.accept().is_err());
+        // A killed process leaves its file.
+        drop((one, other));
+        assert_eq!(Stream::connect(&at("one")).unwrap_err().to_string(), "nobody listens there");
+        drop(Listener::alone(&at("one")).unwrap());
+        std::fs::write(folder.join("text"), "").unwrap();
+        assert!(why(Listener::alone(&at("text"))).contains("something is there that is no socket"));
+        assert!(why(Listener::alone(&at("none/one"))).contains("No such file"));
+        assert!(why(Listener::alone(&at(&"a".repeat(108)))).contains("at most 107 bytes"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
