@@ -91,6 +91,11 @@ pub trait Uplink: Send {
         true
     }
 
+    /// Words for a person about how it works here, such as whether the kernel copies each frame. They do not change.
+    fn features(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None

@@ -65,7 +65,7 @@ use crate::worker::Worker;
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use error::StartError;
-pub use freeze::{Frozen, Images};
+pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
 pub(crate) use parts::part_name;
 use placing::Look;
@@ -354,21 +354,15 @@ impl Daemon {
         texts.keep(holder, self.clock.origin_ns() + self.clock.now().0)
     }
 
-    /// A port's journal, with these positions of its rings. `None` without a keeper.
-    pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice, rings: &[u8]) -> Option<Journal> {
+    /// A port's journal. `None` without a keeper.
+    pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice) -> Option<Journal> {
         let holder = self.holder.get()?;
         let journal = Journal::new(log.port(), Arc::clone(holder), device.kept_bytes());
         let journal = journal.inspect_err(|error| {
             let why = format!("making its journal: {error}");
             log.keeps(Some(&NotKept { why, is_passing: false }));
         });
-        let journal = journal.ok()?;
-        if let Some(map) = journal.rings() {
-            // The positions of another number of rings are of no use, and are not valid.
-            let _too_many = map.write(0, rings);
-            device.keep_rings(map);
-        }
-        Some(journal)
+        journal.ok()
     }
 
     /// The keeper closes what it holds of a port.
@@ -602,16 +596,31 @@ impl Daemon {
         Ok(())
     }
 
-    fn hand_to_worker(&self, mut service: Service) {
+    fn hand_to_worker(&self, service: Service) {
+        let id = service.port.id();
+        self.queue(service);
+        self.wake_for(id);
+    }
+
+    /// Leaves a port to its worker, which takes it when it is [woken](Daemon::wake_for). Many ports go on sooner if all wait here first: a
+    /// guest that goes on takes a processor from the others.
+    pub(crate) fn queue(&self, mut service: Service) {
         if let Link::Function { device, .. } = &service.link
             && service.journal.is_none()
         {
-            service.journal = self.journal(&service.log, device, &[]);
+            service.journal = self.journal(&service.log, device);
+            if let Some(rings) = service.journal.as_ref().and_then(Journal::rings) {
+                device.keep_rings(rings);
+            }
         }
-        let WorkerHandle { inbox, newcomers } = self.worker(service.port.id());
+        let newcomers = &self.worker(service.port.id()).newcomers;
         // A worker that has ended takes no ports; then no port is opened any more.
         let _worker_ended = newcomers.send(service);
-        inbox.push(Note::Serve);
+    }
+
+    /// The worker of this port takes one that was left to it.
+    pub(crate) fn wake_for(&self, id: PortId) {
+        self.worker(id).inbox.push(Note::Serve);
     }
 
     /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.

@@ -6,7 +6,8 @@
 //!  ├── Offer(host file), listening sockets►│
 //!  ◄──────────────────────── Prepared ─────┤  workers run, the sandbox is closed, no port yet
 //!  │ workers stand still                   │
-//!  ├── Images, descriptors ───────────────►│  checks all, maps memory, touches nothing
+//!  ├── Images of some ports, descriptors ─►│  checks them, maps memory, touches nothing, while the next images are made
+//!  ├── End ───────────────────────────────►│
 //!  ◄─────────────────────────── Taken ─────┤                 until here either may give up, and the old one goes on
 //!  ├── Go ────────────────────────────────►│  ports go on
 //!  ◄──────────────── Going(time lost) ─────┤
@@ -174,6 +175,26 @@ pub struct Upgraded {
     pub stopped_ns: u64,
     /// The same of each port, in the order in which they went on.
     pub ports: Vec<PortPause>,
+    /// The parts of that time. A daemon of an earlier version does not say.
+    #[serde(default)]
+    pub steps: Steps,
+}
+
+/// The parts of the time for which nothing moved, one after the other, and how much was handed over in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Steps {
+    /// Until all workers stood still, in nanoseconds.
+    pub stop_ns: u64,
+    /// Until the images of all ports were made and sent, in nanoseconds. The new daemon reads and checks the first ones meanwhile.
+    pub image_ns: u64,
+    /// Until the new daemon had checked the last one, in nanoseconds.
+    pub check_ns: u64,
+    /// Until the last port went on, in nanoseconds.
+    pub go_ns: u64,
+    /// Bytes of the images.
+    pub bytes: u64,
+    /// Descriptors.
+    pub descriptors: u64,
 }
 
 /// The time for which a port stood still.

@@ -1,7 +1,7 @@
 //! A port's whole state as one value, for another process that goes on with the same VMM (docs/adr/0020).
 //!
 //! ```text
-//! "nicety-image", version │ ports: name, number, counters, link                              one value for each worker
+//! "nicety-image", version │ ports: name, number, counters, link                              some ports of a worker in each value
 //!                                       link: session with half-read messages and owed replies, PortState, eventfds, DMA map, page
 //! ```
 //! Descriptors travel beside it, in a [`Table`](nicety_peer::Table): the value has their indexes. All times are of the daemon's clock,
@@ -69,6 +69,7 @@ pub struct UplinkImage {
     /// Its descriptors, in its kind's order.
     pub descriptors: Vec<u32>,
     /// Its state, in its kind's envelope.
+    #[serde(with = "nicety_plane::bytes")]
     pub state: Vec<u8>,
 }
 

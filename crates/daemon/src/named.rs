@@ -19,7 +19,7 @@ pub fn uplink(config: &UplinkConfig) -> Option<String> {
         UplinkKind::Tap { name, .. } => Some(tap(name)),
         UplinkKind::Pair { socket: path, .. } | UplinkKind::Stream { socket: path, .. } => Some(socket(path)),
         UplinkKind::Capture { file } => Some(capture(file)),
-        UplinkKind::Null | UplinkKind::Querier => None,
+        UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
     }
 }
 

@@ -49,7 +49,7 @@ fn path_of(uplink: &UplinkConfig) -> Option<&Path> {
     match &uplink.kind {
         UplinkKind::Pair { socket, .. } | UplinkKind::Stream { socket, .. } => Some(socket),
         UplinkKind::Capture { file } => Some(file),
-        UplinkKind::Tap { .. } | UplinkKind::Null | UplinkKind::Querier => None,
+        UplinkKind::Tap { .. } | UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
     }
 }
 

@@ -19,6 +19,7 @@ pub struct PortState {
     /// The time of saving by the adapter's clock, in nanoseconds.
     pub(crate) at_ns: u64,
     /// The adapter's state, in its own envelope.
+    #[serde(with = "nicety_plane::bytes")]
     pub(crate) adapter: Vec<u8>,
     /// The transport's state.
     pub(crate) interrupts: SavedInterrupts,

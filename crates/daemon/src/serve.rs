@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
@@ -15,7 +15,7 @@ use nicety_keeper::{Group, Holder, Opener};
 use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens, Xdp, XdpError,
 };
 
 use sha2::{Digest, Sha256};
@@ -51,6 +51,9 @@ pub enum ServeError {
     /// A tap cannot be opened.
     #[error("the uplink: {0}")]
     Tap(#[from] TapError),
+    /// An interface's queues cannot be opened.
+    #[error("the uplink: {0}")]
+    Xdp(#[from] XdpError),
     /// A pair or a stream cannot be opened.
     #[error("the uplink: {0}")]
     Socket(#[from] SocketError),
@@ -100,6 +103,8 @@ pub struct Prepared<'a> {
     kept: Option<(Arc<Holder>, Held)>,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
+    /// Queues that are open already, by uplinks.
+    opened: BTreeMap<String, Vec<Xdp>>,
     /// Sockets that another process serves. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
@@ -129,9 +134,31 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
     nicety_socket::check(path, access)
 }
 
+/// Queues of interfaces (AF_XDP), or why they could not be opened, by uplinks.
+#[derive(Debug, Default)]
+pub struct OpenedAhead(BTreeMap<String, Result<Vec<Xdp>, XdpError>>);
+
+/// Opens what only a process with rights can that it gives up before its threads start: the queues of interfaces (AF_XDP).
+pub fn open_ahead(host: &Host) -> OpenedAhead {
+    let opened = host.uplinks.iter().filter_map(|config| match &config.kind {
+        UplinkKind::Xdp { interface, queues } => Some((config.name.clone(), Xdp::open(interface, *queues))),
+        _ => None,
+    });
+    OpenedAhead(opened.collect())
+}
+
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new(), None)
+    prepare_opened(host, record, OpenedAhead::default())
+}
+
+/// Like [`prepare`], with what was opened before.
+pub fn prepare_opened<'a>(
+    host: &'a Host,
+    record: Option<Target>,
+    opened: OpenedAhead,
+) -> Result<Prepared<'a>, Refused> {
+    checked(host, record, connecting, &Held::new(), None, opened)
 }
 
 /// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
@@ -141,16 +168,24 @@ pub fn prepare_kept<'a>(
     holder: Arc<Holder>,
     opener: Option<Arc<Opener>>,
     groups: Vec<Group>,
+    opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let prepared = checked(host, record, connecting, &held, opener.as_deref())?;
+    let prepared = checked(host, record, connecting, &held, opener.as_deref(), opened)?;
     Ok(Prepared { kept: Some((holder, held)), opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, |path, access| nicety_socket::check_quietly(path, access), &Held::new(), None)
+    checked(
+        host,
+        record,
+        |path, access| nicety_socket::check_quietly(path, access),
+        &Held::new(),
+        None,
+        OpenedAhead::default(),
+    )
 }
 
 fn checked<'a>(
@@ -159,8 +194,9 @@ fn checked<'a>(
     look: SocketCheck,
     held: &Held,
     opener: Option<&Opener>,
+    ahead: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
-    let (mut errors, mut served) = (Vec::new(), Vec::new());
+    let (mut errors, mut served, mut opened) = (Vec::new(), Vec::new(), BTreeMap::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
         record
@@ -177,11 +213,17 @@ fn checked<'a>(
             Err(error) => errors.push(error),
         }
     }
-    let uplinks = host.uplinks.iter();
+    let uplinks = host.uplinks.iter().filter(|config| !ahead.0.contains_key(&config.name));
     errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
+    for (name, queues) in ahead.0 {
+        match queues {
+            Ok(queues) => _ = opened.insert(name, queues),
+            Err(error) => errors.push(error.into()),
+        }
+    }
     if errors.is_empty() {
-        Ok(Prepared { host, record, ports, kept: None, opener: None, served })
+        Ok(Prepared { host, record, ports, kept: None, opener: None, opened, served })
     } else {
         Err(Refused(errors))
     }
@@ -192,7 +234,7 @@ pub(crate) fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeErro
     let members = team.members.iter().filter_map(|member| host.uplink(member));
     let of = |uplink: &UplinkConfig| match &uplink.kind {
         // A tap that is not there yet is made with the usual one.
-        UplinkKind::Tap { name, .. } => Some((name.clone(), mtu(name)?)),
+        UplinkKind::Tap { name, .. } | UplinkKind::Xdp { interface: name, .. } => Some((name.clone(), mtu(name)?)),
         _ => None,
     };
     let mtus: Vec<(String, u32)> = members.filter_map(of).collect();
@@ -229,6 +271,13 @@ fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) ->
     Ok(spec)
 }
 
+/// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
+/// read than the rest of a port's specification.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// The specification of a port.
 pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     let port = || config.name.clone();
@@ -240,7 +289,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         settings,
         socket: config.socket.clone(),
         role: config.role,
-        mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
+        mapped: config.is_mapped(processors()),
         worker: config.worker,
         workers: config.workers,
         ft_peer: config.ft_peer.clone(),
@@ -262,6 +311,7 @@ fn check_uplink(
     match kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
+        UplinkKind::Xdp { interface, .. } => Xdp::check(interface)?,
         // The opener that opens it checks.
         UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
@@ -283,8 +333,9 @@ fn uplink(config: &UplinkConfig, place: usize, daemon: &Daemon) -> Result<Box<dy
         UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open_by(daemon.opener(), name)?, config),
         // One queue in place of another.
         UplinkKind::Tap { name, queues } => {
-            queue(Tap::open_queue_again(daemon.opener(), name, *queues)?, config, place, daemon, None)
+            tap_queue(Tap::open_queue_again(daemon.opener(), name, *queues)?, config, place, daemon, None)
         }
+        UplinkKind::Xdp { .. } => Err(XdpError::Running(config.name.clone()).into()),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
@@ -332,16 +383,26 @@ fn adjusted<U: Uplink + 'static>(
 }
 
 /// A queue of a tap with several.
-fn queue(
+fn tap_queue(
     tap: Tap,
     config: &UplinkConfig,
     place: usize,
     daemon: &Daemon,
     tokens: Option<Tokens>,
 ) -> Result<Box<dyn Uplink>, ServeError> {
+    queue(tap.queue_of(&daemon.interface(&config.name), place), config, place, daemon, tokens)
+}
+
+/// A queue of an interface with several: they share a limit for what comes in.
+fn queue<U: Uplink + 'static>(
+    uplink: U,
+    config: &UplinkConfig,
+    place: usize,
+    daemon: &Daemon,
+    tokens: Option<Tokens>,
+) -> Result<Box<dyn Uplink>, ServeError> {
     let interface = daemon.interface(&config.name);
-    let tap = tap.queue_of(&interface, place);
-    settled(Paced::unlimited(tap).queue_of(&interface, place), config, tokens)
+    settled(Paced::unlimited(uplink).queue_of(&interface, place), config, tokens)
 }
 
 fn settled<U: Uplink + 'static>(
@@ -417,27 +478,48 @@ fn system(path: &Path, team: &str) -> Mac {
 /// Makes an uplink and adds it to the switch, or to its team.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        return open_queues(daemon, config, Tap::open_queues_by(daemon.opener(), name, *queues)?);
+        let taps = Tap::open_queues_by(daemon.opener(), name, *queues)?;
+        return open_queues(daemon, config, taps, |tap, place| tap_queue(tap, config, place, daemon, None));
     }
-    let maker = maker(config, 0);
-    let made = uplink(config, 0, daemon)?;
+    if let UplinkKind::Xdp { interface, queues } = &config.kind {
+        return open_xdp(daemon, config, Xdp::open(interface, *queues)?);
+    }
+    add(daemon, config, uplink(config, 0, daemon)?)
+}
+
+/// Adds the queues of an interface, which are open, to the switch.
+fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<Xdp>) -> Result<(), ServeError> {
+    if queues.len() > 1 {
+        return open_queues(daemon, config, queues, |xdp, place| queue(xdp, config, place, daemon, None));
+    }
+    let Some(only) = queues.pop() else { return Ok(()) };
+    add(daemon, config, adjustable(only, config)?)
+}
+
+/// Adds an uplink with one link to the switch, or to its team.
+fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<(), ServeError> {
     let buffer = nicety_plane::SENDER_BYTES;
-    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker, config.team.as_deref())?;
+    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
 }
 
-/// Adds a tap with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
-fn open_queues(daemon: &Daemon, config: &UplinkConfig, taps: Vec<Tap>) -> Result<(), ServeError> {
+/// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
+fn open_queues<U>(
+    daemon: &Daemon,
+    config: &UplinkConfig,
+    queues: Vec<U>,
+    made: impl Fn(U, usize) -> Result<Box<dyn Uplink>, ServeError>,
+) -> Result<(), ServeError> {
     let spec = queues_spec(config, config.rate.is_some());
     daemon.open_team(&spec)?;
-    for (place, (tap, name)) in taps.into_iter().zip(spec.members).enumerate() {
-        let queue = queue(tap, config, place, daemon, None)?;
+    for (place, (queue, name)) in queues.into_iter().zip(spec.members).enumerate() {
+        let queue = made(queue, place)?;
         daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
     }
     Ok(())
 }
 
-/// The specification of the team of a tap's queues, of which one sends for all, or each.
+/// The specification of the team of an interface's queues, of which one sends for all, or each.
 fn queues_spec(config: &UplinkConfig, one_sends: bool) -> TeamSpec {
     TeamSpec {
         name: config.name.clone(),
@@ -489,6 +571,9 @@ pub(crate) fn check_uplink_again(
         }
         _ => None,
     };
+    if matches!(new.kind, UplinkKind::Xdp { .. }) {
+        return Err(XdpError::Running(new.name.clone()).into());
+    }
     if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
@@ -566,7 +651,11 @@ fn link_again(
     match &config.kind {
         UplinkKind::Tap { name, queues } => {
             let tap = Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?;
-            if *queues > 1 { queue(tap, config, place, daemon, tokens) } else { adjusted(tap, config, tokens) }
+            if *queues > 1 { tap_queue(tap, config, place, daemon, tokens) } else { adjusted(tap, config, tokens) }
+        }
+        UplinkKind::Xdp { interface, queues } => {
+            let xdp = Xdp::go_on(interface, &state, descriptors)?;
+            if *queues > 1 { queue(xdp, config, place, daemon, tokens) } else { adjusted(xdp, config, tokens) }
         }
         UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
         UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
@@ -628,7 +717,7 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, opener, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, opener, mut opened, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -659,7 +748,10 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.open_team(&team_spec(config, &host.path))?;
     }
     for config in &host.uplinks {
-        open_uplink(&daemon, config)?;
+        match opened.remove(&config.name) {
+            Some(queues) => open_xdp(&daemon, config, queues)?,
+            None => open_uplink(&daemon, config)?,
+        }
     }
     daemon.set_io_control(host);
     daemon.set_mirrors(host);

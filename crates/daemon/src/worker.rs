@@ -47,7 +47,7 @@ use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use connections::DisconnectReason;
-pub use freezing::{NotFrozen, Order};
+pub use freezing::{NotFrozen, Order, Part};
 use services::Services;
 
 /// The charge for a VMM's message, in bytes. It takes as long as copying some frames.

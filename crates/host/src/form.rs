@@ -24,6 +24,8 @@ pub enum Form {
     Name,
     /// A name of an uplink. That of a tap is an interface's.
     UplinkName,
+    /// The name of a network interface.
+    Interface,
     /// At most so many names of uplinks, with commas between them.
     UplinkNames(usize),
     /// A user or a group of this machine, by name or number.
@@ -111,6 +113,7 @@ impl Form {
             Self::Number(..) | Self::Flag | Self::Words(_) | Self::Adapter => return None,
             Self::Name => name,
             // Linux takes more for an interface: letters that are not ASCII.
+            Self::Interface => format!("[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}}"),
             Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}})"),
             Self::UplinkNames(most) => list(&format!("({name}|[!-$&-+\\-.0-9;-~]{{1,{INTERFACE_MOST}}})"), most),
             Self::Account => format!(r"[^\s:,/{CONTROLS}]+"),

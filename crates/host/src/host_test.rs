@@ -871,10 +871,18 @@ fn minimum_rates_that_cannot_be_kept_are_refused_with_the_arithmetic() {
 }
 
 #[test]
-fn an_af_xdp_uplink_is_refused_with_what_to_use_instead() {
-    let errors = Host::parse("[uplink]\nkind = \"xdp\"\nname = \"eth0\"\n", Path::new("/h")).unwrap_err();
-    let whats: Vec<&str> = errors.list.iter().map(|error| error.what.as_str()).collect();
-    assert_eq!(whats, ["there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM"]);
+fn an_af_xdp_uplink_names_its_interface_and_its_queues() {
+    let text = "[uplink]\nkind = \"xdp\"\ninterface = \"eth0\"\nqueues = 2\n";
+    let host = parse(text).unwrap();
+    assert_eq!(host.uplinks[0].kind, UplinkKind::Xdp { interface: "eth0".to_owned(), queues: 2 });
+    assert_eq!((host.uplinks[0].name.as_str(), host.uplinks[0].queues()), ("xdp", 2));
+    let error =
+        |text: String| parse(&text).unwrap_err().list.iter().map(|error| error.what.clone()).collect::<Vec<_>>();
+    let told = format!("{text}lldp = \"both\"\n");
+    assert_eq!(error(told), ["it does not go with several queues: leave it away, or `queues`"]);
+    assert_eq!(error(text.replace("eth0", "eth/0")), ["\"eth/0\" cannot be an interface's name"]);
+    assert_eq!(error(text.replace("interface = \"eth0\"\n", "")), ["it is missing from this [uplink]"]);
+    assert_eq!(error(text.replace("xdp", "null")).len(), 2, "neither key is another kind's");
 }
 
 #[test]

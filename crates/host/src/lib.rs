@@ -146,17 +146,17 @@ pub struct UplinkConfig {
 impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
-        // The switch knows the queues of a tap as a team, which is made with its policy. Rates are the queues' own.
+        // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
         let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
     }
 
-    /// Number of its queues: 1 but for a tap with `queues`.
+    /// Number of its queues: 1 but for an interface with `queues`.
     pub fn queues(&self) -> u16 {
         match self.kind {
-            UplinkKind::Tap { queues, .. } => queues,
+            UplinkKind::Tap { queues, .. } | UplinkKind::Xdp { queues, .. } => queues,
             _ => 1,
         }
     }
@@ -195,6 +195,13 @@ pub enum UplinkKind {
         /// Its queues, 1 to 16. With more than one each port sends on one of them.
         queues: u16,
     },
+    /// An interface of the host, past the host's network stack (AF_XDP).
+    Xdp {
+        /// Its name.
+        interface: String,
+        /// Its queues, 1 to 16: its first ones. With more than one each port sends on one of them.
+        queues: u16,
+    },
     /// A socket to another daemon, or to a program.
     Pair {
         /// Its path.
@@ -221,10 +228,11 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
-    /// The interface's name, or the kind.
+    /// A tap's name, or the kind.
     pub fn name(&self) -> &str {
         match self {
             Self::Tap { name, .. } => name,
+            Self::Xdp { .. } => "xdp",
             Self::Pair { .. } => "pair",
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",

@@ -71,7 +71,7 @@ static UPLINK: Kind = Kind {
         Key::new(
             "kind",
             Form::Words(&words(&UPLINK_WORDS)),
-            "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"",
+            "\"tap\", \"xdp\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"",
         )
         .required(),
         Key::new(
@@ -79,7 +79,8 @@ static UPLINK: Kind = Kind {
             Form::UplinkName,
             "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
         ),
-        Key::new("queues", Form::Number(1, QUEUES_MOST), "with kind = \"tap\": a whole number from 1 to 16"),
+        Key::new("interface", Form::Interface, "with kind = \"xdp\": an interface's name, such as \"eth0\""),
+        Key::new("queues", Form::Number(1, QUEUES_MOST), "with kind = \"tap\" or \"xdp\": a whole number from 1 to 16"),
         Key::new("socket", Form::Socket, "with kind = \"pair\" or \"stream\": a path of at most 107 bytes"),
         Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
         Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),
@@ -87,7 +88,7 @@ static UPLINK: Kind = Kind {
         Key::new(
             "inward_rate",
             Form::Rate,
-            "with kind = \"tap\", \"pair\" or \"stream\": an amount per second, a little below the link's, and at most rate",
+            "with kind = \"tap\", \"xdp\", \"pair\" or \"stream\": an amount per second, a little below the link's, and at most rate",
         ),
         Key::new("receive_buffer", Form::Bytes(INWARD.0, INWARD.1), "with inward_rate: \"512KiB\" to \"64MiB\""),
         policy::KEYS[0],
@@ -379,6 +380,7 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UplinkWord {
     Tap,
+    Xdp,
     Pair,
     Stream,
     Capture,
@@ -387,8 +389,9 @@ enum UplinkWord {
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 8] = [
     ("tap", UplinkWord::Tap),
+    ("xdp", UplinkWord::Xdp),
     ("pair", UplinkWord::Pair),
     ("stream", UplinkWord::Stream),
     ("capture", UplinkWord::Capture),
@@ -398,18 +401,14 @@ const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
 ];
 
 fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
-    if let Some(line) = walk.place(section, "kind").filter(|_| walk.is_text(section, "kind", "xdp")) {
-        let what = "there is no AF_XDP uplink yet: use a tap, with queues = N for a queue for each VM";
-        walk.wrong(section, "kind", line, what);
-        return None;
-    }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // For each key: the kinds of uplinks that have it, and whether it is required.
-    let keys: [(&str, &[UplinkWord], bool); 5] = [
+    let keys: [(&str, &[UplinkWord], bool); 6] = [
         (
             "name",
             &[
                 UplinkWord::Tap,
+                UplinkWord::Xdp,
                 UplinkWord::Pair,
                 UplinkWord::Stream,
                 UplinkWord::Capture,
@@ -418,7 +417,8 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
             ],
             false,
         ),
-        ("queues", &[UplinkWord::Tap], false),
+        ("interface", &[UplinkWord::Xdp], true),
+        ("queues", &[UplinkWord::Tap, UplinkWord::Xdp], false),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
         ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
         ("file", &[UplinkWord::Capture], true),
@@ -450,7 +450,10 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let inward = inward(walk, section, word, rate);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let kind = match word {
-        UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)?, queues: queues(walk, section) },
+        UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section, "name")?, queues: queues(walk, section) },
+        UplinkWord::Xdp => {
+            UplinkKind::Xdp { interface: interface(walk, section, "interface")?, queues: queues(walk, section) }
+        }
         UplinkWord::Pair | UplinkWord::Stream => {
             let role = walk.word(section, "role", &ROLES).map(|found| found.value).unwrap_or_default();
             let socket = seen.paths.socket(walk, section, "socket", dir)?;
@@ -494,7 +497,7 @@ fn inward(
         walk.wrong(section, "receive_buffer", line, "without inward_rate nothing waits here");
     }
     let Found { value, line } = found?;
-    if !matches!(word, UplinkWord::Tap | UplinkWord::Pair | UplinkWord::Stream) {
+    if !matches!(word, UplinkWord::Tap | UplinkWord::Xdp | UplinkWord::Pair | UplinkWord::Stream) {
         walk.wrong(section, "inward_rate", line, "nothing comes in by this kind of uplink");
     } else if let Some(rate) = rate.filter(|rate| *rate < value) {
         let what = format!(
@@ -505,7 +508,7 @@ fn inward(
     Some(InwardConfig { rate: value, buffer: buffer.map_or(InwardConfig::BUFFER, |found| found.value) })
 }
 
-/// A tap's queues. Its LLDP would be each queue's own.
+/// An interface's queues. Its LLDP would be each queue's own.
 fn queues(walk: &mut Walk, section: Section<'_>) -> u16 {
     let found = walk.integer(section, "queues").map(|found| found.value).unwrap_or(1);
     if found > 1 {
@@ -779,11 +782,11 @@ pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String
 }
 
 /// A valid interface name on Linux (dev_valid_name in net/core/dev.c).
-fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
-    let Found { value: name, line } = walk.string(section, "name")?;
+fn interface(walk: &mut Walk, section: Section<'_>, key: &str) -> Option<String> {
+    let Found { value: name, line } = walk.string(section, key)?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     if name.is_empty() || name.len() > INTERFACE_MOST || matches!(name, "." | "..") || name.contains(bad) {
-        walk.wrong(section, "name", line, format!("{name:?} cannot be an interface's name"));
+        walk.wrong(section, key, line, format!("{name:?} cannot be an interface's name"));
         return None;
     }
     Some(name.to_owned())

@@ -289,7 +289,7 @@ fn members(
             walk.wrong(section, "members", line, what);
             continue;
         }
-        if !matches!(uplink.kind, UplinkKind::Tap { .. } | UplinkKind::Pair { .. } | UplinkKind::Stream { .. }) {
+        if matches!(uplink.kind, UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier) {
             let what = format!("uplink {wanted} is no link to a neighbour: its kind is {:?}", uplink.kind.name());
             walk.wrong(section, "members", line, what);
             continue;

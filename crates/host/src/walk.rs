@@ -274,11 +274,6 @@ impl Walk {
         section.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
 
-    /// Whether a value is this text.
-    pub(super) fn is_text(&self, section: Section<'_>, key: &str, text: &str) -> bool {
-        self.value(section, key).is_some_and(|value| value.get_ref().as_str() == Some(text))
-    }
-
     /// A text value.
     pub(super) fn string<'a>(&mut self, section: Section<'a>, key: &str) -> Option<Found<&'a str>> {
         let value = self.value(section, key)?;

@@ -35,6 +35,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// An heir whose predecessor has died during the upgrade serves within this time, or is given up.
 const HEIR_WITHIN: Duration = Duration::from_secs(10);
 
+/// Descriptors that are kept free for the start of a daemon: two channels, and the pipe by which a new process reports that it cannot be
+/// executed.
+const RESERVE: usize = 6;
+/// Tries to start a daemon again, each after [`PAUSE`], while the system lacks what a new process takes: descriptors, memory, processes.
+const TRIES: usize = 20;
+
 /// The program that the keeper starts, and its arguments.
 #[derive(Clone, Debug)]
 pub struct Start {
@@ -145,6 +151,8 @@ struct Keeper<'a> {
     replaced: Vec<Daemon>,
     /// Descriptors that the daemon would lose if it were killed. Its heir's replace them one after the other.
     held: Held,
+    /// Held so that VMs' descriptors cannot take their places.
+    reserve: Vec<OwnedFd>,
     /// What opens for the daemon.
     openers: Openers,
 }
@@ -186,8 +194,10 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         heir: None,
         replaced: Vec::new(),
         held: Held::default(),
+        reserve: Vec::new(),
         openers,
     };
+    keeper.reserve();
     loop {
         keeper.wait(&signals)?;
         if keeper.serves_by.is_some_and(|end| end <= Instant::now()) {
@@ -220,8 +230,8 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     }
 }
 
-/// As many descriptors as this process may have: it holds those of the daemon.
-fn provide_descriptors() {
+/// As many descriptors as this process may have: the keeper holds those of the daemon, and the daemon gets them all at its begin.
+pub(crate) fn provide_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     // With fewer it holds fewer.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -304,6 +314,7 @@ impl Keeper<'_> {
             self.current.tell(kind::REFUSED, b"another upgrade is under way", None);
             return;
         }
+        self.reserve.clear();
         let started = check(&program).and_then(|()| {
             let pair = (self.seam.connect)(Between::HeirAndDaemon);
             let (to_heir, to_current) = pair.map_err(|error| error.to_string())?;
@@ -319,6 +330,37 @@ impl Keeper<'_> {
             }
             Err(why) => self.current.tell(kind::REFUSED, why.as_bytes(), None),
         }
+        self.reserve();
+    }
+
+    /// Takes descriptors, which are let go when a daemon is started.
+    fn reserve(&mut self) {
+        while self.reserve.len() < RESERVE {
+            // There may be none left: the next daemon may then have to wait.
+            let Ok(one) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3) else { return };
+            self.reserve.push(one);
+        }
+    }
+
+    /// Starts a daemon in the place of one that has ended. VMs wait for it, so what the system lacks now is waited for.
+    fn start_again(&mut self) -> io::Result<()> {
+        self.current.channel = None;
+        self.reserve.clear();
+        let mut left = TRIES;
+        self.current = loop {
+            match Daemon::start(&self.program, &self.start, &self.seam, &self.watch) {
+                Ok(daemon) => break daemon,
+                Err(error) if left > 0 && is_lacking(&error) => {
+                    say(&format!("{} cannot be started now: {error}; it is tried again", self.program.display()));
+                    left -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        self.reserve();
+        self.current.begins(&self.held);
+        Ok(())
     }
 
     /// Looks which children have ended. Returns the status with which the keeper ends, if no daemon is left.
@@ -370,8 +412,7 @@ impl Keeper<'_> {
             let _ = daemon.process.kill();
             let _status = daemon.process.wait();
         }
-        self.current = Daemon::start(&self.program, &self.start, &self.seam, &self.watch)?;
-        self.current.begins(&self.held);
+        self.start_again()?;
         Ok(None)
     }
 
@@ -398,6 +439,12 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
             None
         }
     }
+}
+
+/// Whether the system lacks something that may come back (fork(2), socketpair(2)).
+fn is_lacking(error: &io::Error) -> bool {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
+    Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
 
 /// A line in the daemon's log.

@@ -19,7 +19,7 @@ use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::live::texts::Texts;
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::{Entry, Registry};
-use nicety_daemon::serve::ServeError;
+use nicety_daemon::serve::{OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
@@ -63,18 +63,16 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             format!("no keeper has started this process: {error}; start `nicety serve --keeper`"),
         )
     })?;
-    let (kept, note) = Kept::new(kept)?;
-    let mut notes = Vec::from_iter(note);
+    let kept = Kept::new(kept)?;
     match begins {
         Begins::First(mut groups) => {
             let (what, note) = begin_again(args, &mut groups)?;
-            notes.extend(note);
-            begin(args, what, notes, Some(kept), groups, None)
+            begin(args, what, Vec::from_iter(note), Some(kept), groups, None)
         }
         Begins::Heir(channel) => {
             let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
             match taking.host() {
-                Ok(host) => begin(args, host, notes, Some(kept), Vec::new(), Some(taking)),
+                Ok(host) => begin(args, host, Vec::new(), Some(kept), Vec::new(), Some(taking)),
                 Err(errors) => {
                     let failure = Failure::from(ReadError::Wrong(errors));
                     taking.refuse(&failure.message);
@@ -94,8 +92,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Gives up the rights with which the keeper opens for this process: no thread has started yet. And a line for the log.
-    fn new(by: KeptBy) -> Result<(Self, Option<String>), Failure> {
+    fn new(by: KeptBy) -> Result<Self, Failure> {
         let failed = Failure::with(Exit::Failed);
         let holder = Arc::new(by.holder().map_err(&failed)?);
         let opener = by.opener().map_err(&failed)?.map(Arc::new);
@@ -103,9 +100,13 @@ impl Kept {
             nicety_sandbox::sockets_are_made_elsewhere();
             nicety_socket::made_by(Arc::clone(opener));
         }
-        let kept = opener.as_ref().and_then(|_| give_administration_up().err());
-        let note = kept.map(|error| format!("the daemon keeps CAP_NET_ADMIN, which its keeper has for it: {error}"));
-        Ok((Self { by, holder, opener }, note))
+        Ok(Self { by, holder, opener })
+    }
+
+    /// Gives up the rights with which the keeper opens for this process: no thread has started yet. And a line for the log.
+    fn give_up(&self) -> Option<String> {
+        let kept = self.opener.as_ref().and_then(|_| give_administration_up().err());
+        kept.map(|error| format!("the daemon keeps CAP_NET_ADMIN, which its keeper has for it: {error}"))
     }
 }
 
@@ -137,7 +138,7 @@ fn keep(args: &Serve) -> Result<ExitCode, Failure> {
 fn begin(
     args: &Serve,
     begin: Begin,
-    notes: Vec<String>,
+    mut notes: Vec<String>,
     kept: Option<Kept>,
     groups: Vec<Group>,
     taking: Option<Taking>,
@@ -146,6 +147,9 @@ fn begin(
     let socket = control_of(host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
+    // Another daemon's queues of interfaces come with its other parts.
+    let opened = if taking.is_none() && !args.check { serve::open_ahead(host) } else { OpenedAhead::default() };
+    notes.extend(kept.as_ref().and_then(Kept::give_up));
     // Threads are confined from their start on: the log's is the first.
     if host.daemon.sandbox && !args.check {
         nicety_sandbox::begin().map_err(unconfined)?;
@@ -169,7 +173,7 @@ fn begin(
             }
         });
     }
-    let prepared = Prepared::new(&begin, &socket, args, kept, groups);
+    let prepared = Prepared::new(&begin, &socket, args, kept, groups, opened);
     let done = prepared
         .and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket, &recent) });
     Ok(match done {
@@ -198,6 +202,7 @@ impl<'a> Prepared<'a> {
         args: &'a Serve,
         kept: Option<Kept>,
         groups: Vec<Group>,
+        opened: OpenedAhead,
     ) -> Result<Self, Failure> {
         let record = args.record.as_deref();
         let target = args.record.clone().map(if args.calls { Target::Calls } else { Target::Folder });
@@ -208,9 +213,9 @@ impl<'a> Prepared<'a> {
         } else {
             let ports = match &kept {
                 Some(Kept { holder, opener, .. }) => {
-                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups)
+                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups, opened)
                 }
-                None => serve::prepare(host, target),
+                None => serve::prepare_opened(host, target, opened),
             };
             (control::prepare(host, socket), ports)
         };
@@ -444,6 +449,8 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
     let what = match kind {
         UplinkKind::Tap { name, queues: 1 } => format!("tap {name}"),
         UplinkKind::Tap { name, queues } => format!("tap {name}, {queues} queues"),
+        UplinkKind::Xdp { interface, queues: 1 } => format!("queue 0 of {interface} by AF_XDP"),
+        UplinkKind::Xdp { interface, queues } => format!("{queues} queues of {interface} by AF_XDP"),
         UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
         UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
         UplinkKind::Capture { file } => format!("capture {}", file.display()),

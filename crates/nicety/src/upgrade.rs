@@ -27,7 +27,7 @@ pub fn run(args: &Upgrade) -> Result<(), Failure> {
 }
 
 fn words(upgraded: &Upgraded) -> String {
-    let Upgraded { build, stopped_ns, ports } = upgraded;
+    let Upgraded { build, stopped_ns, ports, steps: _ } = upgraded;
     let pause = |ns: u64| format!("{:.1} ms", Duration::from_nanos(ns).as_secs_f64() * 1e3);
     let rows: Vec<Vec<String>> = ports.iter().map(|port| vec![port.name.clone(), pause(port.stopped_ns)]).collect();
     let ports = output::count(rows.len() as u64, "port");

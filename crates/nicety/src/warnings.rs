@@ -54,7 +54,7 @@ fn serves(vlan: &Vlan, id: VlanId) -> bool {
 /// Pairs of uplinks between which the switch would loop frames, if both lead to the same network.
 fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
     let leads = |uplink: &&UplinkConfig| {
-        matches!(uplink.kind, UplinkKind::Tap { .. } | UplinkKind::Pair { .. } | UplinkKind::Stream { .. })
+        !matches!(uplink.kind, UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier)
     };
     let uplinks: Vec<&UplinkConfig> = uplinks.iter().filter(leads).collect();
     let mut sentences = Vec::new();

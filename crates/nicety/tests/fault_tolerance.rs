@@ -839,6 +839,7 @@ fn a_guest_waits_for_a_slow_secondary_and_its_host_says_so() {
     drop(pings);
     relay.set(&Rule::default());
     client.wait();
+    primary.wait_for("nicety: ft: the secondary: it keeps up again");
     primary.wait("primary, protected");
     assert_eq!(secondary.status()["role"], "secondary");
 }

@@ -16,6 +16,7 @@
 
 mod agent;
 mod backlog;
+pub mod bytes;
 mod carrier;
 mod doorbells;
 mod herald;

@@ -1078,7 +1078,9 @@ fn said(end: &End) -> Said {
             stalls: (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
             vacant: None,
         },
-        End::Uplink(uplink) => Said { driven: true, vacant: uplink.vacant(), ..Said::default() },
+        End::Uplink(uplink) => {
+            Said { driven: true, features: uplink.features(), vacant: uplink.vacant(), ..Said::default() }
+        }
         End::Failed(_) => Said::default(),
     }
 }

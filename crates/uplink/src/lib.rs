@@ -1,6 +1,7 @@
 //! The switch's links to the world: implementations of [`Uplink`](nicety_adapter::Uplink), and decorators of them.
 //!
 //! - [`Tap`]: the host's own network stack, through a tap interface; TSO packets pass whole in both directions.
+//! - [`Xdp`]: a queue of an interface of the host, past the host's network stack (AF_XDP).
 //! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole in both directions.
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
 //! - [`Capture`]: a pcapng file of the frames that leave the switch, as the wire would see them.
@@ -11,14 +12,17 @@
 //! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and its budget bounds each call. An uplink is
 //! counted like a guest at its port: frames from the world count as `sent`, frames to the world as `received`.
 //!
-//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move messages.
+//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move messages; and for AF_XDP in
+//! `xdp/program.rs`, bpf(2), and `xdp/ring.rs`, rings that are shared with the kernel.
 #![deny(unsafe_code)]
 
 mod buffers;
 mod capture;
 mod egress;
+mod events;
 mod faulty;
 mod interface;
+mod joining;
 mod message;
 mod moved;
 mod null;
@@ -33,6 +37,7 @@ mod system;
 mod tap;
 mod virtio_header;
 mod watch;
+mod xdp;
 
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
@@ -46,3 +51,4 @@ pub use pcapng::Direction;
 pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};
+pub use xdp::{Xdp, XdpError};

@@ -276,6 +276,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         self.inner.carrier()
     }
 
+    fn features(&self) -> Vec<&'static str> {
+        self.inner.features()
+    }
+
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
     }

@@ -11,7 +11,6 @@
 //! incomplete frame; then a listening end takes the next peer, and a connecting end tries again.
 
 mod arriving;
-mod joining;
 mod leaving;
 
 use std::fmt;
@@ -26,8 +25,8 @@ use nicety_memory::Map;
 use rustix::net::SocketType;
 
 use self::arriving::{Arriving, Next};
-use self::joining::Joining;
 use self::leaving::Leaving;
+use crate::joining::Joining;
 use crate::moved::{Found, SavedLink};
 use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};

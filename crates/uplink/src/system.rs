@@ -11,7 +11,7 @@ use nicety_memory::{Map, Span};
 /// Most messages in one call.
 pub(crate) const MESSAGES: usize = 64;
 
-/// `struct ifreq` as TUNSETIFF and SIOCGIFHWADDR read and write it.
+/// `struct ifreq` as TUNSETIFF and the calls of netdevice(7) read and write it.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -39,6 +39,28 @@ pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result
     // A `struct sockaddr` takes the place of the flags: the family (the kind of hardware), then the address.
     let [a, b, c, d, e, f, ..] = request.rest;
     Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
+}
+
+/// MTU of the interface with this name, in bytes, through any socket (netdevice(7)).
+pub(crate) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+    let mut request = InterfaceRequest { name: interface_name(name), flags: 0, rest: [0; 22] };
+    // SAFETY: SIOCGIFMTU reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // An int takes the place of the flags.
+    let [low, high] = request.flags.to_ne_bytes();
+    Ok(u32::from_ne_bytes([low, high, request.rest[0], request.rest[1]]))
+}
+
+/// Flags of the interface with this name (`IFF_*`), through any socket (netdevice(7)).
+pub(crate) fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<libc::c_int> {
+    let mut request = InterfaceRequest { name: interface_name(name), flags: 0, rest: [0; 22] };
+    // SAFETY: SIOCGIFFLAGS reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(libc::c_int::from(request.flags as u16))
 }
 
 /// Has a netlink socket hear of the links of its network namespace (netlink(7), rtnetlink(7)). Without bind(2), which the sandbox may

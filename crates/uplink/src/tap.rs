@@ -8,7 +8,6 @@
 mod address;
 mod attached;
 mod error;
-mod events;
 mod link;
 mod words;
 
@@ -28,6 +27,7 @@ use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
+use crate::events::LinkEvents;
 use crate::interface::Interface;
 use crate::offload::passes_uncut;
 use crate::virtio_header::{self, HEADER_BYTES};
@@ -35,7 +35,6 @@ use crate::watch::{Watch, polled, writable};
 use address::Address;
 use attached::{Attached, Queues};
 pub use error::TapError;
-use events::LinkEvents;
 pub use link::Kind;
 
 /// Buffer for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
@@ -327,7 +326,9 @@ impl Tap {
 
     /// Looks whether the interface was taken down.
     fn look_at_events(&mut self) {
-        if self.events.as_ref().and_then(|events| events.take(self.index)) == Some(false) && self.line == Line::Up {
+        if self.events.as_ref().and_then(|events| events.take(self.index, libc::IFF_UP)) == Some(false)
+            && self.line == Line::Up
+        {
             self.down();
         }
     }
@@ -440,8 +441,8 @@ impl Uplink for Tap {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
         self.room = false;
-        let origin = frames.batch.origin.0;
-        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(origin));
+        let sender = frames.batch.sender.0;
+        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(sender));
         let delivery = egress::deliver(frames, counters, self);
         self.answers = None;
         if delivery.refused() != 0 {

@@ -26,7 +26,7 @@ use crate::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
 };
 use crate::inbox::Note;
-use crate::journal::Kept;
+use crate::journal::{Journal, Kept};
 use crate::mapper::Mapper;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
@@ -42,6 +42,8 @@ pub struct Expected {
     signals: Arc<Signals>,
     /// The device of a PCI function, and the files that its VMMs share.
     device: Option<(PortDevice, Arc<Files>)>,
+    /// Its journal, which is empty: making one takes seven system calls, too many while a VM stands still.
+    journal: Option<Journal>,
 }
 
 /// A port that is ready to go on.
@@ -52,6 +54,7 @@ pub struct Arriving {
     waiting: SavedFrames,
     agents: Vec<SavedAgent>,
     link: ArrivingLink,
+    journal: Option<Journal>,
     /// Its other parts, in order.
     others: Vec<ArrivingPart>,
     /// The process that served it was killed: its driver has to reset the adapter.
@@ -98,7 +101,7 @@ enum ArrivingLink {
 }
 
 fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Result<Arriving, String> {
-    let Expected { mut trial, mut running, signals: _, device } = expected;
+    let Expected { mut trial, mut running, signals: _, device, journal } = expected;
     let PortImage { numbers, signals: written, waiting, agents, link, unread, .. } = image;
     let (LinkImage::Function(function), Some((mut device, files))) = (link, device) else {
         return Err("its image is another kind of port's".into());
@@ -120,7 +123,7 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
     let others = Vec::new();
-    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost: false })
+    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -207,7 +210,8 @@ impl Daemon {
         let others = others.collect::<Result<_, _>>().map_err(|error| words(&error))?;
         let blank = Arc::default();
         let running = Running { spec, port, schedule, others, blank, log, recorder: None, rings: None };
-        Ok(Expected { trial, running, signals, device })
+        let journal = device.as_ref().and_then(|(device, _)| self.journal(&running.log, device));
+        Ok(Expected { trial, running, signals, device, journal })
     }
 
     /// A port that goes on where its image was taken. The error is a sentence for a person.
@@ -252,7 +256,7 @@ impl Daemon {
         table: &mut Table,
         front: Front,
     ) -> Result<Arriving, String> {
-        let Expected { mut trial, running, signals, device: _ } = expected;
+        let Expected { mut trial, running, signals, device: _, journal: _ } = expected;
         let PortImage { numbers, signals: written, waiting, agents, link, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
@@ -285,14 +289,24 @@ impl Daemon {
         }
         let link = ArrivingLink::Rings { preparing, split, signals, kicks, calls, errors, state };
         let others = Vec::new();
-        Ok(Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost: false })
+        Ok(Arriving {
+            running,
+            numbers,
+            signals: written,
+            waiting,
+            agents,
+            link,
+            journal: None,
+            others,
+            is_lost: false,
+        })
     }
 
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     /// The first service is that of the port's first part.
     pub(crate) fn arrive(&self, arriving: Arriving) -> (Vec<Service>, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, agents, link, others, is_lost } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -315,6 +329,10 @@ impl Daemon {
                     let process = process.and_then(Pid::from_raw);
                     Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, process })
                 });
+                // Behind the state, whose positions it writes. The adapter of a killed process began from those that are there.
+                if !is_lost && let Some(rings) = journal.as_ref().and_then(Journal::rings) {
+                    device.keep_rings(rings);
+                }
                 (Link::Function { listener, device, session }, None)
             }
             ArrivingLink::Rings { mut preparing, split, signals, kicks, calls, errors, state } => {
@@ -361,7 +379,8 @@ impl Daemon {
                 (Link::Rings { kicks: by_ring(kicks) }, Some(*preparing))
             }
         };
-        let service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
+        let mut service = Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link);
+        service.journal = journal;
         // There were as many ports before.
         if running.others.is_empty()
             && let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy)
@@ -407,15 +426,14 @@ impl Daemon {
             }
         }
         let log = Arc::clone(&arriving.running.log);
-        let journal = match &arriving.link {
-            ArrivingLink::Function { device, .. } => self.journal(&log, device, &rings),
-            ArrivingLink::Rings { .. } => None,
-        };
-        let (mut services, _no_front) = self.arrive(arriving);
-        // A function has one part.
-        if let Some(service) = services.first_mut() {
-            service.journal = journal;
+        if let (ArrivingLink::Function { device, .. }, Some(map)) =
+            (&arriving.link, arriving.journal.as_ref().and_then(Journal::rings))
+        {
+            // The positions of another number of rings are of no use, and are not valid.
+            let _too_many = map.write(0, &rings);
+            device.keep_rings(map);
         }
+        let (services, _no_front) = self.arrive(arriving);
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {

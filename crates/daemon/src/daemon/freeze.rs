@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use nicety_peer::Table;
-
 use super::{Daemon, Running};
-use crate::image::Image;
 use crate::inbox::Note;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, Halt};
-use crate::worker::{NotFrozen, Order};
+use crate::worker::{NotFrozen, Order, Part};
 
 /// The time that the workers have to finish their rounds.
 const STOP: Duration = Duration::from_secs(2);
@@ -40,15 +37,15 @@ impl Drop for Frozen {
     }
 }
 
-/// All that goes to the other process.
+/// When the workers stopped, and the ports that no worker serves alone.
 #[derive(Debug)]
-pub struct Images {
-    /// The time at which the workers stopped, in nanoseconds of the daemon's clock.
+pub struct Stopped {
+    /// The time at which the workers were told to stop, in nanoseconds of the daemon's clock.
     pub stopped_ns: u64,
+    /// The time at which they all stood still.
+    pub still_ns: u64,
     /// The ports that speak vhost-user, by their threads.
     pub fronts: Vec<Front>,
-    /// All ports, by their workers.
-    pub workers: Vec<(Image, Table)>,
 }
 
 impl Frozen {
@@ -57,31 +54,35 @@ impl Frozen {
         let _never_dropped = ManuallyDrop::new(self);
     }
 
-    fn images(&self) -> Result<Vec<(Image, Table)>, String> {
-        let ask = |orders: &Sender<Order>| {
-            let (done, image) = mpsc::channel();
-            let _worker_ended = orders.send(Order::Image(done));
-            image
-        };
-        let answers: Vec<Receiver<_>> = self.workers.iter().map(ask).collect();
-        let answer = |image: Receiver<Result<_, NotFrozen>>| match image.recv() {
-            Ok(image) => image.map_err(|why| why.to_string()),
-            Err(_) => Err("a worker has ended".to_owned()),
-        };
-        answers.into_iter().map(answer).collect()
+    /// Whether each port can be handed over now.
+    fn check(&self) -> Result<(), String> {
+        self.ask(Order::Check).into_iter().try_for_each(|answer| answer.map_err(|why| why.to_string()))
+    }
+
+    /// The images of all ports, each when it is made. All workers make theirs at the same time.
+    pub fn images(&self) -> Receiver<Result<Part, NotFrozen>> {
+        self.ask(Order::Image)
+    }
+
+    fn ask<T>(&self, order: impl Fn(Sender<T>) -> Order) -> Receiver<T> {
+        let (done, answers) = mpsc::channel();
+        // A worker that has ended answers nothing: its ports are missing, which the other process finds.
+        self.workers.iter().for_each(|orders| _ = orders.send(order(done.clone())));
+        answers
     }
 }
 
 impl Daemon {
-    /// Stops all threads that serve ports, and returns the images of all ports. The error is a sentence; then all go on.
-    pub(crate) fn freeze(&self) -> Result<(Frozen, Images), String> {
+    /// Stops all threads that serve ports, when each can be handed over. The error is a sentence; then all go on.
+    pub(crate) fn freeze(&self) -> Result<(Frozen, Stopped), String> {
         let end = Instant::now() + SETTLE;
         loop {
             let (mut frozen, fronts) = self.halt(end)?;
             let stopped_ns = self.clock.now().0;
             self.stand_still(&mut frozen)?;
-            match frozen.images() {
-                Ok(workers) => return Ok((frozen, Images { stopped_ns, fronts, workers })),
+            let still_ns = self.clock.now().0;
+            match frozen.check() {
+                Ok(()) => return Ok((frozen, Stopped { stopped_ns, still_ns, fronts })),
                 Err(why) if Instant::now() >= end || !why.contains("in progress") => return Err(why),
                 Err(_) => {}
             }

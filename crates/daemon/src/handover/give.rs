@@ -8,10 +8,10 @@ use nicety_peer::Table;
 use tracing::{info, warn};
 
 use super::{
-    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, TAKES, Upgraded, from_bytes, kind,
-    send_state, to_bytes, wanted,
+    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, Steps, TAKES, Upgraded, from_bytes,
+    kind, send_state, to_bytes, wanted,
 };
-use crate::daemon::{Daemon, Images};
+use crate::daemon::{Daemon, Frozen, Stopped};
 
 /// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
 const SOON: Duration = Duration::from_secs(5);
@@ -57,10 +57,10 @@ pub fn upgrade(
         if taken.is_err() {
             stops(false);
         }
-        taken.map(|()| build)
+        taken.map(|steps| (build, steps))
     });
     match taken {
-        Ok(build) => going(&channel, build).inspect_err(|_lost| {
+        Ok((build, steps)) => going(&channel, build, steps).inspect_err(|_lost| {
             kept.abandon();
             kept.is_stuck();
         }),
@@ -94,12 +94,12 @@ fn prepare(channel: &Channel, offer: &Offer, Sockets { control, page }: Sockets<
 }
 
 /// Stops the workers and sends all state. On an error the workers go on.
-fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
-    let (frozen, images) = daemon.freeze()?;
-    match give(channel, daemon, images) {
-        Ok(()) => {
+fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<Steps, String> {
+    let (frozen, stopped) = daemon.freeze()?;
+    match give(channel, daemon, &frozen, stopped) {
+        Ok(steps) => {
             frozen.for_ever();
-            Ok(())
+            Ok(steps)
         }
         Err(why) => {
             // Before they go on: if this process were killed right after that, the other one would find it gone, and go on as well.
@@ -111,27 +111,44 @@ fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<(), String> {
     }
 }
 
-/// Sends all state, and has the other process go on with it.
-fn give(channel: &Channel, daemon: &Daemon, images: Images) -> Result<(), String> {
+/// Sends all state, and has the other process go on with it. Returns the steps so far.
+fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -> Result<Steps, String> {
     let words = |error: ChannelError| error.to_string();
-    let Images { stopped_ns, fronts, workers } = images;
+    let Stopped { stopped_ns, still_ns, fronts } = stopped;
+    let images = frozen.images();
+    let (mut bytes, mut descriptors) = (0, 0);
+    let mut send = |kind, state: &[u8], table: &Table| {
+        bytes += state.len() as u64;
+        descriptors += table.len() as u64;
+        send_state(channel, kind, state, table, &[]).map_err(words)
+    };
     for (front, table) in &fronts {
-        send_state(channel, kind::FRONT, &to_bytes(FRONT_KIND, front), table, &[]).map_err(words)?;
+        send(kind::FRONT, &to_bytes(FRONT_KIND, front), table)?;
     }
-    for (image, table) in &workers {
-        send_state(channel, kind::IMAGE, &image.to_bytes(), table, &[]).map_err(words)?;
+    for image in images {
+        let (image, table) = image.map_err(|why| why.to_string())?;
+        send(kind::IMAGE, &image, &table)?;
     }
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
     let counts = daemon.counts();
     let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts };
-    send_state(channel, kind::END, &to_bytes(REST_KIND, &rest), &Table::default(), &[]).map_err(words)?;
+    send(kind::END, &to_bytes(REST_KIND, &rest), &Table::default())?;
+    let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
-    channel.send(kind::GO, b"", &[], TAKES).map_err(words)
+    channel.send(kind::GO, b"", &[], TAKES).map_err(words)?;
+    Ok(Steps {
+        stop_ns: still_ns.saturating_sub(stopped_ns),
+        image_ns: sent_ns.saturating_sub(still_ns),
+        check_ns: daemon.now_ns().saturating_sub(sent_ns),
+        go_ns: 0,
+        bytes,
+        descriptors,
+    })
 }
 
-fn going(channel: &Channel, build: String) -> Result<Upgraded, UpgradeError> {
+fn going(channel: &Channel, build: String, steps: Steps) -> Result<Upgraded, UpgradeError> {
     let answer = wanted(channel, kind::GOING, PREPARES).map_err(UpgradeError::Lost)?;
     let ports: Going = super::bytes_of(answer.fds.into_iter().next())
         .and_then(|bytes| from_bytes(GOING_KIND, &bytes))
@@ -139,7 +156,9 @@ fn going(channel: &Channel, build: String) -> Result<Upgraded, UpgradeError> {
     let ports: Vec<PortPause> = ports.0.into_iter().map(|(name, stopped_ns)| PortPause { name, stopped_ns }).collect();
     let stopped_ns = ports.iter().map(|port| port.stopped_ns).max().unwrap_or(0);
     info!(build, stopped_us = stopped_ns / 1000, ports = ports.len(), "another daemon serves now, and this one ends");
-    Ok(Upgraded { build, stopped_ns, ports })
+    let Steps { stop_ns, image_ns, check_ns, .. } = steps;
+    let go_ns = stopped_ns.saturating_sub(stop_ns + image_ns + check_ns);
+    Ok(Upgraded { build, stopped_ns, ports, steps: Steps { go_ns, ..steps } })
 }
 
 /// Ports by name, with the nanoseconds for which they stood still.

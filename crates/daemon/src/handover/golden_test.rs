@@ -119,3 +119,22 @@ fn a_vhost_user_port_is_read_by_each_later_version() {
     assert_eq!((front.name.as_str(), front.listener, &front.errors[..]), ("vm1", Some(18), &[(1, 20)][..]));
     held(FRONT_KIND, &front, &[]);
 }
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Piece {
+    #[serde(with = "nicety_plane::bytes")]
+    bytes: Vec<u8>,
+    behind: u16,
+}
+
+#[test]
+fn bytes_as_one_piece_are_written_as_a_list_of_them_and_a_piece_that_is_cut_is_refused() {
+    for len in [0, 1, 127, 128, 20_000] {
+        let bytes: Vec<u8> = (0..len).map(|at: u32| at as u8).collect();
+        let piece = Piece { bytes: bytes.clone(), behind: 0x1234 };
+        let written = postcard::to_allocvec(&piece).unwrap();
+        assert_eq!(written, postcard::to_allocvec(&(bytes, 0x1234u16)).unwrap(), "{len}");
+        assert_eq!(postcard::from_bytes::<Piece>(&written).as_ref(), Ok(&piece), "{len}");
+        assert!((0..written.len()).step_by(97).all(|cut| postcard::from_bytes::<Piece>(&written[..cut]).is_err()));
+    }
+}

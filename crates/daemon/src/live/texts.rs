@@ -4,7 +4,7 @@
 //! They are replaced whole at each change, before the change is answered. What else survives a kill is a port's: see `journal.rs`.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
@@ -74,13 +74,16 @@ impl Texts {
     /// # Errors
     /// This program does not understand them.
     pub fn begin(&self) -> Result<Begin, HostErrors> {
-        let file = Host::parse_change(&self.file, &self.path)?;
-        let host = Host::parse_change(&self.running, &self.path)?;
+        let (host, file) = both(&self.path, &self.file, &self.running)?;
         Ok(Begin::again(host, file))
     }
 
     /// The difference between the host file and the one that was last read: a sentence. `None` if there is none.
     pub fn unapplied(&self) -> Option<String> {
+        // The usual case, in which VMs that wait for a killed daemon's successor need not wait for two parses.
+        if std::fs::read(&self.path).is_ok_and(|now| now == self.file.as_bytes()) {
+            return None;
+        }
         let path = self.path.display();
         let now = match Host::read(&self.path) {
             Ok(now) => now,
@@ -100,6 +103,17 @@ impl Texts {
         };
         (!plan.is_empty()).then(words)
     }
+}
+
+/// The host as it runs, and as its file was read. They are parsed once if they are the same: a parse resolves the links of each port's
+/// path.
+///
+/// # Errors
+/// This program does not understand one of them.
+pub fn both(path: &Path, file: &str, running: &str) -> Result<(Host, Host), HostErrors> {
+    let read = Host::parse_change(file, path)?;
+    let host = if running == file { read.clone() } else { Host::parse_change(running, path)? };
+    Ok((host, read))
 }
 
 #[cfg(test)]

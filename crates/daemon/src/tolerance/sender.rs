@@ -126,6 +126,11 @@ impl Sender {
         if link.is_joined() && !self.has_asked {
             (self.has_asked, self.heard) = (true, now);
             self.tape.commit.want();
+            let mut figures = self.tape.figures();
+            if !figures.is_protected {
+                figures.why_not = Some("the peer is there, and the log begins with the guest's next call".to_owned());
+            }
+            drop(figures);
             // The next call begins the log: this one, if the guest may send.
             port.may_go(Gate::RELEASED);
         }

@@ -45,7 +45,7 @@ impl Session {
     /// A vmxnet3 with these settings, whose replica is made with others.
     fn new(recorded: &Settings, told: Settings) -> Self {
         let listener = listener(&"127.0.0.1:0".parse().unwrap()).unwrap();
-        let Ok(Place::Tcp(address)) = listener.place() else { panic!("TCP") };
+        let Ok(nicety_sealed::Place::Tcp(address)) = listener.place() else { panic!("TCP") };
         let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
         let spec = PortSpec {
@@ -148,6 +148,17 @@ fn a_replica_that_differs_names_the_first_such_call_and_the_port_goes_on_unprote
     let calls = session.tape.take().calls.len();
     session.command(GET_LINK);
     assert_eq!((calls, session.tape.take().calls.len()), (0, 0), "nobody has a log of it");
+}
+
+/// A port without a VM, for example.
+#[test]
+fn a_port_whose_guest_does_nothing_says_that_its_peer_is_there() {
+    let mut session = Session::new(&settings(1), settings(1));
+    session.until("the peer", |session| {
+        session.tape.report().why_not.is_some_and(|why| why.contains("the log begins with the guest's next call"))
+    });
+    session.until_protected();
+    assert_eq!(session.tape.report().why_not, None);
 }
 
 #[test]

@@ -16,12 +16,20 @@ use crate::image::{Image, LinkImage, PortImage, RingsImage, UplinkImage};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{Link, Service, Talk};
 
-/// Orders to a worker that stands still.
+/// Orders to a worker that stands still. Nothing is changed by them.
 #[derive(Debug)]
 pub enum Order {
-    /// Answer with the image of all its ports. Nothing is changed.
-    Image(Sender<Result<(Image, Table), NotFrozen>>),
+    /// Answer whether each of its ports can be handed over now.
+    Check(Sender<Result<(), NotFrozen>>),
+    /// Answer with the images of its ports, some at a time: the other process reads the first ones while the next ones are made.
+    Image(Sender<Result<Part, NotFrozen>>),
 }
+
+/// The image of some ports in its envelope, and their descriptors.
+pub type Part = (Vec<u8>, Table);
+
+/// Ports of an image. Each image is a memory file and two messages; with fewer ports these would cost more than the other process gains.
+const TOGETHER: usize = 8;
 
 /// Reasons why a port cannot be handed over now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,8 +61,33 @@ impl Worker {
     pub(super) fn freeze(&mut self, frozen: &Sender<()>, orders: &Receiver<Order>) {
         self.services.ports().into_iter().for_each(|id| self.settle_flood(id));
         let _requester_gone = frozen.send(());
-        while let Ok(Order::Image(done)) = orders.recv() {
-            let _requester_gone = done.send(self.image());
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Check(done) => _ = done.send(self.check()),
+                Order::Image(done) => self.images(&done),
+            }
+        }
+    }
+
+    fn check(&mut self) -> Result<(), NotFrozen> {
+        for id in self.services.ports() {
+            if let Some(Service { log, link: Link::Function { session: Some(talk), .. }, .. }) =
+                self.services.get_mut(&id)
+            {
+                can_go(log.port(), talk)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn images(&mut self, done: &Sender<Result<Part, NotFrozen>>) {
+        for ids in self.services.ports().chunks(TOGETHER) {
+            let image = self.image(ids);
+            let has_failed = image.is_err();
+            let is_alone = done.send(image.map(|(image, table)| (image.to_bytes(), table))).is_err();
+            if has_failed || is_alone {
+                return;
+            }
         }
     }
 
@@ -82,15 +115,23 @@ impl Worker {
         }
     }
 
-    fn image(&mut self) -> Result<(Image, Table), NotFrozen> {
+    fn image(&mut self, ids: &[PortId]) -> Result<(Image, Table), NotFrozen> {
         let (mut ports, mut table, now) = (Vec::new(), Table::default(), self.clock.now());
-        for id in self.services.ports() {
-            if let Some(service) = self.services.get_mut(&id) {
+        for id in ids {
+            if let Some(service) = self.services.get_mut(id) {
                 ports.push(of(service, &mut table, now)?);
             }
         }
         Ok((Image { ports }, table))
     }
+}
+
+fn can_go(port: &str, talk: &Talk) -> Result<(), NotFrozen> {
+    if talk.stopped {
+        let why = "its state was saved, and it stands still: restore it first";
+        return Err(NotFrozen::Never { port: port.to_owned(), why });
+    }
+    if talk.session.is_saveable() { Ok(()) } else { Err(NotFrozen::Busy(port.to_owned())) }
 }
 
 fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, NotFrozen> {
@@ -101,10 +142,9 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
     let link = match link {
         Link::Function { listener, device, session } => {
             let mut function = device.image(listener.as_fd(), table)?;
-            if let Some(Talk { session, stopped, process, .. }) = session {
-                if *stopped {
-                    return Err(never("its state was saved, and it stands still: restore it first"));
-                }
+            if let Some(talk) = session {
+                can_go(log.port(), talk)?;
+                let Talk { session, process, .. } = talk;
                 unread = session.unread();
                 let session = session.save(table)?.ok_or_else(|| NotFrozen::Busy(name()))?;
                 let process = process.map(Pid::as_raw_pid);

@@ -11,6 +11,14 @@ use serde_json::Value;
 
 use crate::Error;
 
+/// The steps of an upgrade, by their names in the answer.
+const STEPS: [(&str, &str); 4] = [
+    ("stop_ns", "the workers stop"),
+    ("image_ns", "images are made and sent"),
+    ("check_ns", "the rest is checked"),
+    ("go_ns", "ports go on"),
+];
+
 /// Pauses in nanoseconds.
 #[derive(Default)]
 pub struct Figures {
@@ -20,6 +28,10 @@ pub struct Figures {
     whole: Vec<u64>,
     /// From each request to its answer.
     asked: Vec<u64>,
+    /// The parts of [`Figures::whole`].
+    steps: [Vec<u64>; STEPS.len()],
+    /// Bytes and descriptors of the last upgrade.
+    handed: [u64; 2],
     /// Upgrades that were refused because the machine was busy.
     pub late: usize,
 }
@@ -39,6 +51,11 @@ impl Figures {
         for port in answer["ports"].as_array().ok_or("an answer without ports")? {
             self.ports.push(ns(port)?);
         }
+        let step = |name: &str| answer["steps"][name].as_u64().ok_or_else(|| format!("an answer without {name}"));
+        for ((name, _), ns) in STEPS.iter().zip(&mut self.steps) {
+            ns.push(step(name)?);
+        }
+        self.handed = [step("bytes")?, step("descriptors")?];
         self.asked.push(u64::try_from(asked.as_nanos())?);
         Ok(())
     }
@@ -53,6 +70,11 @@ impl Figures {
         ] {
             println!("  {what} {}", spread(ns).unwrap_or_default());
         }
+        for ((_, what), ns) in STEPS.iter().zip(&self.steps) {
+            println!("    {what}: {}", spread(ns).unwrap_or_default());
+        }
+        let [bytes, descriptors] = self.handed;
+        println!("  handed over in the last one: {bytes} bytes, {descriptors} descriptors");
     }
 }
 

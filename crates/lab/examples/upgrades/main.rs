@@ -9,7 +9,9 @@
 //!
 //! `--ports N` (64), `--guests N`: embedded guests (one at each port that is left, at most 58; an even number), `--upgrades N` (1000),
 //! `--user-mode N` and `--qemu N`: real guests (4 and 2; even numbers), `--kills N` (9; more than 9 are made at most every 6.5 s),
-//! `--rate N`: bytes a second that an embedded guest sends (1000000; 0: as many as it can), `--nicety PROGRAM` (else it is built first).
+//! `--rate N`: bytes a second that an embedded guest sends (1000000; 0: as many as it can), `--adapters NAME,…`: of the embedded guests
+//! (all in turn), `--nicety PROGRAM` (else it is built first). A pair whose bytes stop to come back, for longer than TCP waits before it
+//! sends a segment again, is a failure: both ports are printed as the daemon reports them.
 
 #[path = "../daemon/mod.rs"]
 mod daemon;
@@ -56,6 +58,7 @@ pub struct Plan {
     qemu: usize,
     kills: usize,
     rate: u64,
+    adapters: Vec<String>,
     nicety: PathBuf,
 }
 
@@ -91,6 +94,7 @@ fn plan(mut words: impl Iterator<Item = String>) -> Result<Plan, String> {
         qemu: 2,
         kills: KILLS_AT_ONCE,
         rate: 1_000_000,
+        adapters: driven(false).into_iter().map(str::to_owned).collect(),
         nicety: PathBuf::new(),
     };
     let mut named = None;
@@ -105,10 +109,12 @@ fn plan(mut words: impl Iterator<Item = String>) -> Result<Plan, String> {
             "--qemu" => plan.qemu = number()? & !1,
             "--kills" => plan.kills = number()?,
             "--rate" => plan.rate = number()? as u64,
+            "--adapters" => plan.adapters = value.split(',').map(str::to_owned).collect(),
             "--nicety" => named = Some(value.into()),
             _ => {
                 return Err(format!(
-                    "`{word}` is not known: --ports, --guests, --upgrades, --user-mode, --qemu, --kills, --rate, --nicety"
+                    "`{word}` is not known: --ports, --guests, --upgrades, --user-mode, --qemu, --kills, --rate, --adapters, \
+                     --nicety"
                 ));
             }
         }
@@ -127,9 +133,9 @@ fn start(plan: &Plan) -> Result<Rig, Error> {
     let words = |words: &[&str]| words.iter().map(Into::into).collect();
     let program =
         Program { path: plan.nicety.clone(), hidden: words(&["guest"]), serve: words(&["serve", "--keeper"]) };
-    let adapters = driven(false);
+    let adapters = &plan.adapters;
     let guests = plan.guests();
-    let place = |(number, adapter): (usize, &&str)| Place { vlan: vlan(number / 2), ..Place::new(adapter) };
+    let place = |(number, adapter): (usize, &String)| Place { vlan: vlan(number / 2), ..Place::new(adapter) };
     let guests: Vec<Place> = adapters.iter().cycle().take(guests).enumerate().map(place).collect();
     let real = plan.user_mode + plan.qemu;
     let vacant = plan.ports.saturating_sub(guests.len() + real);
@@ -234,12 +240,22 @@ fn compared(
         }
         if received < sent || different > 0 {
             eprintln!("{pair:?}: {sent} bytes sent, {received} came back, {different} of them different");
+            pair.iter().for_each(|guest| eprintln!("{}", port_of(*guest, &rig.control())));
         }
         sum.sent += sent;
         sum.received += received;
         sum.different += different;
     }
     Ok(silent)
+}
+
+/// A guest's port as the daemon reports it: a stream that stands is explained by its counters, or by its adapter's stalls.
+fn port_of(guest: Party, control: &Path) -> String {
+    let Party::Guest(number) = guest else { return String::new() };
+    let answer = Served::ask_at(control).and_then(|answer| serde_json::from_str::<Value>(&answer).ok());
+    let ports = answer.as_ref().and_then(|answer| answer["ports"].as_array());
+    let port = ports.into_iter().flatten().find(|port| port["name"] == format!("p{number}"));
+    port.map_or_else(|| format!("p{number}: the daemon does not answer"), Value::to_string)
 }
 
 /// Upgrades under traffic of the embedded guests. Returns what these have compared.

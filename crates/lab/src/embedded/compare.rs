@@ -1,6 +1,6 @@
 //! A stream to the echo service of another station, compared with what comes back, byte for byte.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smoltcp::socket::tcp::Socket;
 
@@ -8,6 +8,10 @@ use smoltcp::socket::tcp::Socket;
 const PATTERN: usize = 65_521;
 /// Any number but 0.
 const SEED: u32 = 0x2545_f491;
+
+/// A stream on which nothing has come back for so long stands. TCP itself waits up to 60 s before it sends a lost segment again (smoltcp's
+/// longest retransmission timeout), so a shorter silence proves nothing.
+const STANDS: Duration = Duration::from_secs(65);
 
 /// The state of a comparison.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub struct Compare {
     /// Most bytes a second.
     pub a_second: Option<u64>,
     begun: Option<Instant>,
+    /// The last time at which something came back.
+    moved: Option<Instant>,
 }
 
 impl Compare {
@@ -36,12 +42,17 @@ impl Compare {
             state as u8
         };
         let pattern = std::iter::repeat_with(next).take(PATTERN).collect();
-        Compare { pattern, sent: 0, received: 0, different: 0, a_second, begun: None }
+        Compare { pattern, sent: 0, received: 0, different: 0, a_second, begun: None, moved: None }
     }
 
     /// Whether all that was sent has come back.
     pub fn is_whole(&self) -> bool {
         self.received >= self.sent
+    }
+
+    /// The time at which the rest is given up, if nothing comes back until then: at the earliest so long after `over`, the end of sending.
+    pub fn stands_at(&self, over: Instant) -> Instant {
+        self.moved.map_or(over, |moved| moved.max(over)) + STANDS
     }
 
     /// Compares what has come back, and sends more unless the time is over. Returns whether bytes moved.
@@ -50,6 +61,7 @@ impl Compare {
         while socket.can_recv() {
             let Ok(count @ 1..) = socket.recv_slice(chunk) else { break };
             self.compare(chunk.get(..count).unwrap_or_default());
+            self.moved = Some(now);
         }
         let seconds = now.duration_since(*self.begun.get_or_insert(now)).as_secs_f64();
         let most = self.a_second.map_or(u64::MAX, |most| (most as f64 * seconds) as u64);

@@ -32,6 +32,8 @@ use crate::windows::Windows;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the rest of a stream that is compared. A guest gives up one that stands, and this one that comes in drops.
+const COMPARED: Duration = Duration::from_secs(300);
 const CONTROL: &str = "control.sock";
 const UPLINK: &str = "uplink.sock";
 const LOG: &str = "daemon.log";
@@ -396,7 +398,7 @@ impl Rig {
 
     /// Waits for the end of a comparison of `duration`.
     pub fn compared(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<Compared, BenchError> {
-        expect(self.process(from)?, duration + TIMEOUT, cancel, |answer| match answer {
+        expect(self.process(from)?, duration + COMPARED, cancel, |answer| match answer {
             Answer::Compared(compared) => Some(compared),
             _ => None,
         })

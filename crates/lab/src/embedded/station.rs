@@ -18,8 +18,6 @@ const DISCARD: u16 = 9;
 const CHUNK: usize = 64 << 10;
 /// Time limit for the other side to acknowledge the rest of a stream.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for the rest of a stream that is compared: its link may stand still for a while.
-const COMPARE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit to reach the other side. smoltcp sends one ARP request a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sockets of each service beside those in use: one listens while the other still closes.
@@ -161,7 +159,7 @@ impl Station {
         self.client.as_ref().map(|client| match client.work {
             Work::Closing { give_up, .. } => give_up,
             Work::Send { a_second: Some(_), .. } if client.connected => client.until.min(now + PACE),
-            Work::Compare(_) if now >= client.until => client.until + COMPARE_TIMEOUT,
+            Work::Compare(ref compare) if now >= client.until => compare.stands_at(client.until),
             Work::Compare(Compare { a_second: Some(_), .. }) if client.connected => client.until.min(now + PACE),
             _ => client.until,
         })
@@ -339,8 +337,8 @@ impl Station {
                 return (true, answer);
             }
         };
-        let rest = client.until + COMPARE_TIMEOUT;
-        let over = over && !matches!(&client.work, Work::Compare(compare) if open && !compare.is_whole() && now < rest);
+        let waits = |compare: &Compare| open && !compare.is_whole() && now < compare.stands_at(client.until);
+        let over = over && !matches!(&client.work, Work::Compare(compare) if waits(compare));
         if over {
             for handle in &client.handles {
                 sockets.get_mut::<Socket<'_>>(*handle).close();

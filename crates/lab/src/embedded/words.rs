@@ -217,7 +217,7 @@ pub enum Answer {
 pub struct Compared {
     /// Bytes given to TCP.
     pub sent: u64,
-    /// Bytes that came back, until the wait for the rest was given up.
+    /// Bytes that came back. Fewer than were sent: the connection has ended, or nothing came for 65 s.
     pub received: u64,
     /// Those of them that are not what was sent.
     pub different: u64,

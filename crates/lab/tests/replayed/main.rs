@@ -4,6 +4,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
+use nicety_adapters::REGISTRY;
 use nicety_guests::{Archive, Folder, Root, uml::UmlKernel};
 
 mod calendar;
@@ -88,6 +89,9 @@ fn files(answers: &[Vec<u8>]) -> Vec<Vec<u8>> {
     answers.iter().map(file).collect()
 }
 
+/// Adapters that this kernel has no driver for, or that are no PCI function.
+const WITHOUT_DRIVER: [&str; 3] = ["vmxnet", "vmxnet2", "virtio-net"];
+
 /// The first event in which two boots differ, with the events before it.
 fn difference(one: &Boot, other: &Boot) -> Option<String> {
     let place = one.events.iter().zip(&other.events).position(|(one, other)| one != other);
@@ -133,7 +137,8 @@ fn a_guest_pings_twice_to_the_same_bytes_and_nanoseconds() {
 #[test]
 fn tcp_connections_of_a_guest_are_repeated_from_a_record_of_the_outside() {
     let Some(guests) = Guests::new() else { return };
-    for adapter in ["virtio-net-pci", "e1000e", "vmxnet3", "pcnet"] {
+    let names = REGISTRY.iter().map(|entry| entry.about.name);
+    for adapter in names.filter(|name| !WITHOUT_DRIVER.contains(name)) {
         let requests = [1_500_000_000, 1_700_000_000, 2_000_000_000];
         let peer = Peer::new(&requests);
         let answers = Arc::clone(&peer.answers);
@@ -147,6 +152,9 @@ fn tcp_connections_of_a_guest_are_repeated_from_a_record_of_the_outside() {
         let other = repeat(one.received().into());
         assert_eq!(difference(&one, &other), None);
         assert_eq!(one.console, other.console);
+        if adapter != "e1000" {
+            continue;
+        }
         let mut late = one.received();
         let place = late.len() / 2;
         late[place].0 += 1000;

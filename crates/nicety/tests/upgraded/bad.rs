@@ -52,6 +52,38 @@ fn a_daemon_without_a_free_descriptor_goes_on_and_says_so() {
     kept.answers("upgraded");
 }
 
+/// Only adapters that a killed daemon's guest goes on with although its driver does nothing (docs/adr/0022).
+const LIVES_ON: &str = "virtio-net-pci";
+
+#[test]
+fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
+    let mut kept = Kept::start(&[LIVES_ON; 2]);
+    kept.answers("before");
+    let keeper = kept.keeper.0.id();
+    let limit = |soft: &str| {
+        let limits =
+            Command::new("prlimit").args(["--pid", &keeper.to_string(), &format!("--nofile={soft}:")]).output();
+        assert!(limits.unwrap().status.success());
+    };
+    // The lowest number that is free is the one that the next descriptor would have.
+    let open = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+    let open: Vec<u32> = open.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let free = (0..).find(|fd| !open.contains(fd)).unwrap();
+    limit(&u32::to_string(&free));
+    // Its program begins with the keeper's limit, and raises it.
+    kept.kill();
+    kept.answers("killed");
+    limit("4096");
+    kept.upgrade();
+    kept.answers("upgraded");
+    let log = kept.log();
+    println!("{log}");
+    assert!(log.contains("would not survive a kill of the daemon: descriptors were lost: raise the limit"), "{log}");
+    assert_eq!(log.matches(" has connected").count(), 2, "no connection was closed: {log}");
+    kept.kill();
+    kept.answers("killed again, with the upgraded daemon's descriptors");
+}
+
 #[test]
 fn a_vmm_that_reads_nothing_meanwhile_is_not_waited_for_and_goes_on_later() {
     let mut kept = Kept::start(&["e1000", "virtio-net"]);

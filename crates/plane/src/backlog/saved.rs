@@ -14,6 +14,7 @@ pub struct SavedFrame {
     pub(super) edit: SavedEdit,
     pub(super) offload: SavedOffload,
     pub(super) since: Time,
+    #[serde(with = "crate::bytes")]
     pub(super) bytes: Vec<u8>,
 }
 

@@ -12,3 +12,4 @@ mod pair;
 mod pcapng;
 mod stream;
 mod tap;
+mod xdp;

@@ -36,6 +36,11 @@ impl SavedSession {
 }
 
 impl Session {
+    /// Whether [`Session::save`] would save it now.
+    pub fn is_saveable(&self) -> bool {
+        self.core.changing.is_none() && !(self.inbound.is_kept() && self.core.writing.is_some())
+    }
+
     /// Saves the session; changes nothing. Of a [kept](Session::keep) session [`Session::unread`] belongs to it. `Ok(None)` while a change
     /// of the client's memory is in progress, or a kept session is [within a batch](Session::is_within_batch).
     ///
@@ -43,8 +48,8 @@ impl Session {
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
         let Self { socket, inbound, core, tally: _ } = self;
-        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing } = core;
-        if changing.is_some() || (inbound.is_kept() && writing.is_some()) {
+        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing: _ } = core;
+        if !self.is_saveable() {
             return Ok(None);
         }
         Ok(Some(SavedSession {

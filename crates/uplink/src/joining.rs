@@ -57,28 +57,28 @@ struct Open {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Joining {
+pub(crate) struct Joining {
     open: Option<Open>,
     scratch: Box<[u8; FRAME_MOST]>,
 }
 
 impl Joining {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { open: None, scratch: Box::new([0; FRAME_MOST]) }
     }
 
     /// Whether a packet is being joined.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Payload bytes of the packet that is being joined.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| u64::from(open.payload))
     }
 
     /// Takes a frame of `map`: into the open packet, or into the batch behind it. The batch must have room for two packets.
-    pub(super) fn take(&mut self, map: &Map, span: Span, batch: &mut Batch, counters: &mut Counters) {
+    pub(crate) fn take(&mut self, map: &Map, span: Span, batch: &mut Batch, counters: &mut Counters) {
         let Some(part) = self.part(map, span) else {
             self.close(batch, counters);
             put(&[span], None, batch, counters);
@@ -95,7 +95,7 @@ impl Joining {
     }
 
     /// Closes the open packet, and puts it into the batch.
-    pub(super) fn close(&mut self, batch: &mut Batch, counters: &mut Counters) {
+    pub(crate) fn close(&mut self, batch: &mut Batch, counters: &mut Counters) {
         if let Some(open) = self.open.take() {
             let spans = open.spans.get(..open.frames).unwrap_or(&[]);
             put(spans, Some(&open), batch, counters);
