@@ -511,10 +511,10 @@ fn inward(
 /// An interface's queues. Its LLDP would be each queue's own.
 fn queues(walk: &mut Walk, section: Section<'_>) -> u16 {
     let found = walk.integer(section, "queues").map(|found| found.value).unwrap_or(1);
-    if found > 1 {
-        if let Some(line) = walk.place(section, "lldp") {
-            walk.wrong(section, "lldp", line, "it does not go with several queues: leave it away, or `queues`");
-        }
+    if found > 1
+        && let Some(line) = walk.place(section, "lldp")
+    {
+        walk.wrong(section, "lldp", line, "it does not go with several queues: leave it away, or `queues`");
     }
     u16::try_from(found).unwrap_or(1)
 }
