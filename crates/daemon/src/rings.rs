@@ -190,7 +190,7 @@ impl Stop {
     /// Stands still if the thread was asked to. Without a session there is only the listening socket to save.
     fn stand(&self, save: impl FnOnce() -> Result<Front, NotSaved>) {
         if self.pause.is_asked() {
-            // Whoever ends the thread later wakes it again.
+            // The end of the thread rings the bell again.
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             self.pause.stand(save);
         }

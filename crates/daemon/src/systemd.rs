@@ -95,7 +95,7 @@ impl Probe {
     }
 }
 
-/// Who ends a daemon whose workers stand still, and after what time.
+/// The supervisor that ends a daemon whose workers stand still, and its time.
 #[derive(Clone, Debug)]
 enum Watchdog {
     /// The keeper.

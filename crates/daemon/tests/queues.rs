@@ -341,12 +341,6 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
         assert_ne!(queue(&own[0]), queue(&own[1]), "a queue for each: {own:?}");
     };
     judge(&daemon, &mut stations, 30_000);
-    let passed = |daemon: &Daemon| -> u64 {
-        let views = daemon.views();
-        let first = views.iter().find(|view| view.name == "up0/0").unwrap();
-        first.state.inward_classes.iter().map(|class| class.packets).sum()
-    };
-    assert_eq!(passed(&daemon), 140, "what came in by both queues has one control");
     drop(live);
     let (daemon, _) = replaced(daemon, &divided);
     judge(&daemon, &mut stations, 40_000);

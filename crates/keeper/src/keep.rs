@@ -230,8 +230,8 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     }
 }
 
-/// As many descriptors as this process may have: it holds those of the daemon.
-fn provide_descriptors() {
+/// As many descriptors as this process may have: the keeper holds those of the daemon, and the daemon gets them all at its begin.
+pub(crate) fn provide_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     // With fewer it holds fewer.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

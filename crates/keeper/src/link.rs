@@ -13,6 +13,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
 use crate::held::{self, Group, NAMES_MOST};
+use crate::keep::provide_descriptors;
 use crate::opener::Opener;
 use crate::{OPENS_TOO, WITH_ADMINISTRATION, kind};
 
@@ -50,6 +51,8 @@ impl KeptBy {
         let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&nothing)?;
         set_parent_process_death_signal(Some(Signal::TERM))?;
+        // It has the keeper's limit, which may be reached.
+        provide_descriptors();
         let mut groups = Vec::new();
         let role = loop {
             let mut message = channel.receive(WITHIN)?;

@@ -25,7 +25,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// As the environment says (sd_watchdog_enabled(3)).
+    /// A watch with the environment's interval (sd_watchdog_enabled(3)).
     pub fn begin(now: Instant) -> Self {
         Self::with(sd_notify::watchdog_enabled(), now)
     }

@@ -12,7 +12,7 @@ const PAGES: u64 = 16;
 /// Pages of bus addresses. They begin at 0.
 const ADDRESSES: u64 = 24;
 
-/// What is mapped, page by page: the page of the file, and the rights.
+/// The mappings, page by page: the page of the file, and the rights.
 type Model = BTreeMap<u64, (u64, Rights)>;
 
 /// A seeded generator (xorshift64).

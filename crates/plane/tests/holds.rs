@@ -350,7 +350,7 @@ impl Traffic for TwoFlows {
 #[test]
 fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_from_the_other_links() {
     const LINK: u64 = 10_000;
-    // What is flooded also leaves by another uplink, which takes all.
+    // Flooded frames also leave by another uplink, which takes all.
     let mut world = World::new(1 << 40, &[]);
     let steering = Arc::new(Steering::new(Box::new(Spread::new()), Hash::Layer2));
     let froms: [Arc<Mutex<[u64; 16]>>; 2] = Default::default();
@@ -446,7 +446,7 @@ fn with_io_control_each_class_has_its_reservation_and_the_rest_by_shares_and_not
     assert!(states.iter().all(|state| state.bytes > 0 && state.waiting > 0 && state.dropped == 0), "{states:?}");
     let waiting: u64 = states.iter().map(|state| state.waiting).sum();
     assert_eq!(waiting, world.ports[0].state().backlog_frames as u64);
-    // Who goes lends all, at once.
+    // Senders that stop lend their reservations at once.
     world.left[2].store(0, Ordering::Relaxed);
     world.left[1].store(0, Ordering::Relaxed);
     world.run(10);

@@ -131,7 +131,7 @@ impl World {
         let plane = Plane::new(Limits::default());
         let interface = Arc::<Mutex<Interface>>::default();
         let mode = Mode::Queues { one_sends };
-        let steering = Arc::new(Steering::new(mode.rule(), Hash::Port));
+        let steering = Arc::new(Steering::new(mode.rule(), Hash::Sender));
         let queues: Vec<Arc<Port>> = (0..QUEUES)
             .map(|place| {
                 let map = Arc::new(Map::private(1 << 18).unwrap());
@@ -290,7 +290,7 @@ fn classes_come_and_go_while_frames_wait_and_none_is_lost() {
     assert_eq!(waiting(&world), QUEUES, "each queue has frames to send");
     for _ in 0..2 {
         let change = |world: &World, one_sends| {
-            world.plane.change_team(TEAM, &Mode::Queues { one_sends }, Hash::Port, world.now);
+            world.plane.change_team(TEAM, &Mode::Queues { one_sends }, Hash::Sender, world.now);
         };
         change(&world, true);
         world.control(&classes([1, 10, 100].map(shares)));
@@ -324,7 +324,7 @@ fn another_queue_sends_while_one_is_down_and_goes_on_in_another_process() {
     assert_eq!(sent, [0, 10_000, 0, 0], "a queue that comes back does not take over");
     assert!(c as f64 >= 0.98 * 10_000.0 * 100.0 / 111.0, "{a} {b} {c}");
     let saved = world.steering.save();
-    let other = Steering::new(Mode::Queues { one_sends: true }.rule(), Hash::Port);
+    let other = Steering::new(Mode::Queues { one_sends: true }.rule(), Hash::Sender);
     other.restore(&saved, world.now);
     let distributes = |steering: &Steering| -> Vec<bool> {
         steering.states(QUEUES, world.now).iter().map(|state| state.distributes).collect()

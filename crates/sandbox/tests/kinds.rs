@@ -347,7 +347,7 @@ fn confined(abi: u8) {
     look_up_later(move || panic!("a module's defect: {:?}", late.recv())).unwrap();
     answer.send(()).unwrap();
     assert_eq!(look_up(|| 1), Some(1));
-    // Whoever replaces /etc/group makes a file that no rule names, as this one is.
+    // A replaced /etc/group is a file that no rule names, like this one.
     let looked_up = || std::fs::read("/etc/hosts").map(drop).map_err(|error| error.kind());
     assert_eq!(look_up(looked_up), Some(Ok(())));
     let written = look_up(|| std::fs::write("/etc/nicety-test", "").map_err(|error| error.kind()));
@@ -425,7 +425,7 @@ impl Elsewhere {
     }
 }
 
-/// What is said is what the kernel does. A process of its own is confined, and a user namespace lets it mount.
+/// The sentence agrees with the kernel. A process of its own is confined, and a user namespace lets it mount.
 #[test]
 fn a_folder_is_granted_as_long_as_the_kernel_lets_the_daemon_use_it_and_else_what_to_do_is_said() {
     if let Some(folder) = std::env::var_os("NICETY_TEST_GRANTED") {

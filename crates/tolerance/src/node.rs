@@ -67,7 +67,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 const IMAGE_BYTES: u64 = 16 << 20;
 /// So many calls go to the secondary at once, also if no frame follows from them.
 const MANY_CALLS: u64 = 64;
-/// What is lost is sent again after a while, and after twice as long each time, up to 2^n times as long.
+/// Lost calls are sent again after a while, and after twice as long each time, up to 2^n times as long.
 const PATIENCE_MOST: u32 = 6;
 /// Requests to the third party that may still be answered.
 const REQUESTS: usize = 8;

@@ -37,10 +37,10 @@ impl Interface {
         queues[place] = Arc::downgrade(fd);
     }
 
-    /// The descriptor of the queue on which answers for a port are to come: by its number, as if each queue sent.
-    pub(crate) fn queue_of(&self, port: u16) -> Option<Arc<OwnedFd>> {
+    /// The descriptor of the queue on which answers for a sender are to come: by the number of its port, or part, as if each queue sent.
+    pub(crate) fn queue_of(&self, sender: u16) -> Option<Arc<OwnedFd>> {
         let queues = locked(&self.queues);
-        queues.get(usize::from(port).checked_rem(queues.len())?)?.upgrade()
+        queues.get(usize::from(sender).checked_rem(queues.len())?)?.upgrade()
     }
 }
 

@@ -441,8 +441,8 @@ impl Uplink for Tap {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
         self.room = false;
-        let origin = frames.batch.origin.0;
-        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(origin));
+        let sender = frames.batch.sender.0;
+        self.answers = self.interface.as_ref().and_then(|(interface, _)| interface.queue_of(sender));
         let delivery = egress::deliver(frames, counters, self);
         self.answers = None;
         if delivery.refused() != 0 {

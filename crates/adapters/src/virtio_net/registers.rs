@@ -188,7 +188,7 @@ impl Header {
         ]
     }
 
-    /// As the driver's bytes.
+    /// The header in the driver's byte order.
     pub fn bytes(&self) -> [u8; header::LEN] {
         let mut out = [0; header::LEN];
         for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.words()) {

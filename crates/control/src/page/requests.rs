@@ -1,4 +1,4 @@
-//! Who may read the page, and what each path answers.
+//! Requests for the page: which are refused, and the answer of each path.
 
 use axum::body::Body;
 use axum::http::header::{

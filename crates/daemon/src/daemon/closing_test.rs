@@ -14,11 +14,12 @@ use super::*;
 /// Most time for any step of these tests: less than the 10 s after which a silent front end is disconnected anyway.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn spec(name: &str, adapter: &str, number: u8, folder: &Path) -> PortSpec {
+/// A port with this number in its address.
+pub(super) fn spec(name: &str, adapter: &str, number: u16, folder: &Path) -> PortSpec {
     PortSpec {
         name: name.to_owned(),
         entry: nicety_adapters::find(adapter).unwrap(),
-        settings: Settings::new(Mac([2, 0, 0, 0, 0, number])),
+        settings: Settings::new(Mac([2, 0, 0, 0, (number >> 8) as u8, number as u8])),
         socket: folder.join(format!("{name}.sock")),
         role: Role::Listen,
         mapped: false,
@@ -59,7 +60,7 @@ fn no_port_waits_for_the_end_of_another_ones_thread() {
     let daemon = Daemon::start(Limits::default(), 1).unwrap();
     let vmms: Vec<UnixStream> = (1..=PORTS)
         .map(|number| {
-            let spec = spec(&format!("vm{number}"), "virtio-net", number, folder.path());
+            let spec = spec(&format!("vm{number}"), "virtio-net", number.into(), folder.path());
             daemon.open(spec.clone()).unwrap();
             UnixStream::connect(&spec.socket).unwrap()
         })

@@ -6,9 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use nicety_frame::Mac;
 use nicety_keeper::{Channel, Group, kind};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::Limits;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange, NoMemory};
 use tempfile::TempDir;
 
@@ -22,23 +21,7 @@ const PORTS: usize = 256;
 const GREETING: &[u8] = b"\x01\0\x01\0\x17\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{}\0";
 
 fn spec(number: usize, folder: &TempDir) -> PortSpec {
-    let name = format!("vm{number}");
-    PortSpec {
-        entry: nicety_adapters::find("e1000").unwrap(),
-        settings: Settings::new(Mac([2, 0, 0, 0, (number >> 8) as u8, number as u8])),
-        socket: folder.path().join(&name),
-        name,
-        role: Role::Listen,
-        mapped: false,
-        ft_peer: None,
-        worker: None,
-        workers: 1,
-        buffer_bytes: 64 << 10,
-        access: Access::default(),
-        group: None,
-        function: None,
-        policy: Policy::default(),
-    }
+    super::closing_test::spec(&format!("vm{number}"), "e1000", number as u16, folder.path())
 }
 
 /// The keeper's end, and what it holds.
@@ -114,7 +97,7 @@ fn ports_that_connect_all_at_once_are_all_kept_once_the_keeper_has_read_and_clos
     assert!(unkept(&daemon).is_empty());
 }
 
-/// As a vIOMMU does, thousands of times a second.
+/// A vIOMMU maps and unmaps thousands of times a second.
 #[test]
 fn a_vmm_that_maps_and_unmaps_again_and_again_costs_some_bytes_each_time_and_the_next_daemon_knows_its_memory() {
     const REGIONS: u64 = 1000;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use nicety_adapter::PortId;
 use nicety_host::{Host, HostErrors};
 use nicety_keeper::{Channel, ChannelError};
 use nicety_peer::Table;
@@ -20,6 +21,7 @@ use crate::live::state::{Begin, Found, StateFile};
 use crate::live::texts::both;
 use crate::rings::Front;
 use crate::serve;
+use crate::service::Service;
 
 /// The old daemon's ports, which this one is about to take.
 #[derive(Debug)]
@@ -259,11 +261,17 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         going.0.push((name, since()));
     }
     let mut fronts_to_hear = Vec::new();
+    let ids = |services: &[Service]| services.iter().map(|service| service.port.id()).collect();
+    let mut waiting: Vec<(String, Vec<PortId>)> = Vec::new();
     for (name, (services, front)) in ports {
         let first = services.first().map(|service| (service.port.id(), Arc::clone(&service.log)));
-        services.into_iter().for_each(|service| daemon.serve_again(service));
-        going.0.push((name, since()));
+        waiting.push((name, ids(&services)));
+        services.into_iter().for_each(|service| daemon.queue(service));
         fronts_to_hear.extend(first.zip(front));
+    }
+    for (name, parts) in waiting {
+        parts.into_iter().for_each(|id| daemon.wake_for(id));
+        going.0.push((name, since()));
     }
     for ((id, log), front) in fronts_to_hear {
         daemon.hear_again(id, &log, front);

@@ -175,7 +175,7 @@ impl Sender {
                 Ok(())
             }
             Message::Ends(why) => {
-                // What it has is of no use.
+                // The secondary's replica is of no use.
                 self.retry_at = now + RETRY_DIFFERED;
                 self.note_why(&why);
                 self.sent = None;

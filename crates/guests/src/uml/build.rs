@@ -150,7 +150,8 @@ fn make(tree: &Path, out: &Path, words: &[&str], tools: &Tools, progress: &mut d
         compiled += u32::from(line.starts_with(b"  CC "));
         if compiled > 0 && reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
-            progress(&format!("{compiled} files compiled"));
+            let files = if compiled == 1 { "file" } else { "files" };
+            progress(&format!("{compiled} {files} compiled"));
         }
     }
     let status = child.wait().map_err(|error| failed(error.to_string()))?;

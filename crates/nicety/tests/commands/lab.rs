@@ -257,15 +257,23 @@ fn a_script_learns_by_the_exit_code_whether_a_figure_is_worse() {
     assert_eq!((nothing.code, nothing.err), (Some(1), format!("nicety: nowhere{WRITES_SOME}")));
 }
 
+/// Runs a method of the lab, whose results lie in the scratch folder.
+fn lab(scratch: &Scratch, method: &str, words: &[&str]) -> Ended {
+    let mut command = scratch.command(&[&["lab", "run", method], words].concat());
+    Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
+}
+
+/// The options of one round with embedded guests.
+fn short<'a>(adapters: &'a str, seconds: &'a str) -> [&'a str; 9] {
+    ["--guests", "embedded", "--quick", "--adapters", adapters, "--seconds", seconds, "--repeat", "1"]
+}
+
 /// A program that was changed and not committed has the version of the one before.
 #[test]
 fn a_lab_does_not_go_on_with_another_program_or_on_another_machine() {
     let scratch = Scratch::new();
-    let lab = |words: &[&str]| {
-        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
-        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
-    };
-    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
+    let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
+    let words = short("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     let head = scratch.path().join("nicety-lab/vmxnet3-iperf/lab.json");
@@ -330,11 +338,8 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
 #[test]
 fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume() {
     let scratch = Scratch::new();
-    let lab = |words: &[&str]| {
-        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
-        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
-    };
-    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
+    let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
+    let words = short("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     let folder = scratch.path().join("nicety-lab/vmxnet3-iperf");
@@ -365,8 +370,7 @@ fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume()
     let resumed = lab(&["--resume", "nicety-lab/vmxnet3-iperf"]);
     assert_eq!((resumed.code, read("runs.jsonl")), (Some(0), runs), "{resumed:?}");
     assert!(resumed.out.ends_with(&format!("\nReport: {}\n", folder.join("index.html").display())), "{}", resumed.out);
-    let mut other = scratch.command(&["lab", "run", "messages", "--resume", "nicety-lab/vmxnet3-iperf"]);
-    let other = Ended::of(&other.env("TMPDIR", scratch.path()).output().unwrap());
+    let other = self::lab(&scratch, "messages", &["--resume", "nicety-lab/vmxnet3-iperf"]);
     let message = "--resume nicety-lab/vmxnet3-iperf: these are results of vmxnet3-iperf, not of messages";
     assert!(other.code == Some(2) && other.err.contains(message), "{other:?}");
     let again = scratch.run(&["lab", "report", "nicety-lab"]);
@@ -381,9 +385,7 @@ fn embedded_lab(method: &str, adapters: &str) -> (Vec<serde_json::Value>, String
 /// The same, with runs of so many seconds.
 fn lab_of_seconds(method: &str, adapters: &str, seconds: &str) -> (Vec<serde_json::Value>, String) {
     let scratch = Scratch::new();
-    let words = ["lab", "run", method, "--guests", "embedded", "--quick", "--adapters", adapters];
-    let mut command = scratch.command(&[&words[..], &["--seconds", seconds, "--repeat", "1"]].concat());
-    let done = Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap());
+    let done = lab(&scratch, method, &short(adapters, seconds));
     assert_eq!(done.code, Some(0), "{done:?}");
     let folder = scratch.path().join("nicety-lab").join(method);
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -608,11 +610,8 @@ fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
 #[test]
 fn a_lab_that_goes_on_says_what_is_left_and_a_dry_run_of_it_changes_nothing() {
     let scratch = Scratch::new();
-    let lab = |words: &[&str]| {
-        let mut command = scratch.command(&[&["lab", "run", "vmxnet3-iperf"], words].concat());
-        Ended::of(&command.env("TMPDIR", scratch.path()).output().unwrap())
-    };
-    let words = ["--guests", "embedded", "--quick", "--adapters", "vmxnet3", "--seconds", "1", "--repeat", "1"];
+    let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
+    let words = short("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("4 runs, which take about "), "{}", done.err);

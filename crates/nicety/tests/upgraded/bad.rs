@@ -65,9 +65,12 @@ fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
             Command::new("prlimit").args(["--pid", &keeper.to_string(), &format!("--nofile={soft}:")]).output();
         assert!(limits.unwrap().status.success());
     };
-    let open = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
-    limit(&open.to_string());
-    // Its program has the keeper's limit, which is enough for it.
+    // The lowest number that is free is the one that the next descriptor would have.
+    let open = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+    let open: Vec<u32> = open.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let free = (0..).find(|fd| !open.contains(fd)).unwrap();
+    limit(&u32::to_string(&free));
+    // Its program begins with the keeper's limit, and raises it.
     kept.kill();
     kept.answers("killed");
     limit("4096");

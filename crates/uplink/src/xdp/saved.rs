@@ -93,3 +93,33 @@ impl Xdp {
         Ok(this)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_queue_is_read_by_each_later_version() {
+        let saved = SavedXdp {
+            queue: 1,
+            index: 7,
+            piece: 2048,
+            longest: 1522,
+            mode: Mode { zero_copy: false, by_driver: true },
+            line: Line::Down,
+            lent: vec![0, 2048],
+            free: vec![2048 * 2048],
+            lost: Lost { arriving: 3, leaving: 4 },
+        };
+        crate::moved::held(KIND, &saved);
+        assert!(saved.is_valid());
+        let wrong = |change: fn(&mut SavedXdp)| {
+            let mut wrong = saved.clone();
+            change(&mut wrong);
+            !wrong.is_valid()
+        };
+        assert!(wrong(|saved| saved.piece = 8192) && wrong(|saved| saved.longest = 2049));
+        assert!(wrong(|saved| saved.free[0] = 0) && wrong(|saved| saved.lent[0] = 100));
+        assert!(wrong(|saved| saved.free[0] = 2048 * 3072) && wrong(|saved| saved.lent[0] = 2048 * 2048));
+    }
+}

@@ -156,11 +156,11 @@ fn what_an_iommu_has_not_translated_is_asked_for_and_what_it_takes_back_is_asked
     assert_eq!(guest.used(), 1);
     guest.offer(1);
     assert_eq!(guest.answered(&other), [], "the translations hold");
-    // As `iommu.strict=1` does after each frame.
+    // With `iommu.strict=1` after each frame.
     guest.invalidate(FRAME, 1);
     guest.offer(2);
     assert_eq!(guest.answered(&other), [(FRAME, READ)]);
-    // As a flush of the whole domain does.
+    // A flush of the whole domain.
     guest.invalidate(0, 1 << 20);
     guest.offer(3);
     assert_eq!(guest.answered(&other), all);

@@ -183,7 +183,7 @@ fn far(
     discarded: &Shared,
 ) {
     let number = unshare(CloneFlags::CLONE_NEWNET).map(|()| gettid().as_raw_nonzero().get().cast_unsigned());
-    // Whoever does not listen any more has its own error.
+    // A receiver that is gone has its own error.
     let _gone = thread.send(number.map_err(|error| failed("a second network namespace", error)));
     if joined.recv().is_err() {
         return;
