@@ -264,7 +264,7 @@ fn lab(scratch: &Scratch, method: &str, words: &[&str]) -> Ended {
 }
 
 /// The options of one round with embedded guests.
-fn short<'a>(adapters: &'a str, seconds: &'a str) -> [&'a str; 9] {
+fn one_round<'a>(adapters: &'a str, seconds: &'a str) -> [&'a str; 9] {
     ["--guests", "embedded", "--quick", "--adapters", adapters, "--seconds", seconds, "--repeat", "1"]
 }
 
@@ -273,7 +273,7 @@ fn short<'a>(adapters: &'a str, seconds: &'a str) -> [&'a str; 9] {
 fn a_lab_does_not_go_on_with_another_program_or_on_another_machine() {
     let scratch = Scratch::new();
     let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
-    let words = short("vmxnet3", "1");
+    let words = one_round("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     let head = scratch.path().join("nicety-lab/vmxnet3-iperf/lab.json");
@@ -339,7 +339,7 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
 fn a_run_is_on_the_disk_with_its_page_and_a_finished_lab_has_nothing_to_resume() {
     let scratch = Scratch::new();
     let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
-    let words = short("vmxnet3", "1");
+    let words = one_round("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     let folder = scratch.path().join("nicety-lab/vmxnet3-iperf");
@@ -385,7 +385,7 @@ fn embedded_lab(method: &str, adapters: &str) -> (Vec<serde_json::Value>, String
 /// The same, with runs of so many seconds.
 fn lab_of_seconds(method: &str, adapters: &str, seconds: &str) -> (Vec<serde_json::Value>, String) {
     let scratch = Scratch::new();
-    let done = lab(&scratch, method, &short(adapters, seconds));
+    let done = lab(&scratch, method, &one_round(adapters, seconds));
     assert_eq!(done.code, Some(0), "{done:?}");
     let folder = scratch.path().join("nicety-lab").join(method);
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -611,7 +611,7 @@ fn a_method_whose_results_cannot_be_read_is_named_and_the_others_go_on() {
 fn a_lab_that_goes_on_says_what_is_left_and_a_dry_run_of_it_changes_nothing() {
     let scratch = Scratch::new();
     let lab = |words: &[&str]| lab(&scratch, "vmxnet3-iperf", words);
-    let words = short("vmxnet3", "1");
+    let words = one_round("vmxnet3", "1");
     let done = lab(&words);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(done.err.contains("4 runs, which take about "), "{}", done.err);
