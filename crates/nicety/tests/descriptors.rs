@@ -159,5 +159,5 @@ fn fewer_files_than_the_ports_need_are_told_with_what_to_do() {
     let mut daemon = Daemon::start(20);
     daemon.until("its end", || daemon.log_count("LimitNOFILE=") == 1);
     assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
-    assert_eq!(daemon.log_count("3 ports need 30 open files, 126 with a VM at each, and this process may have 20"), 1);
+    assert_eq!(daemon.log_count("3 ports need 33 open files, 129 with a VM at each, and this process may have 20"), 1);
 }

@@ -172,6 +172,8 @@ struct VirtioNet {
     rings: ArrayVec<Ring, RINGS_MOST>,
     /// Positions of packed rings, kept for a successor server: see [`Kept`](kept::Kept).
     kept: Option<Arc<Map>>,
+    /// Whether other adapters serve some of the queue pairs.
+    is_part: bool,
 }
 
 impl VirtioNet {
@@ -195,7 +197,7 @@ impl VirtioNet {
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
         let (control, steering, hashing) = (Control::new(mac), Steering::default(), Hashing::default());
-        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings, kept: None })
+        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings, kept: None, is_part: false })
     }
 
     /// Resets the driver's settings, except features and rings.

@@ -141,7 +141,7 @@ impl VirtioNet {
         // Flows that the guest has not sent yet are spread over the queues.
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         let found = [learnt, spread, 0].into_iter().find(|queue| usable(*queue));
-        found.or_else(|| self.live_queue(flow)).ok_or(Reason::ReceiverOff)
+        found.or_else(|| if self.is_part { self.live_queue(flow) } else { None }).ok_or(Reason::ReceiverOff)
     }
 
     /// A queue for a flow where other adapters serve the first ones (`RingFace::share`).

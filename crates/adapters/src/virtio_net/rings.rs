@@ -121,6 +121,7 @@ impl RingFace for VirtioNet {
 
     fn share(&mut self) {
         self.offer &= !feature::BY_CONTROL;
+        self.is_part = true;
     }
 
     fn receives(&self) -> bool {

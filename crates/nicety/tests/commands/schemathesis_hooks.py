@@ -16,7 +16,7 @@ RULES = [
     r"(is|are) .* already: (choose another|give this one)|is the address of .* already|stands there twice",
     r"it is missing from this \[|it does not belong to this kind of uplink",
     r"a querier (needs|has no)|nothing to pace",
-    r"it does not go with several queues|workers are counted from 0",
+    r"it does not go with several queues|workers are counted from 0|the daemon has \d+ workers?$",
     r"nothing comes in by this kind of uplink|without inward_rate nothing waits|is above the uplink's rate",
     # Teams and cards.
     r'there is no (uplink|uplink or team|card) "|it does not belong to this mode|it has no member|is no member\b',
@@ -26,7 +26,7 @@ RULES = [
     r"only a port at a card's function has this|there is no uplink, to which all would go|no vlan, in whose tag",
     r"there are \d+ uplinks and teams|it reaches the uplink alone|with this card there are \d+ functions",
     r"has no uplink, of which it would be a part|has no rate, and a reservation is a part of it|it may send at most",
-    r"are reserved (on|for ports of class) |a port of class .* may send at most|there is no AF_XDP uplink yet",
+    r"are reserved (on|for ports of class) |a port of class .* may send at most",
     r'".*" (has a|does not begin with a letter|cannot be an interface)|it has \d+ characters',
     # Classes of I/O control.
     r"bit/s is too small|are reserved( for .*)?, and only .* may be sent|are reserved for its ports, and for the class",
