@@ -413,12 +413,17 @@ impl Daemon {
     }
 
     fn free_id_of(&self, from: u16, is_wanted: impl Fn(PortId) -> bool) -> PortId {
-        let mut used: HashSet<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
-        used.extend(self.teams().iter().map(|team| team.id));
-        used.extend(self.ports().values().flat_map(Running::parts).map(|part| part.id()));
+        let used = self.used_ids();
         let is_free = |id: &PortId| is_wanted(*id) && !used.contains(id);
         let free = (from..u16::MAX).map(PortId).find(is_free);
         free.unwrap_or(PortId(u16::MAX))
+    }
+
+    fn used_ids(&self) -> HashSet<PortId> {
+        let mut used: HashSet<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
+        used.extend(self.teams().iter().map(|team| team.id));
+        used.extend(self.ports().values().flat_map(Running::parts).map(|part| part.id()));
+        used
     }
 
     /// The number of the worker that owns a port. Ports are distributed by number.

@@ -22,17 +22,19 @@ pub struct Load {
     pub ports: usize,
     /// Those of them that came after the look.
     pub newcomers: usize,
+    /// The number that its next port would have.
+    pub next: u16,
 }
 
-/// The workers in the order in which a new port prefers them: by their load, then by their ports, then by their numbers.
+/// The workers in the order in which a new port prefers them: by their load, then by their ports, then by the numbers that the port would have.
 pub fn order(loads: &[Load]) -> Vec<usize> {
     let (busy, known) = loads.iter().fold((0, 0), |(busy, known), load| {
         (busy + load.busy, known + load.ports.saturating_sub(load.newcomers) as u64)
     });
     let usual = busy.checked_div(known).unwrap_or_default();
     let key = |worker: &usize| {
-        let Load { busy, ports, newcomers } = loads[*worker];
-        ((busy + usual * newcomers as u64 + STEP / 2) / STEP, ports, *worker)
+        let Load { busy, ports, newcomers, next } = loads[*worker];
+        ((busy + usual * newcomers as u64 + STEP / 2) / STEP, ports, next)
     };
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by_key(key);
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     fn load(busy: u64, ports: usize, newcomers: usize) -> Load {
-        Load { busy, ports, newcomers }
+        Load { busy, ports, newcomers, next: 0 }
     }
 
     #[test]

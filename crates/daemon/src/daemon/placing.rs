@@ -6,6 +6,7 @@ use nicety_adapter::PortId;
 
 use super::{Daemon, PortSpec, Running};
 use crate::placement::{FRESH, LOOK, Load, order};
+use crate::usage::threads;
 
 /// A look at the workers.
 #[derive(Clone, Debug)]
@@ -59,15 +60,21 @@ impl Daemon {
     }
 
     fn look(&self) -> Look {
-        let worked = || -> Vec<u64> {
-            let now = self.clock.now();
-            self.workers.iter().map(|worker| worker.inbox.worked_ns(now)).collect()
+        // Time between two waits has no busy polling in it; processor time has no waiting for a processor in it. Work is what both count.
+        let worked = || -> Vec<(u64, Option<u64>)> {
+            let (now, mut threads) = (self.clock.now(), threads());
+            let ran = (0..self.workers.len()).map(|worker| threads.remove(&format!("worker{worker}")));
+            let ran = ran.map(|ran| ran.map(|ran| ran.as_nanos() as u64));
+            self.workers.iter().map(|worker| worker.inbox.worked_ns(now)).zip(ran).collect()
         };
         let (before, begun) = (worked(), Instant::now());
         std::thread::sleep(LOOK);
         let lasted = (begun.elapsed().as_nanos() as u64).max(1);
-        let part = |(now, before): (u64, u64)| (now.saturating_sub(before) * 1000 / lasted).min(1000);
-        let busy = worked().into_iter().zip(before).map(part).collect();
+        let busy = worked().into_iter().zip(before).map(|((worked, ran), (worked_before, ran_before))| {
+            let ran = ran.zip(ran_before).map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
+            (worked.saturating_sub(worked_before).min(ran) * 1000 / lasted).min(1000)
+        });
+        let busy = busy.collect();
         Look { at: Instant::now(), busy, given: vec![0; self.workers.len()] }
     }
 
@@ -81,6 +88,18 @@ impl Daemon {
         }
         for part in self.ports().values().flat_map(Running::parts) {
             loads[usize::from(part.id().0) % self.workers.len()].ports += 1;
+        }
+        let used = self.used_ids();
+        let mut left = loads.len();
+        for id in (1..u16::MAX).filter(|id| !used.contains(&PortId(*id))) {
+            let load = &mut loads[usize::from(id) % self.workers.len()];
+            if load.next == 0 {
+                load.next = id;
+                left -= 1;
+            }
+            if left == 0 {
+                break;
+            }
         }
         loads
     }
