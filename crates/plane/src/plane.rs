@@ -57,6 +57,15 @@ impl Slot {
         }
     }
 
+    /// Whether it divides frames among several ports, and is still there.
+    pub(crate) fn divides(&self) -> bool {
+        match self {
+            Self::Port(_) => false,
+            Self::Team(_) => true,
+            Self::Split(split) => !split.first().has_left(),
+        }
+    }
+
     /// The team, if it is one.
     pub fn team(&self) -> Option<&Arc<Team>> {
         match self {

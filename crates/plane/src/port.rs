@@ -460,6 +460,7 @@ impl Port {
     }
 
     /// What waited when it took over is gone.
+    #[cold]
     pub(crate) fn has_drained(&self) {
         if let Some(member) = &self.member {
             member.steering.has_drained(member.index);

@@ -214,18 +214,9 @@ impl Plane {
                     }
                     picks
                 }
-                Some(Slot::Team(team)) => {
+                Some(slot) if slot.divides() => {
                     let picks = turn.plan.picks(receiver);
-                    self.offer_to_team(sender, team, &turn.batch, &picks, now);
-                    picks
-                }
-                Some(slot @ Slot::Split(split)) if !split.first().has_left() => {
-                    let picks = turn.plan.picks(receiver);
-                    if sender.inward().is_there() {
-                        self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
-                    } else {
-                        self.offer_to_parts(sender, split, &turn.batch, &picks, now);
-                    }
+                    self.offer_divided(sender, slot, turn, &picks, now);
                     picks
                 }
                 _ => {
@@ -256,6 +247,19 @@ impl Plane {
             if !port.name_held(sender) {
                 sender.let_go();
             }
+        }
+    }
+
+    /// Offers frames to a slot of several ports.
+    #[inline(never)]
+    fn offer_divided(&self, sender: &Port, slot: &Slot, turn: &mut Turn, picks: &[Pick], now: Time) {
+        match slot {
+            Slot::Port(_) => {}
+            Slot::Team(team) => self.offer_to_team(sender, team, &turn.batch, picks, now),
+            Slot::Split(_) if sender.inward().is_there() => {
+                self.keep_inward(sender, slot, &turn.batch, picks, &mut turn.charged, now);
+            }
+            Slot::Split(split) => self.offer_to_parts(sender, split, &turn.batch, picks, now),
         }
     }
 

@@ -332,6 +332,9 @@ impl<P> Switch<P> {
     }
 
     /// Decides for a whole batch, and learns its senders. Returns the ports that the plan refers to.
+    // Out of line, and what it calls in line: left to itself the compiler chooses by what else its caller's crate holds, and a frame costs
+    // up to 120 instructions more.
+    #[inline(never)]
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
@@ -365,7 +368,7 @@ impl<P> Switch<P> {
         slots
     }
 
-    #[inline]
+    #[inline(always)]
     fn forward_flat<F: Follower>(
         &self,
         members: &Members,
@@ -425,6 +428,7 @@ impl<P> Switch<P> {
         }
     }
 
+    #[inline(always)]
     fn decide<F: Follower>(
         &self,
         members: &Members,
