@@ -227,17 +227,19 @@ fn broadcast(first: u8) -> Vec<u8> {
     frame
 }
 
+/// A host file with a team of these uplinks, of which the first carries, a class of the team's, and an uplink apart.
+fn with_class(members: &[&str]) -> String {
+    let stream = "[[uplink]]\nname = \"c\"\nkind = \"stream\"\nsocket = \"c\"\n";
+    let class = "[[io_class]]\nuplink = \"up\"\nname = \"ten\"\nnetwork = \"10.0.0.0/8\"\n";
+    let standby = format!("mode = \"active-standby\"\nprimary = \"{}\"", members[0]);
+    text("listen", members, &team(&members.join(","), &standby)) + stream + class
+}
+
 #[test]
 fn a_teams_classes_are_counted_as_a_whole_and_with_what_left_by_uplinks_that_are_gone() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
-    let stream = "[[uplink]]\nname = \"c\"\nkind = \"stream\"\nsocket = \"c\"\n";
-    let class = "[[io_class]]\nuplink = \"up\"\nname = \"ten\"\nnetwork = \"10.0.0.0/8\"\n";
-    let of = |members: &[&str]| {
-        let standby = format!("mode = \"active-standby\"\nprimary = \"{}\"", members[0]);
-        text("listen", members, &team(&members.join(","), &standby)) + stream + class
-    };
-    let live = live(dir.path(), &of(&["a", "b"]));
+    let live = live(dir.path(), &with_class(&["a", "b"]));
     let other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
     wait(live.daemon(), &["a"]);
     // Frames that the team and its members were offered: of the team as many as of its members, and of one that has left.
@@ -277,7 +279,7 @@ fn a_teams_classes_are_counted_as_a_whole_and_with_what_left_by_uplinks_that_are
     wait(live.daemon(), &["b"]);
     send(&[10, 192]);
     left.set(carried(live.daemon(), &["a"]));
-    apply(&live, &of(&["b"]));
+    apply(&live, &with_class(&["b"]));
     wait(live.daemon(), &["b"]);
     send(&[192]);
 }
@@ -286,13 +288,7 @@ fn a_teams_classes_are_counted_as_a_whole_and_with_what_left_by_uplinks_that_are
 fn a_teams_sums_and_classes_go_on_in_the_next_daemon_with_what_left_by_uplinks_that_are_gone() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
-    let stream = "[[uplink]]\nname = \"c\"\nkind = \"stream\"\nsocket = \"c\"\n";
-    let class = "[[io_class]]\nuplink = \"up\"\nname = \"ten\"\nnetwork = \"10.0.0.0/8\"\n";
-    let of = |members: &[&str]| {
-        let standby = format!("mode = \"active-standby\"\nprimary = \"{}\"", members[0]);
-        text("listen", members, &team(&members.join(","), &standby)) + stream + class
-    };
-    let (live, old) = live_and_daemon(dir.path(), &of(&["a", "b"]));
+    let (live, old) = live_and_daemon(dir.path(), &with_class(&["a", "b"]));
     let _other = daemon(dir.path(), "connect", "mode = \"active-standby\"");
     wait(&old, &["a"]);
     let mut outside = std::os::unix::net::UnixStream::connect(dir.path().join("c")).unwrap();
@@ -307,7 +303,7 @@ fn a_teams_sums_and_classes_go_on_in_the_next_daemon_with_what_left_by_uplinks_t
     for (sent, first) in (1..).zip([10, 10, 192]) {
         send(&old, first, sent);
     }
-    apply(&live, &of(&["b"]));
+    apply(&live, &with_class(&["b"]));
     wait(&old, &["b"]);
     send(&old, 192, 4);
     let counts = |daemon: &Daemon| {
@@ -318,7 +314,7 @@ fn a_teams_sums_and_classes_go_on_in_the_next_daemon_with_what_left_by_uplinks_t
     };
     let before = counts(&old);
     assert_eq!(before.2, [("vm".to_owned(), 2, 120, 0), ("ten".to_owned(), 2, 120, 0)]);
-    let host = Host::parse(&of(&["b"]), live.path()).unwrap();
+    let host = Host::parse(&with_class(&["b"]), live.path()).unwrap();
     let (new, _upgraded) = replaced(old, &host);
     assert_eq!(counts(&new), before);
     send(&new, 10, 5);

@@ -30,7 +30,7 @@ pub(super) const PEER: Key = Key::new(
 
 pub(super) fn tolerance(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<ToleranceConfig> {
     let listen = walk.parsed(section, "listen").map(|found| match found.value {
-        // As other paths of a host file: from its folder.
+        // A relative path begins at the folder of the host file.
         ListenAddress::Unix(path) => ListenAddress::Unix(dir.join(path)),
         address => address,
     });

@@ -135,7 +135,7 @@ fn nicety(dir: &Path, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What a guest compares against the kernel's echo, both ways at once. Returns the bytes.
+/// Has a guest send to the kernel's echo service and compare what comes back. Returns the number of bytes.
 fn compared(guest: &mut Station, seconds: f64) -> u64 {
     let answer = guest.asked(&json!({ "compare": { "to": FAR, "seconds": seconds } }));
     let number = |key: &str| answer["compared"][key].as_u64().unwrap_or_else(|| panic!("{answer}"));

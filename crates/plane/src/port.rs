@@ -491,7 +491,7 @@ impl Port {
         &self.inward
     }
 
-    /// The same, to be set, saved and reported: of the queues of one interface the first has the control of all.
+    /// Its inward control where this port sets, saves and reports it: queues of one interface share that of the first, so the others have none.
     pub(crate) fn own_inward(&self) -> Option<&InwardSlot> {
         let is_others =
             self.member.as_ref().is_some_and(|member| member.index > 0 && member.steering.inward().is_some());

@@ -34,7 +34,7 @@ const FIRST: u16 = 8;
 /// Port 0 is nobody's, so guest n is port n.
 const GUESTS: usize = 7;
 
-/// What all queues have in common.
+/// The interface that all queues share.
 #[derive(Default)]
 struct Interface {
     /// Frames that each queue still takes in this millisecond: as with a pace, a queue's tokens are its own.

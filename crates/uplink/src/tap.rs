@@ -523,7 +523,7 @@ impl Sink for Tap {
         let header = virtio_header::encode(piece, checked);
         self.leaving.map().write_span(self.leaving.span(0, HEADER_BYTES), &header);
         let bytes = self.leaving.map().bytes(self.leaving.span(0, HEADER_BYTES + len));
-        // If that queue takes nothing, this one may.
+        // If the sender's own queue does not take the frame, it goes out by this one.
         if let Some(answers) = self.answers.as_deref().filter(|answers| answers.as_raw_fd() != self.fd.as_raw_fd())
             && { answers }.write_volatile(&bytes).is_ok()
         {

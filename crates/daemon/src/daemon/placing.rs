@@ -1,4 +1,4 @@
-//! Which worker a port is given.
+//! Chooses the worker of a new port.
 
 use std::time::Instant;
 

@@ -50,7 +50,7 @@ impl Compare {
         self.received >= self.sent
     }
 
-    /// The time at which the rest is given up, if nothing comes back until then: at the earliest so long after `over`, the end of sending.
+    /// The time at which the comparison gives up: `STANDS` after the last byte came back or sending ended (`over`), whichever is later.
     pub fn stands_at(&self, over: Instant) -> Instant {
         self.moved.map_or(over, |moved| moved.max(over)) + STANDS
     }

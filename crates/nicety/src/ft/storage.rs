@@ -40,7 +40,7 @@ const KINDS: &[(u32, Storage)] = &[
 ];
 
 impl Storage {
-    /// That of a folder. `None`: it is not there, or of a kind that is not known.
+    /// The kind of file system that a folder lies on. `None`: the folder is not there, or the kind is not known.
     pub fn of(folder: &Path) -> Option<Self> {
         let kind = rustix::fs::statfs(folder).ok()?.f_type;
         // The numbers have 32 bits, in a field that may be wider and signed.

@@ -19,7 +19,7 @@ pub enum XdpError {
     Rights {
         /// The interface.
         name: String,
-        /// What the kernel refused.
+        /// The step that the kernel refused.
         doing: &'static str,
     },
     /// Another socket has the queue.

@@ -13,7 +13,7 @@ use crate::buffers::Buffers;
 
 pub(super) const KIND: &str = "nicety-xdp";
 
-/// What the kernel does not keep.
+/// The state of a queue that its socket does not carry to another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedXdp {
     queue: u16,
