@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use crate::channel::{Channel, ChannelError, Message};
 use crate::held::{self, Held};
 use crate::openers::Openers;
+use crate::pace::Pace;
 use crate::rights::{administers, without_administration};
 use crate::watch::Watch;
 use crate::{KEPT, OPENS_TOO, WATCHES, WITH_ADMINISTRATION, kind};
@@ -155,6 +156,8 @@ struct Keeper<'a> {
     reserve: Vec<OwnedFd>,
     /// What opens for the daemon.
     openers: Openers,
+    /// Who runs first.
+    pace: Pace,
 }
 
 /// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
@@ -177,6 +180,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     }
     provide_descriptors();
     let watch = Watch::begin(Instant::now());
+    let pace = Pace::begin();
     // Before a daemon runs that could be compromised.
     let openers = Openers::begin(start);
     let mut current = Daemon::start(&start.program, start, &seam, &watch)?;
@@ -196,6 +200,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         held: Held::default(),
         reserve: Vec::new(),
         openers,
+        pace,
     };
     keeper.reserve();
     loop {
@@ -273,12 +278,19 @@ impl Keeper<'_> {
             match message.kind {
                 kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
                 // The next upgrade need not wait for its end.
-                kind::ABANDON => self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
-                    // It may have ended already.
-                    let _ = heir.process.kill();
-                    heir
-                })),
-                kind::SERVES => (self.begins_again, self.serves_by) = (false, None),
+                kind::ABANDON => {
+                    self.pace.calm(self.current.process.id());
+                    self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
+                        // It may have ended already.
+                        let _ = heir.process.kill();
+                        heir
+                    }));
+                }
+                kind::STOPS => self.daemons().for_each(|daemon| self.pace.hurry(daemon.process.id())),
+                kind::SERVES => {
+                    self.pace.calm(self.current.process.id());
+                    (self.begins_again, self.serves_by) = (false, None);
+                }
                 kind::STUCK => self.begins_again = true,
                 kind::ALIVE => self.watch.heard(),
                 kind::HOLD => self.held.hold(&message.content, message.fds),
@@ -304,6 +316,7 @@ impl Keeper<'_> {
     fn succeed(&mut self) {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
+            self.pace.calm(heir.process.id());
             self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
         }
@@ -320,6 +333,8 @@ impl Keeper<'_> {
             let (to_heir, to_current) = pair.map_err(|error| error.to_string())?;
             let heir = Daemon::start(&program, &self.start, &self.seam, &self.watch);
             let mut heir = heir.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
+            // The ports are served meanwhile.
+            self.pace.calm(heir.process.id());
             heir.tell(kind::HEIR, b"", Some(&to_current));
             Ok((heir, to_heir))
         });
@@ -372,6 +387,7 @@ impl Keeper<'_> {
             // Its last messages may have come since: if it has taken over, its predecessor ends.
             self.listen();
             if self.heir.take().is_some() {
+                self.pace.calm(self.current.process.id());
                 self.current.tell(kind::ENDED, words(status).as_bytes(), None);
             }
         }

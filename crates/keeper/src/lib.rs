@@ -14,6 +14,8 @@
 //!
 //! A daemon whose workers stand still is killed, and another one started (`watch.rs`).
 //!
+//! While VMs wait for a daemon, it runs before others (`pace.rs`).
+//!
 //! What takes rights that the daemon has given up is opened for it by another process, which the keeper starts (`opener.rs`, `openers.rs`,
 //! docs/adr/0024).
 //!
@@ -27,6 +29,7 @@ mod keep;
 mod link;
 mod opener;
 mod openers;
+mod pace;
 mod rights;
 mod watch;
 
@@ -100,4 +103,6 @@ pub mod kind {
     /// To the keeper, with a descriptor: say there whether these lines are named. To an opener: the same. The answer is [`NAMED`] or
     /// [`REFUSED`].
     pub const IS_NAMED: u8 = 19;
+    /// To the keeper: this daemon's ports are about to stand still until its heir serves. A keeper of an earlier version ignores it.
+    pub const STOPS: u8 = 20;
 }

@@ -120,6 +120,12 @@ impl KeptBy {
         let _ = self.0.send(kind::ABANDON, b"", &[], WITHIN);
     }
 
+    /// The ports are about to stand still until the heir serves, or is abandoned: whoever they wait for runs before others.
+    pub fn stops(&self) {
+        // Without a keeper it takes longer.
+        let _ = self.0.send(kind::STOPS, b"", &[], WITHIN);
+    }
+
     /// This daemon stands still for ever: when it ends, another one is to be started.
     pub fn is_stuck(&self) {
         // Without a keeper nobody starts one.

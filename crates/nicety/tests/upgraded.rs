@@ -329,6 +329,30 @@ fn kept_goes_on(mut kept: Kept, adapters: &[&str], upgrades: usize) {
     assert_eq!(addresses["addresses"].as_array().map(Vec::len), Some(2), "{addresses}");
 }
 
+/// A port that joins its VLAN loses the addresses that were learned from it before.
+#[test]
+fn addresses_of_a_vlan_are_known_after_an_upgrade() {
+    let port = |number: u8| {
+        format!(
+            "[[port]]\nname = \"vm{number}\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:0{number}\"\n\
+             socket = \"vm{number}.sock\"\nvlan = 5\n"
+        )
+    };
+    let host = format!("[daemon]\ncontrol = \"control.sock\"\n{}{}", port(1), port(2));
+    let mut kept = Kept::start_on(tempfile::tempdir().unwrap(), &host);
+    kept.attach(&["e1000", "e1000"]);
+    kept.answers("before");
+    let learned = |kept: &Kept| {
+        let answer = kept.json(&["ports", "--addresses", "--json"]);
+        let of = |entry: &Value| (entry["address"].clone(), entry["port"].clone());
+        answer["addresses"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let before = learned(&kept);
+    assert_eq!(before.len(), 2, "{before:?}");
+    kept.upgrade();
+    assert_eq!(learned(&kept), before);
+}
+
 #[test]
 fn embedded_guests_go_on_while_the_daemon_is_replaced_again_and_again() {
     goes_on(&["e1000", "vmxnet3"], in_a_row());

@@ -280,7 +280,10 @@ impl Addresses {
 
     /// Forgets all addresses learned from a port.
     pub fn forget(&self, port: PortId) {
-        self.forget_all(|of| of == port);
+        // The whole table is looked through.
+        if self.count(port) > 0 {
+            self.forget_all(|of| of == port);
+        }
     }
 
     /// Forgets all addresses learned from these ports.

@@ -434,6 +434,11 @@ impl<N: Names> Table<N> {
         })
     }
 
+    /// Every register that has a value, in the same order.
+    pub(super) fn stored(&'static self) -> impl Iterator<Item = Place<N>> {
+        self.places().filter_map(|(_, _, place)| (!place.row.port).then_some(place))
+    }
+
     /// A register as the place of a guest error: its name, and the offset at which a guest accesses it. Walks the rows, not the
     /// registers.
     #[cold]

@@ -53,6 +53,7 @@ pub fn upgrade(
     let prepared = prepare(&channel, offer, sockets);
     let taken = prepared.and_then(|build| {
         stops(true);
+        kept.stops();
         let taken = hand_over(&channel, daemon);
         if taken.is_err() {
             stops(false);

@@ -248,8 +248,9 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
     }
     let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
-    daemon.learn_again(&rest.learned);
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    // Behind the ports: a port that is put into its VLAN loses its addresses.
+    daemon.learn_again(&rest.learned);
     // I/O control and mirrors name ports: after these are there.
     serve::settle_uplinks(daemon, host, &rest.announcements);
     daemon.count_again(&rest.counts);

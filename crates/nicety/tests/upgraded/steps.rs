@@ -1,10 +1,12 @@
 //! A kill at every message of an upgrade, of the old daemon and of the new one. The keeper runs in this process, and all that it and the
 //! daemons send each other passes through here.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nicety_keeper::Start;
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 
 use super::bad::signal;
 use super::*;
@@ -148,6 +150,33 @@ fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm()
 /// The last word of the old daemon, by which the new one goes on: `crates/daemon/src/handover.rs`.
 const GO: u8 = 8;
 
+/// The nice value with which Open vSwitch's daemon runs by default (ovs-ctl(8)).
+const HURRIED: i32 = -10;
+
+/// Whether this process's threads may have that value (RLIMIT_NICE, CAP_SYS_NICE).
+fn may_run_first() -> bool {
+    std::thread::spawn(|| setpriority_process(None, HURRIED).is_ok()).join().unwrap()
+}
+
+/// Those of a process's threads (proc(5)).
+fn nice_values(process: u32) -> BTreeSet<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
+    ids.filter_map(|id| getpriority_process(Some(id)).ok()).collect()
+}
+
+/// The nice values of the two daemons of an upgrade, until that is over.
+fn while_both_wait(relay: &Relay, over: &AtomicBool) -> BTreeSet<[BTreeSet<i32>; 2]> {
+    let mut seen = BTreeSet::new();
+    while !over.load(Relaxed) {
+        if let [old, new] = relay.pids()[..] {
+            seen.insert([old, new].map(|pid| nice_values(pid as u32)));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    seen
+}
+
 /// The new daemon waits three seconds for other messages.
 #[test]
 fn a_daemon_that_lets_go_late_is_waited_for_by_the_next_one() {
@@ -155,9 +184,25 @@ fn a_daemon_that_lets_go_late_is_waited_for_by_the_next_one() {
     let program = swept.dir.path().join("nicety");
     let old = swept.serves("before");
     *swept.relay.delayed.lock().unwrap() = Some((GO, Duration::from_secs(4)));
-    let answer = in_time(|| swept.asked(&["upgrade", program.to_str().unwrap()]));
+    let over = AtomicBool::new(false);
+    let (answer, seen) = std::thread::scope(|scope| {
+        let seen = scope.spawn(|| while_both_wait(&swept.relay, &over));
+        let _over = Over(&over);
+        let answer = in_time(|| swept.asked(&["upgrade", program.to_str().unwrap()]));
+        over.store(true, Relaxed);
+        (answer, seen.join().unwrap())
+    });
     assert!(answer.status.success(), "{answer:?}\n{}", swept.log());
-    assert_ne!(swept.serves("after"), old);
+    let now = swept.serves("after");
+    assert_ne!(now, old);
+    let usual = nice_values(std::process::id());
+    let first = if may_run_first() { BTreeSet::from([HURRIED]) } else { usual.clone() };
+    assert!(seen.contains(&[first.clone(), first]), "both run before others while VMs wait: {seen:?}");
+    assert!(
+        nice_values(now as u32).is_subset(&usual),
+        "{:?} of {usual:?}: no VM waits any more",
+        nice_values(now as u32)
+    );
     swept.check("after");
     let log = swept.log();
     assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");

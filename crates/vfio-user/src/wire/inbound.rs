@@ -232,8 +232,9 @@ impl Inbound {
         };
         let groups = groups.into_iter().map(group).collect::<Option<_>>()?;
         let end = received.len();
-        let mut buffer = received;
-        buffer.resize(end.max(BUFFER_SIZE), 0);
+        // Its pages come from the kernel as zeros, when they are used.
+        let mut buffer = vec![0; end.max(BUFFER_SIZE)];
+        buffer[..end].copy_from_slice(&received);
         Some(Inbound { buffer, start: 0, end, position, groups, peek: None })
     }
 

@@ -1,0 +1,59 @@
+//! Who runs first while VMs stand still: the daemons for which they wait. On a busy machine VMs' own threads would make that time twice as
+//! long (docs/adr/0026).
+//!
+//! The keeper has a low nice value (sched(7)) all the time: it sleeps until something is to be done at once. A daemon has it while VMs
+//! wait for it, that is from its start in the place of a killed one, or from the old daemon's word that it stops, until one serves.
+//! Without the right (RLIMIT_NICE, CAP_SYS_NICE) nothing is changed.
+
+use rustix::process::{Pid, getpriority_process, setpriority_process};
+
+/// The nice value of those for which VMs wait. Open vSwitch's daemon runs with it by default (ovs-ctl(8)).
+const HURRIED: i32 = -10;
+/// Looks at a process's threads. A thread that is started between two looks has the value of the one that starts it.
+const LOOKS: usize = 4;
+
+/// Nice values of this process and of the daemons.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// The value with which this process was started, and with which daemons serve.
+    usual: i32,
+}
+
+impl Pace {
+    /// Puts this process, and all that it starts, before others.
+    pub fn begin() -> Self {
+        let usual = getpriority_process(None).unwrap_or(0);
+        if HURRIED < usual {
+            // It may not be allowed: then all stays as it is.
+            let _ = setpriority_process(None, HURRIED);
+        }
+        Self { usual }
+    }
+
+    /// VMs wait for this process.
+    pub fn hurry(&self, process: u32) {
+        set(process, self.usual.min(HURRIED));
+    }
+
+    /// No VM waits for this process.
+    pub fn calm(&self, process: u32) {
+        set(process, self.usual);
+    }
+}
+
+/// Gives all threads of a process a nice value, as far as that is allowed. The process may have ended.
+fn set(process: u32, nice: i32) {
+    for _ in 0..LOOKS {
+        let others = threads(process).filter(|thread| getpriority_process(Some(*thread)).is_ok_and(|now| now != nice));
+        // Each of them is set: `any` would stop at the first.
+        if others.filter(|thread| setpriority_process(Some(*thread), nice).is_ok()).count() == 0 {
+            return;
+        }
+    }
+}
+
+/// The threads of a process (proc(5)).
+fn threads(process: u32) -> impl Iterator<Item = Pid> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+}
