@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 
 use nicety_memory::{Files, Map, MappingError, Piece};
 use nicety_peer::{PeerFd, this_thread_may_wait};
+use nicety_sandbox::Starting;
 
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
@@ -44,7 +45,12 @@ pub enum Outcome {
 /// The memory thread of a port.
 pub struct Mapper {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
+}
+
+enum Thread {
+    Starting(Starting),
+    Runs(JoinHandle<()>),
 }
 
 impl std::fmt::Debug for Mapper {
@@ -84,12 +90,27 @@ enum Job {
 impl Mapper {
     /// Starts the memory thread of this port, whose VMM shares these files. It calls `notify` when a change is done.
     pub fn start(port: &str, files: Arc<Files>, notify: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        let mut this = Self::begin(port, files, notify);
+        this.started()?;
+        Ok(this)
+    }
+
+    /// Begins to start it. It has to have [started](Self::started) before the port is served.
+    pub fn begin(port: &str, files: Arc<Files>, notify: impl Fn() + Send + Sync + 'static) -> Self {
         let (job_added, notify) = (Condvar::new(), Box::new(notify));
         let shared = Arc::new(Shared { state: Mutex::default(), files, job_added, notify });
         let own = Arc::clone(&shared);
-        let thread =
-            nicety_sandbox::spawn(nicety_sandbox::Kind::Memory, format!("memory {port}"), STACK, move || own.work())?;
-        Ok(Self { shared, thread: Some(thread) })
+        let kind = nicety_sandbox::Kind::Memory;
+        let thread = nicety_sandbox::begin_to_spawn(kind, format!("memory {port}"), STACK, move || own.work());
+        Self { shared, thread: Some(Thread::Starting(thread)) }
+    }
+
+    /// Waits until the thread runs.
+    pub fn started(&mut self) -> io::Result<()> {
+        if let Some(thread) = self.thread.take() {
+            self.thread = Some(Thread::Runs(thread.wait()?));
+        }
+        Ok(())
     }
 
     /// A part of a file that is mapped already: an IOMMU's page. The thread has nothing to do for it.
@@ -128,7 +149,7 @@ impl Mapper {
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.shared.state().over = true;
         self.shared.job_added.notify_one();
-        self.thread.take()
+        self.thread.take()?.wait().ok()
     }
 
     /// Blocks the thread until the sender is used or dropped.
@@ -137,6 +158,15 @@ impl Mapper {
         let (release_thread, wait) = std::sync::mpsc::channel();
         self.shared.push(Job::Wait(wait));
         release_thread
+    }
+}
+
+impl Thread {
+    fn wait(self) -> io::Result<JoinHandle<()>> {
+        match self {
+            Self::Starting(thread) => thread.wait(),
+            Self::Runs(thread) => Ok(thread),
+        }
     }
 }
 

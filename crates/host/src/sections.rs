@@ -1,9 +1,10 @@
 //! The tables of a host file: their keys, the allowed values, and their translation into parts of a [`Host`] (docs/host-file.md).
 
-use std::collections::HashMap;
 use std::collections::hash_map;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use nicety_adapter::{Face, Mappable, count};
 use nicety_adapters::{Entry, REGISTRY, Settings};
@@ -755,12 +756,18 @@ fn can_map(entry: &Entry) -> bool {
 }
 
 /// The part that a guest can map.
+/// An adapter of each kind is made at most once: VMs may wait while a host file is read.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
-    let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
-    match adapter.face() {
-        Face::Pci(pci) => pci.mappable(),
-        Face::Rings(_) => None,
-    }
+    static KNOWN: Mutex<BTreeMap<&str, Option<Mappable>>> = Mutex::new(BTreeMap::new());
+    let look = || {
+        let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
+        match adapter.face() {
+            Face::Pci(pci) => pci.mappable(),
+            Face::Rings(_) => None,
+        }
+    };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(entry.about.name).or_insert_with(look)
 }
 
 pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {

@@ -25,6 +25,7 @@ mod starter;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -213,8 +214,18 @@ pub fn spawn(
     stack: usize,
     act: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    begin_to_spawn(kind, name, stack, act).wait()
+}
+
+/// Begins to start a thread like [`spawn`]: the caller may do something else before it [waits](Starting::wait).
+pub fn begin_to_spawn(
+    kind: Kind,
+    name: impl Into<String>,
+    stack: usize,
+    act: impl FnOnce() + Send + 'static,
+) -> Starting {
     if !is_on() {
-        return starter::spawn(name.into(), stack, Box::new(act));
+        return Starting { thread: starter::begin_to_spawn(name.into(), stack, Box::new(act)), entered: None };
     }
     let (report, entered) = std::sync::mpsc::sync_channel(1);
     let confined = move || {
@@ -225,10 +236,29 @@ pub fn spawn(
             act();
         }
     };
-    let thread = starter::spawn(name.into(), stack, Box::new(confined))?;
-    // Without a report it panicked before it was confined.
-    entered.recv().unwrap_or_else(|_| Err(io::Error::other("a thread ended before it was confined")))?;
-    Ok(thread)
+    Starting { thread: starter::begin_to_spawn(name.into(), stack, Box::new(confined)), entered: Some(entered) }
+}
+
+/// A thread that is being started.
+#[derive(Debug)]
+pub struct Starting {
+    thread: Receiver<io::Result<JoinHandle<()>>>,
+    entered: Option<Receiver<io::Result<()>>>,
+}
+
+impl Starting {
+    /// Waits until it is confined.
+    ///
+    /// # Errors
+    /// The system's, or the thread cannot be confined; then it has done nothing.
+    pub fn wait(self) -> io::Result<JoinHandle<()>> {
+        let thread = self.thread.recv().unwrap_or_else(|_| Err(starter::ended()))?;
+        if let Some(entered) = self.entered {
+            // Without a report it panicked before it was confined.
+            entered.recv().unwrap_or_else(|_| Err(io::Error::other("a thread ended before it was confined")))?;
+        }
+        Ok(thread)
+    }
 }
 
 /// Does what this thread may not: on a thread for changes, and waits for it; on this thread if it may open files. `None` if no

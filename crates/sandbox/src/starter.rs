@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
@@ -146,13 +146,18 @@ fn start(name: String, stack: usize, act: Act) -> io::Result<JoinHandle<()>> {
 }
 
 pub(crate) fn spawn(name: String, stack: usize, act: Act) -> io::Result<JoinHandle<()>> {
-    // The starter itself must not wait for itself.
-    let Some(starter) = STARTER.get().filter(|_| KIND.get() != Some(Kind::Starter)) else {
-        return start(name, stack, act);
-    };
+    begin_to_spawn(name, stack, act).recv().unwrap_or_else(|_| Err(ended()))
+}
+
+/// Has a thread started. If the starter has ended, so has the channel.
+pub(crate) fn begin_to_spawn(name: String, stack: usize, act: Act) -> Receiver<io::Result<JoinHandle<()>>> {
     let (done, started) = sync_channel(1);
-    starter.ask(Request::Spawn { name, stack, act, done });
-    started.recv().unwrap_or_else(|_| Err(ended()))
+    // The starter itself must not wait for itself.
+    match STARTER.get().filter(|_| KIND.get() != Some(Kind::Starter)) {
+        Some(starter) => starter.ask(Request::Spawn { name, stack, act, done }),
+        None => _ = done.send(start(name, stack, act)),
+    }
+    started
 }
 
 /// Reads a file: on this thread if it may open files.
@@ -164,7 +169,7 @@ pub(crate) fn read(file: ProcFile) -> io::Result<String> {
     read.recv().unwrap_or_else(|_| Err(ended()))
 }
 
-fn ended() -> io::Error {
+pub(crate) fn ended() -> io::Error {
     io::Error::other("the thread that starts others has ended")
 }
 
