@@ -257,8 +257,9 @@ impl Journal {
         if let Ok(head) = head(&self.map) {
             head.store_u32(VALID, 0);
         }
-        if !lacks.is_passing {
-            // A connection that the keeper holds would hide its end from the VMM.
+        // A record of a daemon before this one is valid for what it held, and is written no more. And a connection that the keeper holds
+        // would hide its end from the VMM.
+        if !lacks.is_passing || self.members.is_empty() {
             self.forget();
             self.members.clear();
         }

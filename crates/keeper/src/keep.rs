@@ -182,7 +182,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
     let watch = Watch::begin(Instant::now());
     let pace = Pace::begin();
     // Before a daemon runs that could be compromised.
-    let openers = Openers::begin(start);
+    let openers = Openers::begin(start, pace);
     let mut current = Daemon::start(&start.program, start, &seam, &watch)?;
     current.begins(&Held::default());
     let mut keeper = Keeper {
@@ -230,9 +230,18 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
             let _ = keeper.current.process.kill();
         }
         if let Some(status) = keeper.reap()? {
+            // A daemon that stands still for ever has nobody else to end it.
+            keeper.replaced.drain(..).for_each(end);
             return Ok(status);
         }
     }
+}
+
+/// Ends a daemon that was replaced, or given up.
+fn end(mut daemon: Daemon) {
+    // It may have ended already.
+    let _ = daemon.process.kill();
+    let _status = daemon.process.wait();
 }
 
 /// As many descriptors as this process may have: the keeper holds those of the daemon, and the daemon gets them all at its begin.
@@ -264,6 +273,13 @@ impl Keeper<'_> {
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// A daemon that has come since the signal that ends all of them has not got it.
+    fn pass_end_on(&self) {
+        if self.is_ending {
+            self.current.signal(Signal::TERM);
         }
     }
 
@@ -316,15 +332,20 @@ impl Keeper<'_> {
     fn succeed(&mut self) {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
-            self.pace.calm(heir.process.id());
+            self.daemons().chain([&heir]).for_each(|daemon| self.pace.calm(daemon.process.id()));
             self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
+            self.pass_end_on();
         }
     }
 
     fn upgrade(&mut self, program: PathBuf) {
         if self.heir.is_some() {
             self.current.tell(kind::REFUSED, b"another upgrade is under way", None);
+            return;
+        }
+        if self.is_ending {
+            self.current.tell(kind::REFUSED, b"the daemon is about to end", None);
             return;
         }
         self.reserve.clear();
@@ -403,6 +424,7 @@ impl Keeper<'_> {
                 self.program = program;
             }
             self.current = heir;
+            self.pass_end_on();
             self.serves_by = Some(Instant::now() + HEIR_WITHIN);
             return self.reap();
         }
@@ -423,11 +445,7 @@ impl Keeper<'_> {
         self.begins_again = !self.held.is_empty();
         self.serves_by = None;
         // A daemon that was replaced stands still, and still has the control socket until it ends.
-        for mut daemon in self.replaced.drain(..) {
-            // It may have ended already.
-            let _ = daemon.process.kill();
-            let _status = daemon.process.wait();
-        }
+        self.replaced.drain(..).for_each(end);
         self.start_again()?;
         Ok(None)
     }

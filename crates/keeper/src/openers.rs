@@ -13,6 +13,7 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::channel::{Channel, ChannelError, Message};
 use crate::keep::{Start, say};
 use crate::opener::{OPENS_WITHIN, path_in};
+use crate::pace::Pace;
 use crate::{OPENS, held, kind};
 
 /// Most openers at a time that a daemon has asked for.
@@ -38,6 +39,7 @@ struct Running {
 /// See the module's documentation.
 pub(crate) struct Openers {
     start: Start,
+    pace: Pace,
     named: BTreeSet<String>,
     running: Vec<Running>,
     /// The keeper's socket, and its path.
@@ -46,8 +48,8 @@ pub(crate) struct Openers {
 
 impl Openers {
     /// Openers are this program. Makes the keeper's socket, and names what will run, by the first of them; waits for its end.
-    pub fn begin(start: &Start) -> Self {
-        let mut this = Self { start: start.clone(), named: BTreeSet::new(), running: Vec::new(), socket: None };
+    pub fn begin(start: &Start, pace: Pace) -> Self {
+        let mut this = Self { start: start.clone(), pace, named: BTreeSet::new(), running: Vec::new(), socket: None };
         this.run(kind::BEGIN, b"", &[], true);
         let Some(first) = this.running.pop() else { return this };
         let Running { mut process, channel, .. } = first;
@@ -68,6 +70,7 @@ impl Openers {
             let mut command = Command::new(&self.start.program);
             command.args(&self.start.arguments).arg(OPENS).stdin(Stdio::from(OwnedFd::from(theirs)));
             let process = command.spawn()?;
+            self.pace.calm(process.id());
             let ends_by = Instant::now() + OPENS_WITHIN;
             Ok(Running { process, channel: Some(ours), is_for_client, ends_by })
         };

@@ -3,7 +3,8 @@
 //!
 //! The keeper has a low nice value (sched(7)) all the time: it sleeps until something is to be done at once. A daemon has it while VMs
 //! wait for it, that is from its start in the place of a killed one, or from the old daemon's word that it stops, until one serves.
-//! Without the right (RLIMIT_NICE, CAP_SYS_NICE) nothing is changed.
+//! Without the right (RLIMIT_NICE, CAP_SYS_NICE) nothing is changed. Nor does a nice value count against processes of other control groups
+//! or sessions, where the kernel divides processors between these first (sched(7), autogroup).
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 
@@ -13,7 +14,7 @@ const HURRIED: i32 = -10;
 const LOOKS: usize = 4;
 
 /// Nice values of this process and of the daemons.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// The value with which this process was started, and with which daemons serve.
     usual: i32,

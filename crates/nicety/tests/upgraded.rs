@@ -40,6 +40,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use nicety_vfio_user::{Client, NoMemory};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use station::{Process, Station, keep};
 use steps_of::is_late;
@@ -327,6 +328,35 @@ fn kept_goes_on(mut kept: Kept, adapters: &[&str], upgrades: usize) {
     // Addresses that were learned before are known.
     let addresses = kept.json(&["ports", "--addresses", "--json"]);
     assert_eq!(addresses["addresses"].as_array().map(Vec::len), Some(2), "{addresses}");
+}
+
+/// Processes of a daemon by its folder, with their arguments (proc(5)).
+fn processes(folder: &Path) -> Vec<String> {
+    let folder = folder.canonicalize().unwrap();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let here = entries.filter(|path| std::fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == folder));
+    here.filter_map(|path| std::fs::read_to_string(path.join("cmdline")).ok()).collect()
+}
+
+/// The old daemon's workers stand still for ever once the next one has their ports.
+#[test]
+fn an_end_that_is_asked_for_during_an_upgrade_leaves_no_process() {
+    for delay in (0..6).map(|step| Duration::from_millis(60 * step)) {
+        let mut kept = Kept::start_empty();
+        let folder = kept.dir.path().to_owned();
+        assert!(processes(&folder).len() >= 2, "{:?}", processes(&folder));
+        std::thread::scope(|scope| {
+            scope.spawn(|| kept.asked(&["upgrade"]));
+            std::thread::sleep(delay);
+            let keeper = Pid::from_child(&kept.keeper.0);
+            kill_process(keeper, Signal::TERM).unwrap();
+        });
+        let end = Instant::now() + SOON;
+        while kept.keeper.0.try_wait().unwrap().is_none() || !processes(&folder).is_empty() {
+            assert!(Instant::now() < end, "{delay:?}: {:?}\n{}", processes(&folder), kept.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// A port that joins its VLAN loses the addresses that were learned from it before.

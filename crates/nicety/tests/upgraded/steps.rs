@@ -104,6 +104,15 @@ impl Swept {
         }
     }
 
+    /// No VM waits for this daemon any more.
+    fn runs_as_usual(&self, daemon: u64, usual: &BTreeSet<i32>) {
+        let end = Instant::now() + SOON;
+        while nice_values(daemon as u32) != *usual {
+            assert!(Instant::now() < end, "{:?} instead of {usual:?}", nice_values(daemon as u32));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Ends the daemon, and with it the keeper.
     pub(super) fn end(self) {
         signal(self.serves("in the end"), "TERM");
@@ -180,6 +189,7 @@ fn while_both_wait(relay: &Relay, over: &AtomicBool) -> BTreeSet<[BTreeSet<i32>;
 /// The new daemon waits three seconds for other messages.
 #[test]
 fn a_daemon_that_lets_go_late_is_waited_for_by_the_next_one() {
+    let usual = BTreeSet::from([getpriority_process(None).unwrap()]);
     let mut swept = Swept::start();
     let program = swept.dir.path().join("nicety");
     let old = swept.serves("before");
@@ -195,18 +205,17 @@ fn a_daemon_that_lets_go_late_is_waited_for_by_the_next_one() {
     assert!(answer.status.success(), "{answer:?}\n{}", swept.log());
     let now = swept.serves("after");
     assert_ne!(now, old);
-    let usual = nice_values(std::process::id());
     let first = if may_run_first() { BTreeSet::from([HURRIED]) } else { usual.clone() };
     assert!(seen.contains(&[first.clone(), first]), "both run before others while VMs wait: {seen:?}");
-    assert!(
-        nice_values(now as u32).is_subset(&usual),
-        "{:?} of {usual:?}: no VM waits any more",
-        nice_values(now as u32)
-    );
+    swept.runs_as_usual(now, &usual);
     swept.check("after");
     let log = swept.log();
     assert!(!log.contains("loses its adapter") && !log.contains("disconnected"), "{log}");
     assert!(!log.contains("the daemon was killed"), "the adapters were not reset: {log}");
+    signal(now, "KILL");
+    let next = swept.serves("after a kill");
+    assert_ne!(next, now);
+    swept.runs_as_usual(next, &usual);
     swept.end();
 }
 
