@@ -756,7 +756,7 @@ fn can_map(entry: &Entry) -> bool {
 }
 
 /// The part that a guest can map.
-/// An adapter of each kind is made at most once: VMs may wait while a host file is read.
+/// Makes an adapter of each kind once, and remembers its answer: VMs may wait while a host file is read.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     static KNOWN: Mutex<BTreeMap<&str, Option<Mappable>>> = Mutex::new(BTreeMap::new());
     let look = || {

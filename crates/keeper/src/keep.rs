@@ -156,7 +156,7 @@ struct Keeper<'a> {
     reserve: Vec<OwnedFd>,
     /// What opens for the daemon.
     openers: Openers,
-    /// Who runs first.
+    /// The daemons' nice values.
     pace: Pace,
 }
 
@@ -276,7 +276,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// A daemon that has come since the signal that ends all of them has not got it.
+    /// Ends the daemon that serves now, if all were to end: it may have been started after that signal was passed on.
     fn pass_end_on(&self) {
         if self.is_ending {
             self.current.signal(Signal::TERM);

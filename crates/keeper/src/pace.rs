@@ -1,10 +1,9 @@
-//! Who runs first while VMs stand still: the daemons for which they wait. On a busy machine VMs' own threads would make that time twice as
-//! long (docs/adr/0026).
+//! Daemons run before VMs' own threads while VMs stand still. Otherwise that time is twice as long on a busy machine (docs/adr/0026).
 //!
 //! The keeper has a low nice value (sched(7)) all the time: it sleeps until something is to be done at once. A daemon has it while VMs
 //! wait for it, that is from its start in the place of a killed one, or from the old daemon's word that it stops, until one serves.
-//! Without the right (RLIMIT_NICE, CAP_SYS_NICE) nothing is changed. Nor does a nice value count against processes of other control groups
-//! or sessions, where the kernel divides processors between these first (sched(7), autogroup).
+//! Without the right (RLIMIT_NICE, CAP_SYS_NICE) nothing is changed. Processes of other control groups are not affected, nor those of other
+//! sessions where autogroup is on (sched(7)).
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 
@@ -21,7 +20,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Puts this process, and all that it starts, before others.
+    /// Gives this process the low value. Processes that it starts inherit it.
     pub fn begin() -> Self {
         let usual = getpriority_process(None).unwrap_or(0);
         if HURRIED < usual {

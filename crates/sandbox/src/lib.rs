@@ -217,7 +217,7 @@ pub fn spawn(
     begin_to_spawn(kind, name, stack, act).wait()
 }
 
-/// Begins to start a thread like [`spawn`]: the caller may do something else before it [waits](Starting::wait).
+/// Like [`spawn`], but returns at once. The caller [waits](Starting::wait) for the thread later.
 pub fn begin_to_spawn(
     kind: Kind,
     name: impl Into<String>,

@@ -152,7 +152,7 @@ pub(crate) fn spawn(name: String, stack: usize, act: Act) -> io::Result<JoinHand
 /// Has a thread started. If the starter has ended, so has the channel.
 pub(crate) fn begin_to_spawn(name: String, stack: usize, act: Act) -> Receiver<io::Result<JoinHandle<()>>> {
     let (done, started) = sync_channel(1);
-    // The starter itself must not wait for itself.
+    // The starter starts its own threads: nobody else would answer it.
     match STARTER.get().filter(|_| KIND.get() != Some(Kind::Starter)) {
         Some(starter) => starter.ask(Request::Spawn { name, stack, act, done }),
         None => _ = done.send(start(name, stack, act)),

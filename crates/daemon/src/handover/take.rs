@@ -250,7 +250,7 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
     }
     let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
     let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
-    // Behind the ports: a port that is put into its VLAN loses its addresses.
+    // After the ports have arrived: a port that is put into its VLAN loses its learned addresses.
     daemon.learn_again(&rest.learned);
     // I/O control and mirrors name ports: after these are there.
     serve::settle_uplinks(daemon, host, &rest.announcements);
