@@ -405,16 +405,22 @@ impl Keeper<'_> {
         if let Some((_, heir)) = &mut self.heir
             && let Some(status) = heir.process.try_wait()?
         {
+            let ended = heir.process.id();
             // Its last messages may have come since: if it has taken over, its predecessor ends.
             self.listen();
-            if self.heir.take().is_some() {
+            if self.heir.take_if(|(_, heir)| heir.process.id() == ended).is_some() {
                 self.pace.calm(self.current.process.id());
                 self.current.tell(kind::ENDED, words(status).as_bytes(), None);
             }
         }
         let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
+        let ended = self.current.process.id();
         // Its last messages may have come since.
         self.listen();
+        // And its heir's word that it serves: then the one that has ended was replaced before.
+        if self.current.process.id() != ended {
+            return self.reap();
+        }
         self.watch.begin_anew();
         // An heir that has all state serves when its predecessor ends.
         if let Some((program, heir)) = self.heir.take() {

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with, kind};
@@ -74,6 +74,8 @@ pub struct Relay {
     pub delayed: Mutex<Option<(u8, Duration)>>,
     /// The list of the keeper's children: proc(5).
     children: Mutex<PathBuf>,
+    /// The relay's ends of the keeper's channels. Their messages pass one by one.
+    with_keeper: Mutex<Vec<Weak<[Channel; 2]>>>,
 }
 
 /// Kills a process, and waits until it runs no more.
@@ -111,16 +113,35 @@ impl Relay {
     fn connect(self: &Arc<Self>, between: Between) -> Result<(Channel, Channel), rustix::io::Errno> {
         let ((first, here), (there, second)) = (Channel::pair()?, Channel::pair()?);
         let relay = Arc::clone(self);
-        std::thread::spawn(move || while relay.pass(between, [&here, &there]) {});
+        let ends = Arc::new([here, there]);
+        if between == Between::KeeperAndDaemon {
+            self.with_keeper.lock().unwrap().push(Arc::downgrade(&ends));
+        }
+        std::thread::spawn(move || while relay.pass_next(between, &ends) {});
         Ok((first, second))
     }
 
-    /// Passes messages on. False if an end is closed.
-    fn pass(&self, between: Between, ends: [&Channel; 2]) -> bool {
-        let mut fds = ends.map(|end| PollFd::new(end, PollFlags::IN));
+    /// Waits for messages, and passes them on. False if an end is closed.
+    ///
+    /// A daemon tells the keeper before it tells another daemon: the keeper's messages pass first.
+    fn pass_next(&self, between: Between, ends: &[Channel; 2]) -> bool {
+        let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
         if poll(&mut fds, None).is_err() {
             return true;
         }
+        let mut with_keeper = self.with_keeper.lock().unwrap();
+        with_keeper.retain(|one| one.upgrade().is_some_and(|ends| self.pass(Between::KeeperAndDaemon, &ends)));
+        match between {
+            Between::KeeperAndDaemon => with_keeper.iter().any(|one| std::ptr::eq(one.as_ptr(), ends)),
+            Between::HeirAndDaemon => {
+                drop(with_keeper);
+                self.pass(between, ends)
+            }
+        }
+    }
+
+    /// Passes on what is there. False if an end is closed.
+    fn pass(&self, between: Between, ends: &[Channel; 2]) -> bool {
         // Both, even if one end is closed: what it has sent before arrives.
         let passed = [(0, 1), (1, 0)].map(|(from, to)| match ends[from].receive(Duration::ZERO) {
             Ok(mut message) => {

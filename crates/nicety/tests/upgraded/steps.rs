@@ -134,8 +134,8 @@ impl Swept {
         self.check(&when);
         let said = String::from_utf8_lossy(&answer.stderr);
         println!("{when}: {} serves; {}", if now == old { "the same" } else { "another" }, said.trim());
-        assert!(victim == Victim::New || came.is_none() || now != old, "{when}");
-        assert!(came.is_some() || answer.status.success(), "{when}: {said}");
+        assert!(victim == Victim::New || came.is_none() || now != old, "{when}\n{}", self.log());
+        assert!(came.is_some() || answer.status.success(), "{when}: {said}\n{}", self.log());
         came
     }
 }
