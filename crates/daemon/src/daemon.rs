@@ -267,6 +267,8 @@ pub struct Daemon {
     tolerance: OnceLock<Tolerance>,
     /// The last look at the workers' loads.
     look: Mutex<Option<Look>>,
+    /// VMMs of another process go on here, and this one has not begun to serve.
+    takes_over: AtomicBool,
 }
 
 impl Daemon {
@@ -324,12 +326,24 @@ impl Daemon {
             opener: OnceLock::new(),
             tolerance: OnceLock::new(),
             look: Mutex::default(),
+            takes_over: AtomicBool::new(false),
         })
     }
 
     /// Ports that are opened from now on survive this process: the keeper holds them.
     pub fn keep_by(&self, holder: Arc<Holder>) {
         let _set_once = self.holder.set(holder);
+    }
+
+    /// VMMs of another process go on here. If this one fails before it [serves](Self::serves), it closes nothing: the keeper holds their
+    /// connections for the next one.
+    pub(crate) fn takes_over(&self) {
+        self.takes_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything has started.
+    pub(crate) fn serves(&self) {
+        self.takes_over.store(false, Ordering::Relaxed);
     }
 
     /// What this process may not open is opened by this from now on.
@@ -538,8 +552,7 @@ impl Daemon {
             self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let worker = self.inbox(id);
-        let mapper = Mapper::start(&name, Arc::default(), move || worker.push(Note::Mapped(id)))
-            .map_err(|source| StartError::System { what: "starting a port's memory thread", source })?;
+        let mapper = Mapper::new(&name, Arc::default(), move || worker.push(Note::Mapped(id)));
         let mut device = PortDevice::new(
             Arc::clone(&log),
             Arc::clone(&port),
@@ -849,8 +862,12 @@ impl Daemon {
         Probe::new(answers, self.workers.len())
     }
 
-    /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined.
+    /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined. One that takes over and has failed closes
+    /// nothing.
     pub fn stop(&self) {
+        if self.takes_over.load(Ordering::Relaxed) {
+            return;
+        }
         let names: Vec<String> = self.ports().values().map(|running| running.spec.name.clone()).collect();
         self.close_all(&names);
         for worker in &self.workers {

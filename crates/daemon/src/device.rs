@@ -266,11 +266,6 @@ impl PortDevice {
         &self.mapper
     }
 
-    /// Waits until its memory thread runs.
-    pub(crate) fn started(&mut self) -> std::io::Result<()> {
-        self.mapper.started()
-    }
-
     /// Ends the memory thread. A caller that may block joins it.
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.mapper.end()

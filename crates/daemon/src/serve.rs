@@ -737,6 +737,9 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
             let _no_keeper = holder.forget(&name, u64::MAX);
         }
     }
+    if !held.is_empty() {
+        daemon.takes_over();
+    }
     for port in ports {
         match held.remove(&port.name) {
             Some(groups) => revive(&daemon, port, groups)?,

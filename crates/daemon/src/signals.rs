@@ -45,6 +45,7 @@ pub fn serve_by(
     })?;
     live.ends_by(signals.handle());
     let supervision = Supervision::begin(&daemon).map_err(ServeError::Supervision)?;
+    daemon.serves();
     let mut ended_by = None;
     for signal in signals.forever() {
         if signal == SIGHUP && (!had_terminal || has_terminal()) {

@@ -46,15 +46,6 @@ pub struct Expected {
     journal: Option<Journal>,
 }
 
-impl Expected {
-    /// Waits until its memory thread runs. The error is a sentence for a person.
-    pub(crate) fn started(&mut self) -> Result<(), String> {
-        let name = &self.running.spec.name;
-        let started = self.device.as_mut().map_or(Ok(()), |(device, _)| device.started());
-        started.map_err(|error| format!("port {name}: starting its memory thread: {error}"))
-    }
-}
-
 /// A port that is ready to go on.
 pub struct Arriving {
     running: Running,
@@ -130,7 +121,6 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
         session.leave_unread(unread);
     }
     running.blank = device.blank();
-    device.started().map_err(|error| error.to_string())?;
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
     let others = Vec::new();
     Ok(Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost: false })
@@ -206,8 +196,7 @@ impl Daemon {
         let device = match interrupts {
             Some(interrupts) => {
                 let (worker, files) = (self.inbox(id), Arc::new(Files::default()));
-                // Each start waits for two other threads: ports' starts do so at the same time.
-                let mapper = Mapper::begin(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
+                let mapper = Mapper::new(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
                 let (log, port, signals) = (Arc::clone(&log), Arc::clone(&port), Arc::clone(&signals));
                 let dma = spec.entry.about.dma;
                 let mut device = PortDevice::new(log, port, interrupts, signals, self.clock, mapper, dma);

@@ -94,6 +94,7 @@ impl Taking {
         if let Some(config) = &host.tolerance {
             daemon.tolerate(config).map_err(|error| error.to_string())?;
         }
+        daemon.takes_over();
         Ok(daemon)
     }
 
@@ -152,7 +153,6 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         let others: Vec<u16> = others.collect();
         expected.insert(config.name.clone(), daemon.prepare(spec, *id, &others)?);
     }
-    expected.values_mut().try_for_each(Expected::started)?;
     let ports = expected.len();
     channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
     let mut arrivals = Arrivals::default();

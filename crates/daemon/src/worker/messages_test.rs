@@ -58,7 +58,7 @@ fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -
     let log = Arc::new(PortLog::new(id, "vm", "e1000", worker.clock, Arc::clone(&worker.inbox)));
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
     let inbox = Arc::clone(&worker.inbox);
-    let mapper = Mapper::start("vm", Arc::default(), move || inbox.push(Note::Mapped(id))).unwrap();
+    let mapper = Mapper::new("vm", Arc::default(), move || inbox.push(Note::Mapped(id)));
     let device = PortDevice::new(
         Arc::clone(&log),
         Arc::clone(&port),

@@ -5,7 +5,7 @@
 //! guests and a pair in QEMU send each other random bytes, whose checksums are compared at the end. Prints how long each port stood still,
 //! and how long nothing moved at all: p50, p99, maximum; frames sent, received and dropped, which must add up (a dropped packet is counted once, and may be
 //! of several frames); and after each kill the time
-//! until the next daemon has answered. Ends with code 1 if a byte or an uncounted frame is lost.
+//! until the next daemon runs, and until it has answered. Ends with code 1 if a byte or an uncounted frame is lost.
 //!
 //! `--ports N` (64), `--guests N`: embedded guests (one at each port that is left, at most 58; an even number), `--upgrades N` (1000),
 //! `--user-mode N` and `--qemu N`: real guests (4 and 2; even numbers), `--kills N` (9; more than 9 are made at most every 6.5 s),
@@ -41,6 +41,8 @@ const ROUND: Duration = Duration::from_secs(10);
 const FIRST: Duration = Duration::from_millis(500);
 /// Time limit for frames on their way, and for a daemon to answer.
 const SOON: Duration = Duration::from_secs(30);
+/// An upgrade that takes longer, from the request to the answer, is explained.
+const LONG: Duration = Duration::from_secs(1);
 /// Interval between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A keeper starts ten killed daemons a minute, and no more.
@@ -190,9 +192,9 @@ fn run(plan: &Plan) -> Result<bool, Error> {
         println!("{kind}: {counts}");
     }
     streams.iter().for_each(|stream| println!("{stream}"));
-    let times = kills(plan, &rig, &mut say)?;
-    if let Some(spread) = spread(&times) {
-        println!("{} kills: the next daemon had answered after {spread}", times.len());
+    let [ran, answered] = kills(plan, &rig, &mut say)?;
+    if let (Some(ran), Some(answered)) = (spread(&ran), spread(&answered)) {
+        println!("{} kills: the next daemon ran after {ran}, and had answered after {answered}", plan.kills);
         machines.come_back(&mut say)?;
     }
     let is_whole = compared.different == 0 && compared.received == compared.sent;
@@ -265,7 +267,12 @@ fn upgraded(plan: &Plan, rig: &mut Rig, figures: &mut Figures, say: &mut dyn FnM
         let act = |rig: &Rig| {
             let end = Instant::now() + ROUND;
             while left > 0 && Instant::now() < end {
+                let asked = Instant::now();
                 left -= usize::from(upgrade(plan, &rig.control(), figures)?);
+                let took = asked.elapsed();
+                if took > LONG {
+                    say(&format!("an upgrade took {took:.1?}; the daemons said:\n{}", tail(&rig.log())));
+                }
             }
             Ok(())
         };
@@ -315,23 +322,29 @@ fn serving(keeper: u32) -> Option<Pid> {
     Pid::from_raw(children.split_whitespace().last()?.parse().ok()?)
 }
 
-/// Kills the daemon. Returns the nanoseconds until the next one answered, of each kill.
-fn kills(plan: &Plan, rig: &Rig, say: &mut dyn FnMut(&str)) -> Result<Vec<u64>, Error> {
+/// Kills the daemon. Returns the nanoseconds until the next one ran, and until it answered, of each kill.
+fn kills(plan: &Plan, rig: &Rig, say: &mut dyn FnMut(&str)) -> Result<[Vec<u64>; 2], Error> {
     let keeper = *rig.pids().last().ok_or("there is no keeper")?;
-    let mut times = Vec::new();
+    let mut times = <[Vec<u64>; 2]>::default();
     for _ in 0..plan.kills {
         let killed = serving(keeper).ok_or("there is no daemon")?;
         let begun = Instant::now();
         kill_process(killed, Signal::KILL)?;
-        while serving(keeper).is_none_or(|now| now == killed) || Served::ask_at(&rig.control()).is_none() {
-            if begun.elapsed() > SOON {
-                return Err(format!("no daemon answers\n{}", tail(&rig.log())).into());
+        let until = |done: &dyn Fn() -> bool| {
+            while !done() {
+                if begun.elapsed() > SOON {
+                    return Err(Error::from(format!("no daemon answers\n{}", tail(&rig.log()))));
+                }
+                std::thread::sleep(LOOK_AGAIN);
             }
-            std::thread::sleep(LOOK_AGAIN);
+            Ok(begun.elapsed())
+        };
+        let ran = until(&|| serving(keeper).is_some_and(|now| now != killed))?;
+        let answered = until(&|| Served::ask_at(&rig.control()).is_some())?;
+        say(&format!("killed: the next daemon ran after {ran:.1?}, and had answered after {answered:.1?}"));
+        for (times, elapsed) in times.iter_mut().zip([ran, answered]) {
+            times.push(u64::try_from(elapsed.as_nanos())?);
         }
-        let elapsed = begun.elapsed();
-        say(&format!("killed: the next daemon had answered after {elapsed:.1?}"));
-        times.push(u64::try_from(elapsed.as_nanos())?);
         if plan.kills > KILLS_AT_ONCE {
             std::thread::sleep(PACE.saturating_sub(begun.elapsed()));
         }

@@ -1,5 +1,7 @@
 //! Upgrades in the middle of something else.
 
+use std::collections::BTreeSet;
+
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -83,6 +85,67 @@ fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
     assert_eq!(log.matches(" has connected").count(), 2, "no connection was closed: {log}");
     kept.kill();
     kept.answers("killed again, with the upgraded daemon's descriptors");
+}
+
+/// A limit of address space ends the new program at its loader, in its preparations, and while it maps the VMs' memory, one after the
+/// other.
+#[test]
+fn a_new_program_that_runs_out_of_memory_at_any_step_leaves_a_daemon_that_serves() {
+    const LEAST_MIB: usize = 40;
+    const STEP_MIB: usize = 20;
+    let mut kept = Kept::start(&[LIVES_ON; 2]);
+    kept.answers("before");
+    let (program, mut mib, mut ends) = (kept.path("small"), LEAST_MIB, BTreeSet::new());
+    loop {
+        let (limit, nicety) = (mib << 10, env!("CARGO_BIN_EXE_nicety"));
+        std::fs::write(&program, format!("#!/bin/sh\nulimit -v {limit}\nexec '{nicety}' \"$@\"\n")).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let answer = in_time(|| kept.asked(&["upgrade", program.to_str().unwrap()]));
+        let said = String::from_utf8(answer.stderr).unwrap();
+        println!("{mib} MiB: {}", said.trim());
+        if answer.status.success() {
+            // It has as little left as it gets, and may end at any moment.
+            break;
+        }
+        kept.answers(&format!("{mib} MiB: {said}"));
+        let lives = ["this daemon goes on", "begins again under its VMs"].iter().any(|words| said.contains(words));
+        assert!(lives, "{mib} MiB: {said}");
+        ends.insert(said);
+        mib += STEP_MIB;
+    }
+    assert!(ends.len() >= 3, "it failed in fewer ways than it should: {ends:?}");
+}
+
+#[test]
+fn what_a_killed_daemons_successor_lacks_may_come_back_and_no_vmm_is_disconnected_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n[[uplink]]\nname = \"lan\"\nkind = \"capture\"\nfile = \"lan.pcapng\"\n"
+        .to_owned();
+    for number in [1, 2] {
+        host += &format!(
+            "[[port]]\nname = \"vm{number}\"\nadapter = \"{LIVES_ON}\"\nmac = \"52:54:00:12:34:0{number}\"\n\
+             socket = \"vm{number}.sock\"\n"
+        );
+    }
+    let mut kept = Kept::start_on(dir, &host);
+    kept.attach(&[LIVES_ON; 2]);
+    kept.answers("before");
+    // Another program has the capture's file. Uplinks are opened last, behind the ports.
+    std::fs::remove_file(kept.path("lan.pcapng")).unwrap();
+    let taken = std::fs::File::create(kept.path("lan.pcapng")).unwrap();
+    taken.lock().unwrap();
+    signal(kept.pid(), "KILL");
+    let end = Instant::now() + SOON;
+    while !kept.log().contains("it ended with exit code 1: it is started again") {
+        assert!(Instant::now() < end, "{}", kept.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(taken);
+    kept.answers("it is free again");
+    let log = kept.log();
+    println!("{log}");
+    assert!(log.contains("lan.pcapng") && !log.contains("disconnected"), "{log}");
+    assert_eq!(log.matches(" has connected").count(), 2, "{log}");
 }
 
 #[test]
