@@ -132,6 +132,15 @@ impl Channel {
     /// # Errors
     /// None came, the other end is closed or speaks another version, or descriptors were lost.
     pub fn receive(&self, within: Duration) -> Result<Message, ChannelError> {
+        self.receive_closing(within, drop)
+    }
+
+    /// Like [`Channel::receive`]. The descriptors of a message that is refused are closed by `close`.
+    pub(crate) fn receive_closing(
+        &self,
+        within: Duration,
+        close: impl FnOnce(Vec<OwnedFd>),
+    ) -> Result<Message, ChannelError> {
         let end = Instant::now() + within;
         let mut bytes = vec![0; CONTENT_MOST + 2];
         let mut was_reset = false;
@@ -160,16 +169,16 @@ impl Channel {
                     fds.extend(rights);
                 }
             }
-            if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(ChannelError::DescriptorsLost);
-            }
-            if received.bytes == 0 {
-                return Err(ChannelError::Closed);
-            }
-            return match bytes.get(..received.bytes) {
-                Some([VERSION, kind, content @ ..]) => Ok(Message { kind: *kind, content: content.to_vec(), fds }),
-                other => Err(ChannelError::Foreign(other.and_then(|bytes| bytes.first().copied()))),
+            let why = match bytes.get(..received.bytes) {
+                _ if received.flags.contains(ReturnFlags::CTRUNC) => ChannelError::DescriptorsLost,
+                Some([VERSION, kind, content @ ..]) => {
+                    return Ok(Message { kind: *kind, content: content.to_vec(), fds });
+                }
+                None | Some([]) => ChannelError::Closed,
+                Some([version, ..]) => ChannelError::Foreign(Some(*version)),
             };
+            close(fds);
+            return Err(why);
         }
     }
 
@@ -227,6 +236,20 @@ mod tests {
         let (ours, theirs) = Channel::pair().unwrap();
         rustix::net::send(&ours.0, &[9, 1], SendFlags::empty()).unwrap();
         assert_eq!(theirs.receive(SOON).unwrap_err(), ChannelError::Foreign(Some(9)));
+    }
+
+    #[test]
+    fn descriptors_of_a_message_that_is_refused_are_closed_by_whom_the_receiver_names() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let (fd, _) = Channel::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        sendmsg(&ours.0, &[IoSlice::new(&[9, 1])], &mut control, SendFlags::empty()).unwrap();
+        let mut closed = Vec::new();
+        let refused = theirs.receive_closing(SOON, |fds| closed = fds).unwrap_err();
+        assert_eq!((refused, closed.len()), (ChannelError::Foreign(Some(9)), 1));
     }
 
     #[test]

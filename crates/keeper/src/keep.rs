@@ -467,7 +467,7 @@ impl Keeper<'_> {
 
 /// The next message of a daemon, if there is one.
 fn next(daemon: &mut Daemon) -> Option<Message> {
-    match daemon.channel.as_ref()?.receive(Duration::ZERO) {
+    match daemon.channel.as_ref()?.receive_closing(Duration::ZERO, held::close) {
         Ok(message) => Some(message),
         Err(ChannelError::Late(_)) => None,
         Err(error @ ChannelError::DescriptorsLost) => {

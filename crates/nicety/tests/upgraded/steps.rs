@@ -159,8 +159,8 @@ fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm()
 /// The last word of the old daemon, by which the new one goes on: `crates/daemon/src/handover.rs`.
 const GO: u8 = 8;
 
-/// The nice value with which Open vSwitch's daemon runs by default (ovs-ctl(8)).
-const HURRIED: i32 = -10;
+/// The lowest nice value (sched(7)).
+const HURRIED: i32 = -20;
 
 /// Whether this process's threads may have that value (RLIMIT_NICE, CAP_SYS_NICE).
 fn may_run_first() -> bool {
