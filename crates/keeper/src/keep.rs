@@ -31,8 +31,10 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// A daemon that is killed more often than this in [`RESTART_WINDOW`] is not started again: the service manager is told.
 const RESTARTS_MOST: usize = 10;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
-/// Pause before a daemon is started again that has ended by itself before it served: what it lacks may come back.
+/// Pause before a daemon is started again that has ended by itself before it served: what it lacks may come back. It doubles from try to
+/// try, up to [`PAUSE_MOST`], so that the tries of a window are spread over most of it.
 const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MOST: Duration = Duration::from_secs(8);
 /// An heir whose predecessor has died during the upgrade serves within this time, or is given up.
 const HEIR_WITHIN: Duration = Duration::from_secs(10);
 
@@ -138,6 +140,8 @@ struct Keeper<'a> {
     begins_again: bool,
     /// The time at which an heir whose predecessor has died is given up.
     serves_by: Option<Instant>,
+    /// The time at which a daemon is started in the place of the current one, which has ended.
+    starts_at: Option<Instant>,
     /// Signs of life.
     watch: Watch,
     /// A signal that ends the daemon was passed on.
@@ -191,6 +195,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         program: start.program.clone(),
         begins_again: false,
         serves_by: None,
+        starts_at: None,
         watch,
         is_ending: false,
         restarts: Vec::new(),
@@ -217,6 +222,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
                     SIGCHLD => {}
                     SIGTERM => keeper.signal(Signal::TERM),
                     SIGINT => keeper.signal(Signal::INT),
+                    _ if keeper.starts_at.is_some() => {}
                     _ => keeper.current.signal(Signal::HUP),
                 }
             }
@@ -267,7 +273,8 @@ impl Keeper<'_> {
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
         fds.extend(self.openers.polled());
-        let next = self.serves_by.into_iter().chain(self.watch.next()).chain(self.openers.next()).min();
+        let own = self.serves_by.into_iter().chain(self.starts_at);
+        let next = own.chain(self.watch.next()).chain(self.openers.next()).min();
         let left = next.map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
@@ -286,7 +293,10 @@ impl Keeper<'_> {
     /// Passes a signal that ends the daemon to all of them.
     fn signal(&mut self, signal: Signal) {
         self.is_ending = true;
-        self.daemons().for_each(|daemon| daemon.signal(signal));
+        // Another process may have the number of one that has ended.
+        if self.starts_at.is_none() {
+            self.daemons().for_each(|daemon| daemon.signal(signal));
+        }
     }
 
     fn listen(&mut self) {
@@ -414,6 +424,16 @@ impl Keeper<'_> {
             }
         }
         let Some(status) = self.current.process.try_wait()? else { return Ok(None) };
+        if let Some(at) = self.starts_at {
+            if self.is_ending {
+                return Ok(Some(status));
+            }
+            if at <= Instant::now() {
+                self.starts_at = None;
+                self.start_again()?;
+            }
+            return Ok(None);
+        }
         let ended = self.current.process.id();
         // Its last messages may have come since.
         self.listen();
@@ -444,14 +464,15 @@ impl Keeper<'_> {
             return Ok(Some(status));
         }
         say(&format!("the daemon: {ended}: it is started again"));
-        if status.code().is_some() {
-            std::thread::sleep(PAUSE);
-        }
         // The next one reads the host file: what it finds wrong there may be mended while VMMs wait.
         self.begins_again = !self.held.is_empty();
         self.serves_by = None;
         // A daemon that was replaced stands still, and still has the control socket until it ends.
         self.replaced.drain(..).for_each(end);
+        if status.code().is_some() {
+            self.starts_at = Some(Instant::now() + pause(self.restarts.len()));
+            return Ok(None);
+        }
         self.start_again()?;
         Ok(None)
     }
@@ -463,6 +484,13 @@ impl Keeper<'_> {
         self.restarts.push(now);
         self.restarts.len() <= self.seam.restarts_most
     }
+}
+
+/// The pause before a try, of which there were so many in the window with this one.
+fn pause(tries: usize) -> Duration {
+    // The first daemon was killed, or took over and failed.
+    let doubled = u32::try_from(tries.saturating_sub(2)).unwrap_or(u32::MAX).min(8);
+    (PAUSE * 2u32.pow(doubled)).min(PAUSE_MOST)
 }
 
 /// The next message of a daemon, if there is one.
@@ -525,6 +553,14 @@ fn check(program: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tries_to_start_a_daemon_are_spread_over_most_of_their_window() {
+        let pauses: Vec<Duration> = (2..=RESTARTS_MOST).map(pause).collect();
+        assert_eq!(pauses[0], PAUSE);
+        let all: Duration = pauses.iter().sum();
+        assert!(all > RESTART_WINDOW * 3 / 4 && all < RESTART_WINDOW, "{all:?}");
+    }
 
     #[test]
     fn a_program_that_others_could_have_written_is_not_started() {

@@ -116,10 +116,11 @@ fn a_new_program_that_runs_out_of_memory_at_any_step_leaves_a_daemon_that_serves
     assert!(ends.len() >= 3, "it failed in fewer ways than it should: {ends:?}");
 }
 
-#[test]
-fn what_a_killed_daemons_successor_lacks_may_come_back_and_no_vmm_is_disconnected_meanwhile() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n[[uplink]]\nname = \"lan\"\nkind = \"capture\"\nfile = \"lan.pcapng\"\n"
+/// Two guests, and a daemon that was killed and whose successors lack something: another program has the file of the uplink's capture.
+/// Uplinks are opened last, behind the ports.
+fn lacking() -> (Kept, std::fs::File) {
+    let mut host = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n\
+                    [[uplink]]\nname = \"lan\"\nkind = \"capture\"\nfile = \"lan.pcapng\"\n"
         .to_owned();
     for number in [1, 2] {
         host += &format!(
@@ -127,10 +128,9 @@ fn what_a_killed_daemons_successor_lacks_may_come_back_and_no_vmm_is_disconnecte
              socket = \"vm{number}.sock\"\n"
         );
     }
-    let mut kept = Kept::start_on(dir, &host);
+    let mut kept = Kept::start_on(tempfile::tempdir().unwrap(), &host);
     kept.attach(&[LIVES_ON; 2]);
     kept.answers("before");
-    // Another program has the capture's file. Uplinks are opened last, behind the ports.
     std::fs::remove_file(kept.path("lan.pcapng")).unwrap();
     let taken = std::fs::File::create(kept.path("lan.pcapng")).unwrap();
     taken.lock().unwrap();
@@ -140,12 +140,30 @@ fn what_a_killed_daemons_successor_lacks_may_come_back_and_no_vmm_is_disconnecte
         assert!(Instant::now() < end, "{}", kept.log());
         std::thread::sleep(Duration::from_millis(5));
     }
+    (kept, taken)
+}
+
+#[test]
+fn what_a_killed_daemons_successor_lacks_may_come_back_and_no_vmm_is_disconnected_meanwhile() {
+    let (mut kept, taken) = lacking();
     drop(taken);
     kept.answers("it is free again");
     let log = kept.log();
     println!("{log}");
-    assert!(log.contains("lan.pcapng") && !log.contains("disconnected"), "{log}");
+    assert!(log.contains("lan.pcapng: another process writes one") && !log.contains("disconnected"), "{log}");
     assert_eq!(log.matches(" has connected").count(), 2, "{log}");
+}
+
+#[test]
+fn a_keeper_that_is_to_end_starts_no_daemon_again_that_lacks_something() {
+    let (mut kept, _taken) = lacking();
+    // Between two tries, or in one.
+    signal(u64::from(kept.keeper.0.id()), "TERM");
+    let ended = kept.keeper.0.wait().unwrap();
+    assert_ne!(ended.code(), Some(0), "{}", kept.log());
+    let log = kept.log();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(kept.log(), log, "nobody is left who writes");
 }
 
 #[test]
