@@ -72,7 +72,9 @@ pub fn guest_with(adapters: &[&str], keeper: &Path, properties: &str) -> (Stage,
 
 /// Waits until the host answers in the network of this port.
 pub fn answered(stage: &Stage, guest: &mut Guest, number: u8) {
-    let asked = format!("until /usr/bin/ping -n -q -c 1 -W 1 {} >/dev/null 2>&1; do rest; done", at(number, 254));
+    // With both limits ping asks until one request was answered (ping(8), -w): one that is lost costs 50 ms and no second.
+    let ping = format!("/usr/bin/ping -n -q -c 1 -i 0.05 -w 5 {}", at(number, 254));
+    let asked = format!("until {ping} >/dev/null 2>&1; do rest; done");
     if let Err(error) = guest.succeed(&asked, LATER) {
         let state = guest.succeed("dmesg | tail -n 40; ip -s addr; cat /proc/interrupts", SOON);
         panic!("{error}\n{}\n{}", state.unwrap_or_else(|worse| worse.to_string()), stage.served.log());
