@@ -142,6 +142,25 @@ fn a_port_that_finds_the_keeper_full_is_not_kept_until_there_is_room_and_no_old_
     assert_eq!(message.content[..8], u64::MAX.to_le_bytes());
 }
 
+/// Its predecessor's record is of what that daemon knew last.
+#[test]
+fn a_journal_that_finds_the_keeper_full_at_its_first_record_has_its_predecessors_forgotten() {
+    let (mut journal, keeper) = journal();
+    let file = tempfile::tempfile().unwrap();
+    let mut held = vec![Group { name: "vm1".to_owned(), number: 1, fds: Vec::new() }];
+    while journal.holder().hold("other", 0, &[file.as_fd()]).is_ok() {}
+    assert_eq!(journal.write(2, function(0), &Table::default(), None, false), 0);
+    assert!(journal.owes());
+    // There is room again: what waits comes first.
+    assert!(!groups(&keeper).is_empty());
+    assert!(journal.holder().retry());
+    let message = keeper.receive(Duration::ZERO).unwrap();
+    let (number, name) = message.content.split_first_chunk().unwrap();
+    assert_eq!((message.kind, name), (nicety_keeper::kind::FORGET, &b"vm1"[..]));
+    held.retain(|group| group.number >= u64::from_le_bytes(*number));
+    assert!(held.is_empty());
+}
+
 /// The bytes of a record.
 fn read_bytes(function: &FunctionImage) -> u64 {
     encode(KIND, Record::NUMBER, &Record { group: 1, function: function.clone(), batch: None }).len() as u64

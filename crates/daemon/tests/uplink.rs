@@ -10,7 +10,7 @@ mod namespace;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use namespace::{inside, ip, ip_with};
@@ -36,6 +36,8 @@ const CHANGES: [&str; 8] = [
     "trunk = \"all\"\nnative = 10\nrate = \"2Gbit/s\"\nlldp = \"send\"",
 ];
 const ROUNDS: usize = 5;
+/// Datagrams meanwhile, at least.
+const DATAGRAMS: u32 = 100;
 
 fn host(place: &Path, workers: usize, keys: &str) -> Host {
     let text = format!(
@@ -138,7 +140,9 @@ fn a_tap_whose_rate_and_vlans_change_stays_open_and_loses_nothing(workers: usize
     let daemon = Arc::new(serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap());
     let live = Live::new(Arc::clone(&daemon), begun.host, begun.file, begun.state);
     let far = Pair::connect(place.path().join("pair.sock")).unwrap();
-    let over = AtomicBool::new(false);
+    let (over, number) = (AtomicBool::new(false), AtomicU32::new(0));
+    // On a busy machine datagrams are slower than changes.
+    let are_few = || number.load(Ordering::Relaxed) < DATAGRAMS && !over.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| echo(far, &over));
         let _ends_it = AtTheEnd(&over);
@@ -158,19 +162,17 @@ fn a_tap_whose_rate_and_vlans_change_stays_open_and_loses_nothing(workers: usize
         let (before, open) = (link(), taps());
         assert!(before.1 && !open.is_empty(), "{before:?} {open:?}");
         let changer = scope.spawn(|| {
-            for keys in CHANGES.iter().cycle().take(ROUNDS * CHANGES.len()) {
+            let rounds = (0..).take_while(|round| *round < ROUNDS || are_few());
+            for keys in rounds.flat_map(|_| CHANGES) {
                 let done = live.apply(&host(place.path(), workers, keys), &Consent::Nothing).unwrap();
                 assert!(done.plan.to_string().starts_with("~ uplink up0: "), "{keys}: {}", done.plan);
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let mut number = 0;
         while !changer.is_finished() {
-            number += 1;
-            ping(&socket, number);
+            ping(&socket, number.fetch_add(1, Ordering::Relaxed) + 1);
         }
         changer.join().unwrap();
-        assert!(number > 100, "{number} datagrams are no train");
         assert_eq!((link(), taps()), (before, open));
     });
     daemon.stop();
