@@ -5,7 +5,7 @@
 //! and a VMM delays only its own port. A session has one change in progress, and requests of a VMM that has gone are dropped. So
 //! the queue holds at most one change and the memory of earlier VMMs.
 //!
-//! VMMs share memory when they start, and most never again: the thread ends when it has had nothing to do for [`IDLE`], and the next
+//! VMMs share memory when they start, and most never again: the thread ends when it has had nothing to do for two seconds, and the next
 //! change starts another one. So few threads have to end before a killed daemon is replaced, and few to start in the next one.
 
 use std::collections::VecDeque;

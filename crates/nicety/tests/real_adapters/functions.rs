@@ -69,8 +69,12 @@ fn carrier(guest: &mut Guest, is_up: bool) {
 }
 
 /// Its driver resets the function, and asks its physical function anew.
+///
+/// After a change igbvf may be about to reset by itself (igbvf_reset_task, some ticks after the message). If the interface goes down
+/// in that moment, both disable the same queues, and Linux 7.3 waits for ever: igbvf_close warns (`__IGBVF_RESETTING`), and takes no lock
+/// against it, as ixgbevf does.
 fn down_and_up(guest: &mut Guest) {
-    sh(guest, "ip link set eth0 down; ip link set eth0 up");
+    sh(guest, "sleep 1; ip link set eth0 down; ip link set eth0 up");
     carrier(guest, true);
 }
 
