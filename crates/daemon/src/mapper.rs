@@ -80,7 +80,7 @@ struct State {
     done: Option<Outcome>,
     /// The number of the current VMM: results for earlier ones are not reported.
     vmm_number: u64,
-    /// The thread runs, or is being started: it looks at the jobs once more.
+    /// A thread runs, or is being started: it will look at the jobs once more.
     runs: bool,
     /// The thread that was started last. It may have ended.
     thread: Option<Starting>,
@@ -190,7 +190,7 @@ impl Shared {
         self.state().thread = Some(thread);
     }
 
-    /// The next job. `None`: none came for some time, or the port is released.
+    /// Waits for the next job. `None`: none came within [`IDLE`], or the port is released. Then the thread ends.
     fn next(&self) -> Option<(u64, Job)> {
         let idle = |state: &mut State| state.jobs.is_empty() && !state.over;
         let waited = self.job_added.wait_timeout_while(self.state(), IDLE, idle);

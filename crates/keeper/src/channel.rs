@@ -135,7 +135,7 @@ impl Channel {
         self.receive_closing(within, drop)
     }
 
-    /// Like [`Channel::receive`]. The descriptors of a message that is refused are closed by `close`.
+    /// Like [`Channel::receive`]. If a message is refused, `close` gets its descriptors.
     pub(crate) fn receive_closing(
         &self,
         within: Duration,

@@ -283,7 +283,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Ends the daemon that serves now, if all were to end: it may have been started after that signal was passed on.
+    /// If a signal has asked all daemons to end, ends the one that serves now too: it may have been started after that signal.
     fn pass_end_on(&self) {
         if self.is_ending {
             self.current.signal(Signal::TERM);

@@ -171,7 +171,8 @@ fn kernel_6_1_carries_over_every_adapter() {
     carries_over(Kernel::V6_1, |name| CHANGED.contains(&name));
 }
 
-/// The usual scope is the others: these carry a little over 6.12 whenever they come back, and all over user-mode Linux.
+/// The usual scope is the drivers that have not [`CHANGED`]. Over 6.12 those that have carry frames where every driver goes down and comes
+/// back.
 #[test]
 fn kernel_6_12_carries_over_every_adapter() {
     carries_over(Kernel::V6_12, |name| !CHANGED.contains(&name));

@@ -121,7 +121,7 @@ impl Relay {
         Ok((first, second))
     }
 
-    /// Waits for messages, and passes them on. False if an end is closed.
+    /// Waits until one of these ends has a message, and passes on what has come. False if an end is closed.
     ///
     /// A daemon tells the keeper before it tells another daemon: the keeper's messages pass first.
     fn pass_next(&self, between: Between, ends: &[Channel; 2]) -> bool {

@@ -87,7 +87,7 @@ fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
     kept.answers("killed again, with the upgraded daemon's descriptors");
 }
 
-/// A limit of address space ends the new program at its loader at first, and with more of it while it maps the VMs' memory.
+/// The new program's address space is limited: with little of it the loader fails, with more the mapping of the VMs' memory.
 #[test]
 fn a_new_program_that_runs_out_of_memory_at_any_step_leaves_a_daemon_that_serves() {
     const LEAST_MIB: usize = 40;
