@@ -60,6 +60,7 @@ pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
+pub use tolerance::open_key;
 pub use walk::{Key, Kind};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
