@@ -49,7 +49,8 @@ impl Session {
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
         let Self { socket, inbound, core, tally: _ } = self;
-        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing: _, late: _ } = core;
+        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing: _, late: _ } =
+            core;
         if !self.is_saveable() {
             return Ok(None);
         }
