@@ -110,8 +110,7 @@ fn a_card_comes_changes_and_goes_with_its_functions(workers: usize) {
     let [nobody_s, neighbour_s] = [another, [2, 0x0000_5452, 0x0200]];
     assert_eq!([nobody_s, neighbour_s].map(|words| vm.ask(words)[0]), [0x6000_0002; 2], "it is not trusted");
     set(&[("trust", true.into())]);
-    assert!(vm.is_told() && !neighbour.is_told());
-    vm.reset();
+    assert!(!vm.is_told() && !neighbour.is_told(), "its queues run on");
     assert_eq!(vm.ask(another)[0], 0xa000_0002);
     set(&[("card", "other".into()), ("function", 63.into()), ("trust", false.into())]);
     assert!(vm.is_told());
@@ -204,10 +203,7 @@ fn a_function_that_is_restored_where_its_link_is_disabled_is_told(workers: usize
         let daemon = stage.live.daemon();
         let state = daemon.save("vm1").unwrap();
         daemon.restore("vm2", state).unwrap();
-        // An 82599's link is forced down by a reset (ixgbe_set_vf_link_state), and LINKS shows the card's.
-        let is_82599 = chip.card == "82599";
-        assert_eq!(new.is_up(), is_82599, "{}", chip.adapter);
-        assert_eq!(new.message(), Some(if is_82599 { 0x100 } else { 0x2000_0100 }), "{}", chip.adapter);
+        assert_eq!((new.is_up(), new.message()), (false, Some(0x2000_0100)), "{}", chip.adapter);
     }
 }
 
