@@ -362,7 +362,11 @@ impl Live {
         values: &[(String, Option<Value>)],
         consent: &Consent,
     ) -> Result<Changed, ChangeError> {
-        self.set_by(list, name, |_| Ok(values.to_vec()), consent)
+        let values = |host: &Host| match list {
+            List::Ports => Ok(nicety_host::with_usual_priority(&host.document.entry(list, name), values)),
+            _ => Ok(values.to_vec()),
+        };
+        self.set_by(list, name, values, consent)
     }
 
     /// Changes terms that a port has of its own inside a class: `shares`, `reservation`, `limit`. One without a value is that of the

@@ -42,7 +42,7 @@ mod walk;
 mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
-pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
+pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState, with_usual_priority};
 pub use document::{Document, List};
 pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
