@@ -214,6 +214,7 @@ impl Worker {
                 }
                 Note::Freeze(frozen, orders) => self.freeze(&frozen, &orders),
                 Note::Descriptor(port, fd) => self.watch_uplink(port, fd),
+                Note::Hold(port, hold) => self.hold(port, hold),
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
@@ -264,6 +265,9 @@ impl Worker {
         if let Some(mut service) = self.services.remove(&id) {
             if let Some(journal) = &service.journal {
                 self.forget(id, journal);
+            }
+            if let Some(hold) = &service.hold {
+                self.let_go(id, hold);
             }
             if let Some(fd) = service.descriptor() {
                 let _not_watched = epoll::delete(&self.epoll, fd);

@@ -336,6 +336,8 @@ impl Worker {
             News::Back(what) => service.log.say(Kind::Back, what),
             News::Moved(what) => service.log.say(Kind::Moved, what),
         }
+        // A tap that was deleted, or another one that was attached.
+        self.hold_again(id);
     }
 
     /// Handles a port's failure: its VM loses its adapter, and an uplink is not watched any more.
