@@ -178,6 +178,18 @@ pub struct Upgraded {
     /// The parts of that time. A daemon of an earlier version does not say.
     #[serde(default)]
     pub steps: Steps,
+    /// Ports that went on without their VMs, as the request asked.
+    #[serde(default)]
+    pub without: Vec<Loss>,
+}
+
+/// A port that goes on without its VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Loss {
+    /// Name of the port.
+    pub name: String,
+    /// What its VM loses, in words.
+    pub loses: String,
 }
 
 /// The parts of the time for which nothing moved, one after the other, and how much was handed over in it.

@@ -199,11 +199,16 @@ impl Live {
     }
 
     /// Replaces this daemon by a program; by its own path, if none is named. `stops` is called when nothing moves from now on, and
-    /// again with false if this daemon goes on. Changes wait.
+    /// again with false if this daemon goes on. Changes wait. VMs of the ports `without` are not asked, and lose their connections.
     ///
     /// # Errors
     /// See [`UpgradeError`].
-    pub fn upgrade(&self, program: Option<PathBuf>, stops: &dyn Fn(bool)) -> Result<Upgraded, UpgradeError> {
+    pub fn upgrade(
+        &self,
+        program: Option<PathBuf>,
+        without: &[String],
+        stops: &dyn Fn(bool),
+    ) -> Result<Upgraded, UpgradeError> {
         let kept = self.kept.as_ref().ok_or(UpgradeError::NotKept)?;
         let kept = match kept.try_lock() {
             Ok(kept) => kept,
@@ -221,7 +226,7 @@ impl Live {
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
-        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, stops);
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, without, stops);
         if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
             // Another process makes changes now: those that wait here never begin.
             let _never_released = (ManuallyDrop::new(running), ManuallyDrop::new(kept));

@@ -1,6 +1,7 @@
 //! The old daemon's side.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_keeper::{Channel, ChannelError, KeptBy};
@@ -8,10 +9,11 @@ use nicety_peer::Table;
 use tracing::{info, warn};
 
 use super::{
-    FRONT_KIND, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, Steps, TAKES, Upgraded, from_bytes,
-    kind, send_state, to_bytes, wanted,
+    FRONT_KIND, Loss, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, Steps, TAKES, Upgraded,
+    from_bytes, kind, send_state, to_bytes, wanted,
 };
 use crate::daemon::{Daemon, Frozen, Stopped};
+use crate::worker::Without;
 
 /// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
 const SOON: Duration = Duration::from_secs(5);
@@ -37,7 +39,8 @@ pub enum UpgradeError {
 }
 
 /// Hands all ports to a new daemon, which the keeper starts from this program. `stops` is called when the workers are about to stop, and
-/// again with false if they go on. On success the workers stand still for ever.
+/// again with false if they go on. On success the workers stand still for ever. VMs of the ports `without` are not asked, and lose their
+/// connections.
 ///
 /// # Errors
 /// See [`UpgradeError`].
@@ -47,21 +50,23 @@ pub fn upgrade(
     daemon: &Daemon,
     offer: &Offer,
     sockets: Sockets<'_>,
+    without: &[String],
     stops: &dyn Fn(bool),
 ) -> Result<Upgraded, UpgradeError> {
+    let losses = losses(daemon, without).map_err(UpgradeError::Refused)?;
     let channel = kept.upgrade(program).map_err(UpgradeError::Refused)?;
     let prepared = prepare(&channel, offer, sockets);
     let taken = prepared.and_then(|build| {
         stops(true);
         kept.stops();
-        let taken = hand_over(&channel, daemon);
+        let taken = hand_over(&channel, daemon, &Arc::new(without.iter().cloned().collect()));
         if taken.is_err() {
             stops(false);
         }
         taken.map(|steps| (build, steps))
     });
     match taken {
-        Ok((build, steps)) => going(&channel, build, steps).inspect_err(|_lost| {
+        Ok((build, steps)) => going(&channel, build, steps, losses).inspect_err(|_lost| {
             kept.abandon();
             kept.is_stuck();
         }),
@@ -71,11 +76,30 @@ pub fn upgrade(
             // A process that was killed cannot say why.
             let ended = if is_closed && said.is_none() { kept.ended(SOON) } else { None };
             kept.abandon();
-            let why = said.or(ended).unwrap_or(why);
+            let mut why = said.or(ended).unwrap_or(why);
+            if let Some(advice) = advice(daemon, &why) {
+                why += &advice;
+            }
             warn!(program = %program.display(), "not upgraded: {why}");
             Err(UpgradeError::Refused(format!("{}: {why}", program.display())))
         }
     }
+}
+
+/// What the VMs of these ports lose. The error is a sentence.
+fn losses(daemon: &Daemon, without: &[String]) -> Result<Vec<Loss>, String> {
+    let loss = |name: &String| {
+        let loses = daemon.loss_without_vm(name).ok_or_else(|| format!("no port is named {name}"))?;
+        Ok(Loss { name: name.clone(), loses: loses.to_owned() })
+    };
+    without.iter().map(loss).collect()
+}
+
+/// How to go on although a VM is in the way: a sentence begins "port NAME: " if it is one.
+fn advice(daemon: &Daemon, why: &str) -> Option<String> {
+    let (name, _) = why.strip_prefix("port ")?.split_once(": ")?;
+    let loses = daemon.loss_without_vm(name)?;
+    Some(format!(" (`nicety upgrade --without {name}` goes on without this VM: {loses})"))
 }
 
 /// The reason that the new daemon has sent before it ended: it may have done so while this one was still sending.
@@ -95,8 +119,8 @@ fn prepare(channel: &Channel, offer: &Offer, Sockets { control, page }: Sockets<
 }
 
 /// Stops the workers and sends all state. On an error the workers go on.
-fn hand_over(channel: &Channel, daemon: &Daemon) -> Result<Steps, String> {
-    let (frozen, stopped) = daemon.freeze()?;
+fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>) -> Result<Steps, String> {
+    let (frozen, stopped) = daemon.freeze(without)?;
     match give(channel, daemon, &frozen, stopped) {
         Ok(steps) => {
             frozen.for_ever();
@@ -149,7 +173,7 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     })
 }
 
-fn going(channel: &Channel, build: String, steps: Steps) -> Result<Upgraded, UpgradeError> {
+fn going(channel: &Channel, build: String, steps: Steps, without: Vec<Loss>) -> Result<Upgraded, UpgradeError> {
     let answer = wanted(channel, kind::GOING, PREPARES).map_err(UpgradeError::Lost)?;
     let ports: Going = super::bytes_of(answer.fds.into_iter().next())
         .and_then(|bytes| from_bytes(GOING_KIND, &bytes))
@@ -159,7 +183,10 @@ fn going(channel: &Channel, build: String, steps: Steps) -> Result<Upgraded, Upg
     info!(build, stopped_us = stopped_ns / 1000, ports = ports.len(), "another daemon serves now, and this one ends");
     let Steps { stop_ns, image_ns, check_ns, .. } = steps;
     let go_ns = stopped_ns.saturating_sub(stop_ns + image_ns + check_ns);
-    Ok(Upgraded { build, stopped_ns, ports, steps: Steps { go_ns, ..steps } })
+    for Loss { name, loses } in &without {
+        warn!(port = name, "it was handed over without its VM, as the operator asked: {loses}");
+    }
+    Ok(Upgraded { build, stopped_ns, ports, steps: Steps { go_ns, ..steps }, without })
 }
 
 /// Ports by name, with the nanoseconds for which they stood still.
