@@ -114,7 +114,8 @@ fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
 
 /// The ports that cannot work, with what to do.
 fn attention(main: &mut String, ports: &[PortReport]) {
-    let is_wrong = |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed);
+    let is_wrong =
+        |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let wrong: Vec<&PortReport> = ports.iter().filter(is_wrong).collect();
     if wrong.is_empty() {
         return;
