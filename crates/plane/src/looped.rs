@@ -263,7 +263,7 @@ impl Memory {
     /// A sign that what leaves by one uplink comes in by another. `by_both`: the frame has come in by both.
     fn suspect(&mut self, (from, to): (PortId, PortId), by_both: bool, seed: u64, now: Time) -> Signs {
         let is_it = |known: &Suspicion| (known.from, known.to) == (from, to);
-        let known = self.suspicions.iter().position(|known| is_it(known));
+        let known = self.suspicions.iter().position(is_it);
         if known.is_none() && self.suspicions.is_full() {
             let oldest = self.suspicions.iter().enumerate().min_by_key(|(_, known)| known.last);
             let oldest = oldest.map_or(0, |(index, _)| index);
