@@ -102,6 +102,11 @@ pub trait Inspect: Send + Sync {
     fn live(&self) -> Option<Arc<Live>> {
         None
     }
+
+    /// Notified when the daemon has blocked an uplink by itself, which [`Live::keep_loops`] keeps. `None`: never.
+    fn looped(&self) -> Option<Arc<Notify>> {
+        None
+    }
 }
 
 /// The answer to a request for an unknown port: the most similar name, and the existing ones.

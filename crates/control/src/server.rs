@@ -57,6 +57,15 @@ impl Server {
         runtime.block_on(routes::changes_end());
     }
 
+    /// Keeps what runs, beside this thread, which may not open files.
+    fn keep_loops(&self) {
+        let Some(live) = self.served.inspect.live() else { return };
+        let keep = move || live.keep_loops();
+        if let Err(error) = nicety_sandbox::spawn(nicety_sandbox::Kind::ControlChange, "control-change", 0, keep) {
+            warn!("an uplink was blocked, and that is not kept: {error}");
+        }
+    }
+
     async fn serve(self) -> io::Result<()> {
         // A second descriptor of the socket: dropping the first one removes its file.
         let listener = UnixListener::from_std(self.listener.as_fd().try_clone_to_owned()?.into())?;
@@ -65,6 +74,7 @@ impl Server {
         let (clock, mut share) = (Clock::start(), Share::default());
         let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
         let mut paused = self.served.paused.subscribe();
+        let looped = self.served.inspect.looped().unwrap_or_default();
         loop {
             if let Some(live) = self.served.handed_over() {
                 clients.finish(LAST_ANSWERS).await;
@@ -77,6 +87,10 @@ impl Server {
                 biased;
                 () = self.end.notified() => return Ok(()),
                 _ = paused.changed() => continue,
+                () = looped.notified() => {
+                    self.keep_loops();
+                    continue;
+                }
                 accepted = listener.accept(), if !is_paused => accepted,
             };
             clients.tidy();

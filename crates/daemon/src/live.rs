@@ -4,6 +4,7 @@
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
 //! state is kept in the [state file](state), and by the [keeper](texts).
 
+mod blocked;
 pub mod capture;
 pub mod plan;
 pub mod state;
@@ -234,8 +235,13 @@ impl Live {
         upgraded
     }
 
+    /// The running configuration, in which uplinks are blocked that the plane has blocked for a loop.
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let mut running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(host) = blocked::with_loops(&running.host, &self.daemon.looped()) {
+            running.host = host;
+        }
+        running
     }
 
     /// The daemon.
@@ -267,7 +273,9 @@ impl Live {
 
     /// The changes that applying a host file would make.
     pub fn plan(&self, new: &Host) -> Plan {
-        self.plan_of(&self.running().host, new)
+        let running = self.running();
+        let kept = blocked::keep(&running.host, new.clone());
+        self.plan_of(&running.host, kept.as_ref().unwrap_or(new))
     }
 
     /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
@@ -369,7 +377,7 @@ impl Live {
     ) -> Result<Changed, ChangeError> {
         let values = |host: &Host| match list {
             List::Ports => Ok(nicety_host::with_usual_priority(&host.document.entry(list, name), values)),
-            _ => Ok(values.to_vec()),
+            _ => Ok(blocked::said(list, values)),
         };
         self.set_by(list, name, values, consent)
     }
@@ -439,6 +447,14 @@ impl Live {
         Ok(())
     }
 
+    /// Keeps what runs after the plane has blocked an uplink.
+    pub fn keep_loops(&self) {
+        let running = self.running();
+        if let Some(why) = self.unkept(&running) {
+            warn!("an uplink was blocked, and that is not kept: {why}");
+        }
+    }
+
     fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
@@ -449,6 +465,7 @@ impl Live {
 
     /// Changes the running configuration to `new`.
     fn change(&self, running: &mut Running, new: Host, consent: &Consent) -> Result<Changed, ChangeError> {
+        let new = blocked::keep(&running.host, new).map_err(ChangeError::Wrong)?;
         let plan = self.plan_of(&running.host, &new);
         let against: Vec<Change> = plan.cuts_off().filter(|change| !consent.covers(change)).cloned().collect();
         if !against.is_empty() {
@@ -493,6 +510,7 @@ impl Live {
         host.cards.iter().for_each(|card| self.daemon.set_card(card));
         self.daemon.set_io_control(&host);
         self.daemon.set_mirrors(&host);
+        blocked::log(&running.host, &host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
@@ -509,22 +527,24 @@ impl Live {
         all.clone()
     }
 
+    /// Saves the running state. Returns the reason if it will be lost.
+    fn unkept(&self, running: &Running) -> Option<String> {
+        let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
+        let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
+        let in_file = self.state.keep(&running.file, &running.host).err().map(words);
+        let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
+        (!lacks.is_empty()).then(|| lacks.join("; "))
+    }
+
     /// Saves the running state, even if only a part of the change was made.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
-        let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
-        let keep = || {
-            let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
-            let in_file = self.state.keep(&running.file, &running.host).err().map(words);
-            let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
-            (!lacks.is_empty()).then(|| lacks.join("; "))
-        };
         match done {
             Ok(mut changed) => {
-                changed.not_kept = keep();
+                changed.not_kept = self.unkept(running);
                 Ok(changed)
             }
             Err(ChangeError::Halfway { why, mut changed }) => {
-                changed.not_kept = keep();
+                changed.not_kept = self.unkept(running);
                 Err(ChangeError::Halfway { why, changed })
             }
             Err(error) => Err(error),

@@ -63,6 +63,8 @@ fn facts() -> Facts {
         mirrored_by: Vec::new(),
         tolerance: None,
         not_kept: None,
+        blocked: false,
+        in_loop: None,
     };
     let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };

@@ -179,6 +179,8 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mirrored_by: Vec::new(),
         tolerance: None,
         not_kept: None,
+        blocked: false,
+        in_loop: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

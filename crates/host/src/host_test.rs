@@ -54,6 +54,7 @@ fn ten_lines_are_a_host() {
             lldp: Lldp::default(),
             trust_marks: false,
             inward: None,
+            blocked: false,
             team: None,
         }]
     );

@@ -140,6 +140,8 @@ pub struct UplinkConfig {
     pub trust_marks: bool,
     /// Inward I/O control, if there is any.
     pub inward: Option<InwardConfig>,
+    /// Whether it carries nothing.
+    pub blocked: bool,
     /// The team that it is in. Then the switch knows only that.
     pub team: Option<String>,
 }
@@ -148,7 +150,7 @@ impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
         // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
-        let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
+        let other = Self { rate: self.rate, inward: self.inward, blocked: self.blocked, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
@@ -544,6 +546,9 @@ impl Host {
             .iter_mut()
             .filter(|class| class.has_trusted_ports())
             .for_each(|class| class.ports.clone_from(&believed));
+        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        let open = classes.iter_mut().filter(|class| !uplink.trust_marks && class.is_open_to_guests(&rest));
+        open.for_each(|class| class.ports = Some(class.believed(&self.ports).map(str::to_owned).collect()));
         classes
     }
 
@@ -562,6 +567,13 @@ impl Host {
             self.ports.iter().filter(|port| port.policy.trust_marks).map(|port| port.name.clone()).collect();
         let of_trusted = classes.iter_mut().filter(|class| class.has_trusted_ports());
         of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
+        // What comes in by another uplink is no guest's.
+        let others = self.uplinks.iter().map(|uplink| &uplink.name).chain(self.teams.iter().map(|team| &team.name));
+        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        for class in classes.iter_mut().filter(|class| class.is_open_to_guests(&rest)) {
+            let guests = class.believed(&self.ports).map(str::to_owned);
+            class.ports = Some(guests.chain(others.clone().cloned()).collect());
+        }
         reserve(&mut classes, &minimums, self.ports.len());
         classes
     }

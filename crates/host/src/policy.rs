@@ -34,6 +34,8 @@ const LLDP: [(&str, bool); 2] = [("receive", true), ("off", false)];
 /// The parts of a private VLAN that have names.
 pub(super) const PRIVATE: [(&str, Private); 2] =
     [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
+/// Whether an uplink or a team carries nothing.
+pub(super) const BLOCKED: Key = Key::new("blocked", Form::Flag, "true or false");
 /// The least MTU: IPv4's (RFC 791, section 3.2).
 pub(super) const MTU_LEAST: u32 = 68;
 
@@ -250,6 +252,7 @@ impl Parts {
             snooping: self.snooping.unwrap_or(usual.snooping),
             lldp: self.lldp.unwrap_or(usual.lldp),
             trust_marks: self.trust_marks.unwrap_or(usual.trust_marks),
+            blocked: usual.blocked,
             transmit: self.send.shape(),
             receive: self.receive.shape(),
         }
@@ -319,6 +322,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         snooping,
         lldp,
         trust_marks,
+        blocked,
         log,
         transmit,
         receive,
@@ -357,6 +361,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("multicast_router_guard", multicast_router),
         ("snooping", snooping),
         ("trust_marks", trust_marks),
+        ("blocked", blocked),
         ("log_refusals", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
@@ -437,6 +442,10 @@ pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> 
     let community = walk.integer(section, "community");
     let community = community.map(|found| Private::Community(found.value as u16));
     walk.word(section, "private", &PRIVATE).map(|found| found.value).or(community)
+}
+
+pub(super) fn blocked(walk: &mut Walk, section: Section<'_>) -> bool {
+    walk.boolean(section, "blocked").is_some_and(|found| found.value)
 }
 
 #[cfg(test)]

@@ -272,6 +272,8 @@ pub enum PortState {
     Broken,
     /// A defect of the daemon has ended it
     Failed,
+    /// The uplink or team carries nothing until it is told to
+    Blocked,
 }
 
 /// Changes to a port.

@@ -219,7 +219,7 @@ pub struct Port {
     origin: PortId,
     /// Whether it is a part of another port.
     is_part: bool,
-    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
+    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`], [`GUARDED`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
@@ -233,6 +233,8 @@ const AGENTS: u8 = 1;
 const ASIDE: u8 = 2;
 /// Frames for it are looked at before they are offered: it is a team's member, or an agent is shown them.
 const LOOKED_AT_FIRST: u8 = 4;
+/// Frames that come in may have left by another uplink.
+const GUARDED: u8 = 8;
 
 /// A port's place in a team.
 struct Member {
@@ -337,15 +339,25 @@ impl Port {
     /// An agent takes a role from now on, in place of the one that has it, or nobody does.
     pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) -> Result<(), MapError> {
         // Memory for what an uplink's agents say is made once: not in a turn, in which only those get an agent that have one.
-        let is_mute = agent.is_some() && self.leads_out && self.lock().voice.is_none();
-        let voice = if is_mute { Some(Box::new(Voice::new()?)) } else { None };
+        if agent.is_some() && self.leads_out {
+            self.prepare_voice()?;
+        }
         let mut inner = self.lock();
-        inner.voice = inner.voice.take().or(voice);
         inner.agents.retain(|(had, _)| *had != role);
         inner.agents.extend(agent.map(|agent| (role, agent)));
         self.note_agents(&mut inner);
         drop(inner);
         self.stir();
+        Ok(())
+    }
+
+    /// Memory for what an uplink's agents say, if it has none.
+    pub(crate) fn prepare_voice(&self) -> Result<(), MapError> {
+        if self.lock().voice.is_none() {
+            let voice = Some(Box::new(Voice::new()?));
+            let mut inner = self.lock();
+            inner.voice = inner.voice.take().or(voice);
+        }
         Ok(())
     }
 
@@ -474,9 +486,26 @@ impl Port {
         Some((&member.steering, member.index, member.steering.floods()?))
     }
 
-    /// Logs that it uses another link.
-    pub(crate) fn tell(&self, words: String) {
-        self.shell.news(News::Moved(words));
+    /// Logs what happened.
+    pub(crate) fn tell(&self, news: News) {
+        self.shell.news(news);
+    }
+
+    /// Sends these frames to the neighbour of the link, unless the port has nothing to speak with.
+    pub(crate) fn probe(&self, frames: VecDeque<Vec<u8>>) {
+        let _no_memory = self.set_agent(Role::Probe, Some(Box::new(Herald::outward(frames))));
+    }
+
+    /// Whether frames leave by it: it is no member of a team, or one that its team uses.
+    pub(crate) fn distributes(&self) -> bool {
+        self.member.as_ref().is_none_or(|member| member.steering.is_usable(member.index))
+    }
+
+    /// What waits here is dropped, and the senders that it held are returned.
+    pub(crate) fn drop_waiting(&self, reason: Reason) -> Vec<HeldSender> {
+        let mut inner = self.lock();
+        inner.drop_backlog(reason);
+        inner.let_all_go()
     }
 
     /// Whether it is, or was until it failed, an uplink.
@@ -519,6 +548,17 @@ impl Port {
     /// Whether it gets a mirror's copies: it belongs to no network.
     pub(crate) fn is_aside(&self) -> bool {
         self.special.load(Ordering::Relaxed) & ASIDE != 0
+    }
+
+    /// Whether its frames are decided apart: it gets a mirror's copies, or what comes in may have left by another uplink.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & (ASIDE | GUARDED) != 0
+    }
+
+    /// What comes in may have left by another uplink.
+    pub(crate) fn set_guarded(&self, guarded: bool) {
+        let _held = self.lock();
+        self.mark(GUARDED, guarded);
     }
 
     /// Call it with the port's lock held.

@@ -30,8 +30,8 @@ use nicety_frame::Mac;
 
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
-pub use explain::Step;
 use explain::{Except, Follower, Nobody};
+pub use explain::{Skipped, Step};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -263,7 +263,8 @@ impl<P: Clone> Switch<P> {
         if old == Some(policy) || (old.is_none() && policy.is_plain()) {
             return;
         }
-        let moved = old.map_or(&usual.vlan, |old| &old.vlan) != &policy.vlan;
+        let old_or_usual = old.unwrap_or(&usual);
+        let moved = (&old_or_usual.vlan, old_or_usual.blocked) != (&policy.vlan, policy.blocked);
         let rules = (!policy.is_plain()).then(|| Arc::new(Rules::new(policy.clone())));
         self.change(|joined| joined.members.set_rules(port, rules.clone()));
         if moved {
@@ -273,6 +274,17 @@ impl<P: Clone> Switch<P> {
         if policy.snooping && !was_snooped && before.members.present.get(usize::from(port.0)) == Some(&true) {
             self.snoop.renew(port);
         }
+    }
+
+    /// A port carries nothing until it gets a policy by [`set_policy`](Self::set_policy) that is not [blocked](Policy::blocked).
+    pub fn block(&self, port: PortId) {
+        let old = self.joined.load().members.rules(port).map(|rules| rules.policy.clone());
+        self.set_policy(port, &Policy { blocked: true, ..old.unwrap_or_default() });
+    }
+
+    /// Whether a port is [blocked](Policy::blocked).
+    pub fn is_blocked(&self, port: PortId) -> bool {
+        self.joined.load().members.rules(port).is_some_and(|rules| rules.policy.blocked)
     }
 
     /// Replaces the tables; returns the old ones.
@@ -339,10 +351,9 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
-    /// Like [`forward`](Switch::forward), without these packets, a bit each: they are dropped as `unused-link`, and nothing is learned of
-    /// them.
+    /// Like [`forward`](Switch::forward), without these packets: they are dropped, and nothing is learned of them.
     #[inline(never)]
-    pub fn forward_except(&self, batch: &Batch, skipped: u64, now: Time, plan: &mut Plan) -> Slots<P> {
+    pub fn forward_except(&self, batch: &Batch, skipped: Skipped, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }
 
@@ -350,6 +361,22 @@ impl<P> Switch<P> {
     pub fn network(&self, port: PortId, head: &[u8]) -> Option<u16> {
         let joined = self.joined.load();
         policed::network(joined.members.rules(port), head)
+    }
+
+    /// Whether a neighbour may return frames to the uplink by which they left, as some port reaches uplinks alone (VEPA).
+    pub fn reflects(&self) -> bool {
+        self.joined.load().members.vepa
+    }
+
+    /// Whether the private VLAN lets frames of a port reach another one.
+    pub fn reaches(&self, from: PortId, to: PortId) -> bool {
+        let joined = self.joined.load();
+        joined.members.reaches(from, joined.members.rules(from), to)
+    }
+
+    /// The edit with which a frame that comes in at a port leaves by another one. `None`: it does not.
+    pub fn edit_for(&self, from: PortId, head: &[u8], by: PortId) -> Option<Edit> {
+        policed::edit_for(&self.joined.load().members, from, head, by)
     }
 
     #[inline]
@@ -380,8 +407,8 @@ impl<P> Switch<P> {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let (mut last, mut is_apart) = (None, false);
         for (packet, index) in batch.packets().iter().zip(0..) {
-            if follower.skips(index) {
-                plan.drop(index, Reason::UnusedLink);
+            if let Some(reason) = follower.skips(index) {
+                plan.drop(index, reason);
                 is_apart = true;
                 continue;
             }

@@ -194,6 +194,18 @@ impl Plan {
         numbers(packets).map(|packet| Pick { packet, from: 0, edit: edit(packet) }).collect()
     }
 
+    /// The packets that a port gets, a bit each.
+    pub fn packets(&self, port: PortId) -> u64 {
+        self.lists.get(usize::from(port.0)).map_or(0, |list| list.packets)
+    }
+
+    /// The edit of a packet's tags for a port that gets it.
+    pub fn edit_of(&self, port: PortId, packet: u16) -> Edit {
+        let edited = self.lists.get(usize::from(port.0)).map_or([0; EDITS], |list| list.edited);
+        let which = edited.iter().position(|edited| edited.checked_shr(packet.into()).unwrap_or(0) & 1 != 0);
+        which.and_then(|which| self.edits[which].get(usize::from(packet))).copied().unwrap_or(Edit::Keep)
+    }
+
     /// Whether a port gets this packet.
     pub fn has(&self, port: PortId, packet: u16) -> bool {
         self.lists

@@ -55,8 +55,8 @@ impl<P> Switch<P> {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
-            if follower.skips(index) {
-                plan.drop(index, Reason::UnusedLink);
+            if let Some(reason) = follower.skips(index) {
+                plan.drop(index, reason);
                 last = None;
                 continue;
             }
@@ -205,6 +205,11 @@ impl<P> Switch<P> {
 /// The network by which a frame's addresses are known.
 pub(crate) fn network(rules: Option<&Rules>, head: &[u8]) -> Option<u16> {
     classify(rules, &label(head)?).ok().map(|lane| lane.fid)
+}
+
+/// The edit with which a frame that comes in at a port leaves by another one. `None`: it does not.
+pub(crate) fn edit_for(members: &Members, from: PortId, head: &[u8], by: PortId) -> Option<Edit> {
+    members.leaves(by, &classify(members.rules(from), &label(head)?).ok()?)
 }
 
 /// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.
@@ -386,7 +391,7 @@ impl Members {
 
     /// Whether frames of a port, which has these rules, reach another one.
     #[inline]
-    fn reaches(&self, from: PortId, rules: Option<&Rules>, to: PortId) -> bool {
+    pub(crate) fn reaches(&self, from: PortId, rules: Option<&Rules>, to: PortId) -> bool {
         match (private(rules), private(self.rules(to))) {
             (Private::Vepa, _) => self.is_uplink(to),
             (_, Private::Vepa) => self.is_uplink(from),

@@ -249,6 +249,8 @@ pub struct Policy {
     pub lldp: bool,
     /// Whether I/O control believes the priority and the code point that its frames bring along.
     pub trust_marks: bool,
+    /// Whether it carries nothing: what comes in is dropped as `blocked`, and no frame leaves by it.
+    pub blocked: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -275,6 +277,7 @@ impl Default for Policy {
             snooping: false,
             lldp: false,
             trust_marks: false,
+            blocked: false,
             log: false,
             transmit: None,
             receive: None,

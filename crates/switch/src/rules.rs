@@ -10,7 +10,7 @@ use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{self, Tag, Tci};
 
-use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId};
+use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId, VlanSet};
 
 /// The first filtering identifier of service VLANs. Identifiers of other VLANs start at 0, which is the flat network's.
 const SERVICE: u16 = 4096;
@@ -51,6 +51,8 @@ pub(crate) struct Tags {
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub policy: Policy,
+    /// Its VLANs: those of the policy, or none while it is blocked.
+    vlan: Vlan,
     senders: Box<[Sender]>,
     pub broadcast: Option<Meter>,
     pub multicast: Option<Meter>,
@@ -73,12 +75,14 @@ impl Rules {
         let limit = policy.address_limit.map_or(0, |limit| limit.clamp(1, ADDRESS_LIMIT_MOST));
         let guards = policy.guards;
         let guarded = guards != Guards::default();
+        let none = Vlan::Trunk { allowed: VlanSet::default(), native: None };
         Self {
+            vlan: if policy.blocked { none } else { policy.vlan.clone() },
             senders: (0..limit).map(|_| Sender::default()).collect(),
             broadcast: policy.storm.broadcast.map(Meter::new),
             multicast: policy.storm.multicast.map(Meter::new),
             unknown: policy.storm.unknown.map(Meter::new),
-            inspects: guarded || policy.mtu.is_some(),
+            inspects: guarded || policy.mtu.is_some() || policy.blocked,
             policy,
         }
     }
@@ -86,7 +90,7 @@ impl Rules {
     /// The VLAN of a frame with these tags; or the reason why it is refused.
     #[inline]
     pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
-        match &self.policy.vlan {
+        match &self.vlan {
             Vlan::Flat => Ok(FLAT),
             Vlan::Access(id) => {
                 let mut lane = customer(tags, Some(*id), |_| false)?;
@@ -121,7 +125,7 @@ impl Rules {
     #[inline]
     pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
         let fid = lane.fid;
-        match &self.policy.vlan {
+        match &self.vlan {
             Vlan::Flat => (fid == 0).then_some(Edit::Keep),
             Vlan::Access(id) => lane.untagged.filter(|_| fid == id.number()),
             Vlan::Service(id) => lane.untagged.filter(|_| fid == SERVICE + id.number()),
