@@ -449,7 +449,8 @@ fn own(a: u8, b: u8, c: u8, d: u8) -> Mac {
 pub fn policy(config: &UplinkConfig) -> Policy {
     let UplinkConfig { vlan, private, snooping, lldp, trust_marks, .. } = config;
     let (private, snooping, trust_marks) = (*private, *snooping, *trust_marks);
-    Policy { vlan: vlan.clone(), private, snooping, lldp: lldp.receives, trust_marks, ..Policy::default() }
+    let is_service = config.kind == UplinkKind::Querier;
+    Policy { vlan: vlan.clone(), private, snooping, lldp: lldp.receives, trust_marks, is_service, ..Policy::default() }
 }
 
 /// The specification of a team of a host file at this path.
