@@ -61,6 +61,7 @@ pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
+pub use tolerance::open_key;
 pub use walk::{Key, Kind};
 pub use way_out::{carries, serves};
 
