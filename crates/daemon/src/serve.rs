@@ -459,7 +459,8 @@ fn own(a: u8, b: u8, c: u8, d: u8) -> Mac {
 pub fn policy(config: &UplinkConfig) -> Policy {
     let UplinkConfig { vlan, private, snooping, lldp, trust_marks, blocked, .. } = config;
     let (private, snooping, trust_marks, blocked) = (*private, *snooping, *trust_marks, *blocked);
-    Policy { vlan: vlan.clone(), private, snooping, lldp: lldp.receives, trust_marks, blocked, ..Policy::default() }
+    let (vlan, is_service) = (vlan.clone(), config.kind == UplinkKind::Querier);
+    Policy { vlan, private, snooping, lldp: lldp.receives, trust_marks, blocked, is_service, ..Policy::default() }
 }
 
 /// The specification of a team of a host file at this path.

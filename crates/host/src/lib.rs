@@ -39,6 +39,7 @@ mod sections;
 mod team;
 mod tolerance;
 mod walk;
+mod way_out;
 mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
@@ -62,6 +63,7 @@ pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
 pub use tolerance::open_key;
 pub use walk::{Key, Kind};
+pub use way_out::{carries, serves};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
 pub const FILE_MOST: u64 = 4 << 20;
@@ -512,6 +514,7 @@ impl Host {
             walk.name_tables(root.get_ref());
         }
         let mut host = sections::host(&mut walk, root.get_ref(), path);
+        policy::believe(&mut host);
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.into_errors())) }
     }

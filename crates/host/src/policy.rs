@@ -8,7 +8,9 @@ use nicety_frame::Mac;
 use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
 use nicety_uplink::Rate;
 
+use super::Host;
 use super::form::{Form, words};
+use super::io_class::IoClassConfig;
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
 
@@ -239,6 +241,9 @@ impl Parts {
             addresses,
             vlan: self.vlan.unwrap_or_default(),
             priority,
+            // Whom the host believes is known when all of its file is read: `believe`.
+            regenerates: true,
+            is_service: false,
             private: self.private.unwrap_or_default(),
             promiscuous: self.promiscuous.unwrap_or(usual.promiscuous),
             mac_changes: self.mac_changes.unwrap_or(usual.mac_changes),
@@ -304,12 +309,25 @@ impl ShapeParts {
     }
 }
 
+/// The priority that a guest puts into its tags counts if its marks are trusted, if a class believes it, or if it is a trusted function.
+pub(super) fn believe(host: &mut Host) {
+    for port in &mut host.ports {
+        let believes = |class: &IoClassConfig| {
+            class.pcp.is_some() && class.ports.as_ref().is_some_and(|ports| ports.contains(&port.name))
+        };
+        let is_trusted = port.function.as_ref().is_some_and(|function| function.trusted);
+        port.policy.regenerates = !(port.policy.trust_marks || is_trusted || host.io_classes.iter().any(believes));
+    }
+}
+
 /// The differences between a policy and the default, by the keys of the host file.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
         addresses,
         vlan,
         priority,
+        regenerates: _,
+        is_service: _,
         private,
         promiscuous,
         mac_changes,

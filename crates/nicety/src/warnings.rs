@@ -1,7 +1,7 @@
 //! `serve --check`: settings that can be served but cannot work.
 
-use nicety_host::{Host, IoClassConfig, PortConfig, UplinkConfig, UplinkKind};
-use nicety_switch::{Private, Vlan, VlanId};
+use nicety_host::{Host, IoClassConfig, PortConfig, UplinkConfig, UplinkKind, carries, serves};
+use nicety_switch::{Private, Vlan};
 
 /// Sentences, each about frames that cannot pass, that would loop, or that guests could put into a class.
 pub fn warnings(host: &Host) -> Vec<String> {
@@ -37,41 +37,38 @@ fn open_class(host: &Host, class: &IoClassConfig) -> Option<String> {
 
 /// A sentence if a port's network has no other member.
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
-    let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
-    // A querier carries no traffic.
-    let is_way_out = |uplink: &&UplinkConfig| uplink.kind != UplinkKind::Querier && uplink.team.is_none();
-    let uplinks = host.uplinks.iter().filter(is_way_out).map(|uplink| &uplink.vlan);
-    let mut all = others.chain(uplinks).chain(host.teams.iter().map(|team| &team.vlan));
+    if host.has_way_out(&port.policy.vlan) {
+        return None;
+    }
+    let mut others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
     let name = &port.name;
     match &port.policy.vlan {
-        Vlan::Access(id) if !all.any(|other| carries(other, *id)) => {
+        Vlan::Access(id) if !others.any(|other| carries(other, *id)) => {
             Some(format!("port {name} is in VLAN {id}, which no uplink and no other port carries: it reaches nobody"))
         }
-        Vlan::Service(id) if !all.any(|other| serves(other, *id)) => Some(format!(
+        Vlan::Service(id) if !others.any(|other| serves(other, *id)) => Some(format!(
             "port {name} is in service VLAN {id}, which no uplink and no other port carries: it reaches nobody"
         )),
-        Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !all.any(|other| *other == Vlan::Flat) => {
+        Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !others.any(|other| *other == Vlan::Flat) => {
             Some(format!(
                 "port {name} has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody"
             ))
         }
+        vlan if port.function.is_some() && host.ways_out().next().is_some() => Some(format!(
+            "port {name} is a function {}, which no uplink carries: it reaches ports of this host alone",
+            of(vlan)
+        )),
         _ => None,
     }
 }
 
-fn carries(vlan: &Vlan, id: VlanId) -> bool {
+/// What a port's VLANs are, behind "a function".
+fn of(vlan: &Vlan) -> String {
     match vlan {
-        Vlan::Access(other) => *other == id,
-        Vlan::Trunk { allowed, native } => allowed.contains(id) || *native == Some(id),
-        Vlan::Flat | Vlan::Service(_) => false,
-    }
-}
-
-fn serves(vlan: &Vlan, id: VlanId) -> bool {
-    match vlan {
-        Vlan::Service(other) => *other == id,
-        Vlan::Trunk { allowed, .. } => allowed.contains(id),
-        Vlan::Flat | Vlan::Access(_) => false,
+        Vlan::Flat => "on the flat network".to_owned(),
+        Vlan::Access(id) => format!("in VLAN {id}"),
+        Vlan::Service(id) => format!("in service VLAN {id}"),
+        Vlan::Trunk { allowed, .. } => format!("with VLANs {allowed}"),
     }
 }
 
@@ -212,8 +209,9 @@ mod tests {
     #[test]
     fn a_vlan_that_nobody_else_carries_is_told() {
         let alone = "port vm0 is in VLAN 10, which no uplink and no other port carries: it reaches nobody";
-        assert_eq!(of(&[PAIR], &["vlan = 10", ""]), [alone]);
+        assert!(of(&[PAIR], &["vlan = 10", ""]).is_empty(), "an uplink without VLANs carries it with its tag");
         let trunk = format!("{PAIR}\ntrunk = \"5-10\"");
+        assert_eq!(of(&[&trunk], &["vlan = 11"]), [alone.replace("10", "11")]);
         assert!(of(&[&trunk], &["vlan = 10"]).is_empty());
         assert!(of(&[], &["vlan = 10", "vlan = 10"]).is_empty());
         assert!(of(&[], &["vlan = 10", "trunk = \"20\"\nnative = 10"]).is_empty());

@@ -14,6 +14,7 @@
 mod addresses;
 mod explain;
 mod guard;
+mod outward;
 mod plan;
 mod policed;
 mod policy;
@@ -32,6 +33,7 @@ use addresses::Key;
 pub use addresses::{Addresses, Learned};
 use explain::{Except, Follower, Nobody};
 pub use explain::{Skipped, Step};
+use outward::Outward;
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -92,6 +94,8 @@ struct Members {
     uplinks: Vec<bool>,
     /// Whether any port reaches uplinks alone.
     vepa: bool,
+    /// VLANs that uplinks of the flat network carry.
+    outward: Option<Outward>,
 }
 
 impl Members {
@@ -111,6 +115,7 @@ impl Members {
         self.vepa = self.rules.iter().flatten().any(|rules| rules.policy.private == Private::Vepa);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
+        self.outward = if self.policed { Outward::of(self) } else { None };
     }
 }
 
@@ -146,6 +151,7 @@ impl<P> Joined<P> {
     fn list(&mut self) {
         let Members { present, list, .. } = &mut self.members;
         *list = (0..present.len()).filter(|&i| present[i]).map(|i| PortId(i as u16)).collect();
+        self.members.sum_up();
     }
 }
 
@@ -236,7 +242,6 @@ impl<P: Clone> Switch<P> {
                 }
                 joined.place(port, None);
             }
-            joined.members.sum_up();
             joined.list();
         });
         let mut leave = [false; PORTS];
@@ -357,10 +362,11 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }
 
-    /// The network by which the addresses of a frame that comes in at a port are known. `None`: the port is not in the frame's VLAN.
-    pub fn network(&self, port: PortId, head: &[u8]) -> Option<u16> {
+    /// The networks by which the addresses of a frame that comes in at a port are known. None: the port is not in the frame's VLAN. Two: a
+    /// VLAN's and the flat one, see [`Vlan::Flat`].
+    pub fn networks(&self, port: PortId, head: &[u8]) -> impl Iterator<Item = u16> + use<P> {
         let joined = self.joined.load();
-        policed::network(joined.members.rules(port), head)
+        policed::networks(&joined.members, port, head).into_iter().flatten()
     }
 
     /// Whether a neighbour may return frames to the uplink by which they left, as some port reaches uplinks alone (VEPA).

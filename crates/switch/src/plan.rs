@@ -131,6 +131,21 @@ impl Plan {
         let _pushed = self.drops.try_push((packet, reason));
     }
 
+    /// These packets were decided twice. They count as dropped only if no decision has a receiver for them, and once. `drops`: those
+    /// before both decisions.
+    pub(crate) fn settle(&mut self, drops: usize, packets: Range<u16>) {
+        let reached = self.receivers.iter().fold(0, |all, port| all | self.lists[usize::from(port.0)].packets);
+        let mut seen = reached & bits(&packets);
+        let of_both: ArrayVec<(u16, Reason), PACKETS> = self.drops.drain(drops..).collect();
+        for (packet, reason) in of_both {
+            let bit = 1u64.wrapping_shl(packet.into());
+            if seen & bit == 0 {
+                seen |= bit;
+                self.drop(packet, reason);
+            }
+        }
+    }
+
     /// Drops the batch's first `packets`, regardless of the decision.
     #[cold]
     pub fn drop_all(&mut self, packets: usize, reason: Reason) {
