@@ -1,11 +1,12 @@
 //! Checks what a host file names, and opens it.
 
+mod kept;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
@@ -19,12 +20,13 @@ use nicety_uplink::{
 };
 
 use sha2::{Digest, Sha256};
-use tracing::warn;
 
 use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkAgents, UplinkMaker, random};
 use crate::image::PortImage;
+use crate::kept_uplinks::{HeldUplinks, let_go_first};
 use crate::recorder::{self, Target};
 use crate::tolerance::ToleranceError;
+use kept::{found_again, keep, open_tap_queues, revive};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +103,8 @@ pub struct Prepared<'a> {
     ports: Vec<PortSpec>,
     /// The keeper, and the ports that it has held for a daemon that was killed, by name.
     kept: Option<(Arc<Holder>, Held)>,
+    /// What the keeper has held of uplinks.
+    uplinks: HeldUplinks,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
     /// Queues that are open already, by uplinks.
@@ -158,7 +162,7 @@ pub fn prepare_opened<'a>(
     record: Option<Target>,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new(), None, opened)
+    checked(host, record, connecting, &Held::new(), &HeldUplinks::default(), None, opened)
 }
 
 /// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
@@ -172,8 +176,10 @@ pub fn prepare_kept<'a>(
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let prepared = checked(host, record, connecting, &held, opener.as_deref(), opened)?;
-    Ok(Prepared { kept: Some((holder, held)), opener, ..prepared })
+    let mut uplinks = HeldUplinks::take(&mut held);
+    uplinks.keep_only(&host.uplinks, &holder);
+    let prepared = checked(host, record, connecting, &held, &uplinks, opener.as_deref(), opened)?;
+    Ok(Prepared { kept: Some((holder, held)), uplinks, opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
@@ -183,6 +189,7 @@ pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>,
         record,
         |path, access| nicety_socket::check_quietly(path, access),
         &Held::new(),
+        &HeldUplinks::default(),
         None,
         OpenedAhead::default(),
     )
@@ -193,6 +200,7 @@ fn checked<'a>(
     record: Option<Target>,
     look: SocketCheck,
     held: &Held,
+    held_uplinks: &HeldUplinks,
     opener: Option<&Opener>,
     ahead: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
@@ -213,7 +221,9 @@ fn checked<'a>(
             Err(error) => errors.push(error),
         }
     }
-    let uplinks = host.uplinks.iter().filter(|config| !ahead.0.contains_key(&config.name));
+    // What is held is open already.
+    let is_open = |config: &&UplinkConfig| ahead.0.contains_key(&config.name) || held_uplinks.has(config);
+    let uplinks = host.uplinks.iter().filter(|config| !is_open(config));
     errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
     for (name, queues) in ahead.0 {
@@ -223,7 +233,7 @@ fn checked<'a>(
         }
     }
     if errors.is_empty() {
-        Ok(Prepared { host, record, ports, kept: None, opener: None, opened, served })
+        Ok(Prepared { host, record, ports, kept: None, uplinks: HeldUplinks::default(), opener: None, opened, served })
     } else {
         Err(Refused(errors))
     }
@@ -475,16 +485,31 @@ fn system(path: &Path, team: &str) -> Mac {
     own(a, b, c, d)
 }
 
-/// Makes an uplink and adds it to the switch, or to its team.
+/// Makes an uplink and adds it to the switch, or to its team. The keeper may still hold what was just closed.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+    let may_pass = |error: &ServeError| {
+        use ServeError::{Capture, Tap};
+        let is_used = matches!(error, Tap(TapError::Busy { .. } | TapError::Keeper { .. }));
+        let is_used = is_used || matches!(error, Capture(CaptureError::Busy(_) | CaptureError::Keeper { .. }));
+        daemon.holder().is_some() && is_used
+    };
+    let_go_first(|| open_uplink_with(daemon, config, &mut HeldUplinks::default()), may_pass)
+}
+
+/// The same, with what the keeper has held of an uplink of a daemon that was killed.
+fn open_uplink_with(daemon: &Daemon, config: &UplinkConfig, held: &mut HeldUplinks) -> Result<(), ServeError> {
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        let taps = Tap::open_queues_by(daemon.opener(), name, *queues)?;
+        let taps = open_tap_queues(daemon, config, name, *queues, held)?;
         return open_queues(daemon, config, taps, |tap, place| tap_queue(tap, config, place, daemon, None));
     }
     if let UplinkKind::Xdp { interface, queues } = &config.kind {
         return open_xdp(daemon, config, Xdp::open(interface, *queues)?);
     }
-    add(daemon, config, uplink(config, 0, daemon)?)
+    let made = match held.remove(config, 0) {
+        Some(fd) => found_again(config, daemon, fd)?,
+        None => uplink(config, 0, daemon)?,
+    };
+    add(daemon, config, made)
 }
 
 /// Adds the queues of an interface, which are open, to the switch.
@@ -500,6 +525,7 @@ fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<Xdp>) -> Res
 fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<(), ServeError> {
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
+    keep(daemon, config);
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
 }
 
@@ -516,6 +542,7 @@ fn open_queues<U>(
         let queue = made(queue, place)?;
         daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
     }
+    keep(daemon, config);
     Ok(())
 }
 
@@ -688,36 +715,15 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
             tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
+        keep(daemon, config);
     }
     daemon.set_io_control(host);
     daemon.set_mirrors(host);
 }
 
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
-
-/// A port goes on whose process was killed, or begins anew.
-fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
-    let name = port.name.clone();
-    let again = port.clone();
-    let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
-    warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
-    daemon.forget_kept(&name);
-    let end = Instant::now() + LET_GO;
-    loop {
-        match daemon.open(again.clone()) {
-            // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            opened => return opened.map(drop).map_err(ServeError::from),
-        }
-    }
-}
-
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, opener, mut opened, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, mut uplinks, opener, mut opened, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -753,6 +759,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for config in &host.uplinks {
         match opened.remove(&config.name) {
             Some(queues) => open_xdp(&daemon, config, queues)?,
+            None if uplinks.has(config) => open_uplink_with(&daemon, config, &mut uplinks)?,
             None => open_uplink(&daemon, config)?,
         }
     }
