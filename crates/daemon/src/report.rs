@@ -453,6 +453,14 @@ pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_upli
         let sentence = "its driver is up, but no memory is mapped for the adapter: in the VM's IOMMU the driver has mapped none yet";
         return (Condition::Attached, sentence.to_owned());
     }
+    if let Some(why) = state.receive_block {
+        return (Condition::Up, format!("its driver is up, but the adapter receives nothing: {why}"));
+    }
+    if state.backlog_frames > 0 && state.received == 0 {
+        let sentence =
+            "its driver is up and has received nothing: frames wait, and it has posted no receive buffers for them";
+        return (Condition::Up, sentence.to_owned());
+    }
     if state.held {
         return (
             Condition::Up,

@@ -120,8 +120,12 @@ pub struct State {
     pub counters: Counters,
     /// The features that the guest's driver turned on.
     pub features: Vec<&'static str>,
+    /// Packets that the attached VM has received; `counters` includes those of earlier VMs.
+    pub received: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
+    /// Why its receiver takes no frame now ([`Adapter::receive_block`]).
+    pub receive_block: Option<&'static str>,
     /// Frames in the receive buffer.
     pub backlog_frames: usize,
     /// Bytes of the receive buffer in use.
@@ -161,7 +165,9 @@ impl State {
             sent: 0,
             counters: Counters::default(),
             features: Vec::new(),
+            received: 0,
             stalls: Vec::new(),
+            receive_block: None,
             backlog_frames: 0,
             backlog_bytes: 0,
             shared_bytes: 0,
@@ -184,8 +190,11 @@ impl State {
         self.attached |= part.attached;
         self.driven |= part.driven;
         self.sent += part.sent;
+        self.received += part.received;
         self.counters.add_part(&part.counters);
         self.stalls.extend(part.stalls);
+        // A part may have no queue that the driver uses.
+        self.receive_block = self.receive_block.and(part.receive_block);
         self.backlog_frames += part.backlog_frames;
         self.backlog_bytes += part.backlog_bytes;
         self.refused.reads += part.refused.reads;
@@ -296,6 +305,7 @@ impl Port {
             attached,
             stopped: false,
             sent_before: 0,
+            received_before: 0,
             in_flight: false,
             speaks_inward: false,
             is_agents_batch: false,
@@ -789,6 +799,7 @@ impl Port {
         let mut inner = self.lock();
         inner.attached = true;
         inner.sent_before = inner.counters.transmitted().packets;
+        inner.received_before = inner.counters.taken().packets;
     }
 
     /// The VM detaches: the adapter is reset and has no memory; frames for it are dropped.
@@ -1076,7 +1087,9 @@ impl Port {
             sent: inner.counters.transmitted().packets - inner.sent_before,
             counters: inner.counters.clone(),
             features: said.features,
+            received: inner.counters.taken().packets.saturating_sub(inner.received_before),
             stalls: said.stalls,
+            receive_block: said.receive_block,
             backlog_frames: inner.backlog.len() + inward_frames,
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
@@ -1104,6 +1117,7 @@ struct Said {
     driven: bool,
     features: Vec<&'static str>,
     stalls: Vec<Stall>,
+    receive_block: Option<&'static str>,
     vacant: Option<String>,
 }
 
@@ -1113,6 +1127,7 @@ fn said(end: &End) -> Said {
             driven: adapter.is_driven(),
             features: adapter.features(),
             stalls: (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
+            receive_block: adapter.receive_block(),
             vacant: None,
         },
         End::Uplink(uplink) => {
