@@ -101,6 +101,8 @@ pub struct Prepared<'a> {
     ports: Vec<PortSpec>,
     /// The keeper, and the ports that it has held for a daemon that was killed, by name.
     kept: Option<(Arc<Holder>, Held)>,
+    /// A daemon of this keeper served these ports before, and was killed.
+    follows: bool,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
     /// Queues that are open already, by uplinks.
@@ -158,22 +160,25 @@ pub fn prepare_opened<'a>(
     record: Option<Target>,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new(), None, opened)
+    checked(host, record, connecting, &|_| false, None, opened)
 }
 
-/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed (`follows`), and may open for this one.
 pub fn prepare_kept<'a>(
     host: &'a Host,
     record: Option<Target>,
     holder: Arc<Holder>,
     opener: Option<Arc<Opener>>,
     groups: Vec<Group>,
+    follows: bool,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let prepared = checked(host, record, connecting, &held, opener.as_deref(), opened)?;
-    Ok(Prepared { kept: Some((holder, held)), opener, ..prepared })
+    // Its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.
+    let is_ours = |_: &str| follows;
+    let prepared = checked(host, record, connecting, &is_ours, opener.as_deref(), opened)?;
+    Ok(Prepared { kept: Some((holder, held)), follows, opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
@@ -182,7 +187,7 @@ pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>,
         host,
         record,
         |path, access| nicety_socket::check_quietly(path, access),
-        &Held::new(),
+        &|_| false,
         None,
         OpenedAhead::default(),
     )
@@ -192,7 +197,7 @@ fn checked<'a>(
     host: &'a Host,
     record: Option<Target>,
     look: SocketCheck,
-    held: &Held,
+    is_ours: &dyn Fn(&str) -> bool,
     opener: Option<&Opener>,
     ahead: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
@@ -206,8 +211,7 @@ fn checked<'a>(
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        // A held socket is ours, and listens: a look would be a VMM to it.
-        let spec = if held.contains_key(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
+        let spec = if is_ours(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
         match spec {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
@@ -223,7 +227,7 @@ fn checked<'a>(
         }
     }
     if errors.is_empty() {
-        Ok(Prepared { host, record, ports, kept: None, opener: None, opened, served })
+        Ok(Prepared { host, record, ports, kept: None, follows: false, opener: None, opened, served })
     } else {
         Err(Refused(errors))
     }
@@ -703,12 +707,29 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
     let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
     warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
     daemon.forget_kept(&name);
+    begin_anew(daemon, &again)
+}
+
+/// A port begins anew that a killed daemon of this keeper served.
+fn begin_anew(daemon: &Daemon, port: &PortSpec) -> Result<(), ServeError> {
     let end = Instant::now() + LET_GO;
     loop {
-        match daemon.open(again.clone()) {
+        match daemon.open(port.clone()) {
             // The keeper's duplicate of the listening socket, or ours, is not closed yet.
             Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
+            }
+            // A VMM makes that wait: a connection that nobody has accepted is slow to close. The socket is the killed daemon's, and
+            // nobody answers there.
+            Err(StartError::Socket { source: ListenError::InUse(path), .. }) => {
+                warn!(
+                    port = port.name,
+                    "the killed daemon's socket {} is not closed yet, and is replaced",
+                    path.display()
+                );
+                // If that fails, the next try says why.
+                let _ = std::fs::remove_file(&path);
+                return daemon.open(port.clone()).map(drop).map_err(ServeError::from);
             }
             opened => return opened.map(drop).map_err(ServeError::from),
         }
@@ -717,7 +738,7 @@ fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), Ser
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, opener, mut opened, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, follows, opener, mut opened, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -743,6 +764,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for port in ports {
         match held.remove(&port.name) {
             Some(groups) => revive(&daemon, port, groups)?,
+            None if follows => begin_anew(&daemon, &port)?,
             None => _ = daemon.open(port)?,
         }
     }
