@@ -163,6 +163,8 @@ struct RunningUplink {
     maker: Option<UplinkMaker>,
     /// The team that it is in.
     team: Option<String>,
+    /// The name under which the keeper holds what it has opened.
+    kept: Option<String>,
     /// Its I/O control.
     control: IoControl,
     /// What its agents were made of.
@@ -720,7 +722,7 @@ impl Daemon {
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, agents) = (name.to_owned(), policy.clone(), UplinkAgents::default());
-        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, control, agents };
+        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, kept: None, control, agents };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != running.name);
         uplinks.push(running);

@@ -12,6 +12,7 @@ use nicety_memory::Refusal;
 use nicety_peer::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::kept_uplinks::UplinkHold;
 use crate::kicks::KickInFlight;
 use crate::saved::{PortState, SaveError};
 use crate::worker::Order;
@@ -29,6 +30,8 @@ pub enum Note {
     Remove(Vec<PortId>, std::sync::mpsc::Sender<()>),
     /// Watch another descriptor of an uplink.
     Descriptor(PortId, Option<OwnedFd>),
+    /// Have the keeper hold what an uplink has opened, from now on.
+    Hold(PortId, UplinkHold),
     /// Save a port and stop it.
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.

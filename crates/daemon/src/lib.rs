@@ -14,6 +14,7 @@ pub mod handover;
 pub mod image;
 pub mod inbox;
 mod journal;
+mod kept_uplinks;
 pub mod kicks;
 pub mod live;
 pub mod mapper;

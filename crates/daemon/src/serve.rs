@@ -1,11 +1,12 @@
 //! Checks what a host file names, and opens it.
 
+mod kept;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink, UplinkSettings};
@@ -19,12 +20,13 @@ use nicety_uplink::{
 };
 
 use sha2::{Digest, Sha256};
-use tracing::warn;
 
 use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkAgents, UplinkMaker, random};
 use crate::image::PortImage;
+use crate::kept_uplinks::{HeldUplinks, let_go_first};
 use crate::recorder::{self, Target};
 use crate::tolerance::ToleranceError;
+use kept::{begin_anew, found_again, keep, open_tap_queues, revive};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,8 @@ pub struct Prepared<'a> {
     kept: Option<(Arc<Holder>, Held)>,
     /// A daemon of this keeper served these ports before, and was killed.
     follows: bool,
+    /// What the keeper has held of uplinks.
+    uplinks: HeldUplinks,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
     /// Queues that are open already, by uplinks.
@@ -160,7 +164,7 @@ pub fn prepare_opened<'a>(
     record: Option<Target>,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &|_| false, None, opened)
+    checked(host, record, connecting, false, &HeldUplinks::default(), None, opened)
 }
 
 /// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed (`follows`), and may open for this one.
@@ -175,10 +179,10 @@ pub fn prepare_kept<'a>(
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    // Its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.
-    let is_ours = |_: &str| follows;
-    let prepared = checked(host, record, connecting, &is_ours, opener.as_deref(), opened)?;
-    Ok(Prepared { kept: Some((holder, held)), follows, opener, ..prepared })
+    let mut uplinks = HeldUplinks::take(&mut held);
+    uplinks.keep_only(&host.uplinks, &holder);
+    let prepared = checked(host, record, connecting, follows, &uplinks, opener.as_deref(), opened)?;
+    Ok(Prepared { kept: Some((holder, held)), follows, uplinks, opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
@@ -187,7 +191,8 @@ pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>,
         host,
         record,
         |path, access| nicety_socket::check_quietly(path, access),
-        &|_| false,
+        false,
+        &HeldUplinks::default(),
         None,
         OpenedAhead::default(),
     )
@@ -197,7 +202,8 @@ fn checked<'a>(
     host: &'a Host,
     record: Option<Target>,
     look: SocketCheck,
-    is_ours: &dyn Fn(&str) -> bool,
+    follows: bool,
+    held_uplinks: &HeldUplinks,
     opener: Option<&Opener>,
     ahead: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
@@ -211,13 +217,16 @@ fn checked<'a>(
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        let spec = if is_ours(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
+        // After a kill its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.
+        let spec = if follows { spec(config) } else { spec_by(config, &mut served, look) };
         match spec {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
         }
     }
-    let uplinks = host.uplinks.iter().filter(|config| !ahead.0.contains_key(&config.name));
+    // What is held is open already.
+    let is_open = |config: &&UplinkConfig| ahead.0.contains_key(&config.name) || held_uplinks.has(config);
+    let uplinks = host.uplinks.iter().filter(|config| !is_open(config));
     errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
     for (name, queues) in ahead.0 {
@@ -227,7 +236,8 @@ fn checked<'a>(
         }
     }
     if errors.is_empty() {
-        Ok(Prepared { host, record, ports, kept: None, follows: false, opener: None, opened, served })
+        let uplinks = HeldUplinks::default();
+        Ok(Prepared { host, record, ports, kept: None, follows: false, uplinks, opener: None, opened, served })
     } else {
         Err(Refused(errors))
     }
@@ -479,16 +489,31 @@ fn system(path: &Path, team: &str) -> Mac {
     own(a, b, c, d)
 }
 
-/// Makes an uplink and adds it to the switch, or to its team.
+/// Makes an uplink and adds it to the switch, or to its team. The keeper may still hold what was just closed.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+    let may_pass = |error: &ServeError| {
+        use ServeError::{Capture, Tap};
+        let is_used = matches!(error, Tap(TapError::Busy { .. } | TapError::Keeper { .. }));
+        let is_used = is_used || matches!(error, Capture(CaptureError::Busy(_) | CaptureError::Keeper { .. }));
+        daemon.holder().is_some() && is_used
+    };
+    let_go_first(|| open_uplink_with(daemon, config, &mut HeldUplinks::default()), may_pass)
+}
+
+/// The same, with what the keeper has held of an uplink of a daemon that was killed.
+fn open_uplink_with(daemon: &Daemon, config: &UplinkConfig, held: &mut HeldUplinks) -> Result<(), ServeError> {
     if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        let taps = Tap::open_queues_by(daemon.opener(), name, *queues)?;
+        let taps = open_tap_queues(daemon, config, name, *queues, held)?;
         return open_queues(daemon, config, taps, |tap, place| tap_queue(tap, config, place, daemon, None));
     }
     if let UplinkKind::Xdp { interface, queues } = &config.kind {
         return open_xdp(daemon, config, Xdp::open(interface, *queues)?);
     }
-    add(daemon, config, uplink(config, 0, daemon)?)
+    let made = match held.remove(config, 0) {
+        Some(fd) => found_again(config, daemon, fd)?,
+        None => uplink(config, 0, daemon)?,
+    };
+    add(daemon, config, made)
 }
 
 /// Adds the queues of an interface, which are open, to the switch.
@@ -504,6 +529,7 @@ fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<Xdp>) -> Res
 fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<(), ServeError> {
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
+    keep(daemon, config);
     daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
 }
 
@@ -520,6 +546,7 @@ fn open_queues<U>(
         let queue = made(queue, place)?;
         daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
     }
+    keep(daemon, config);
     Ok(())
 }
 
@@ -692,53 +719,15 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
             tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
+        keep(daemon, config);
     }
     daemon.set_io_control(host);
     daemon.set_mirrors(host);
 }
 
-/// Time in which the keeper closes what it is told to.
-const LET_GO: Duration = Duration::from_secs(1);
-
-/// A port goes on whose process was killed, or begins anew.
-fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
-    let name = port.name.clone();
-    let again = port.clone();
-    let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
-    warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
-    daemon.forget_kept(&name);
-    begin_anew(daemon, &again)
-}
-
-/// A port begins anew that a killed daemon of this keeper served.
-fn begin_anew(daemon: &Daemon, port: &PortSpec) -> Result<(), ServeError> {
-    let end = Instant::now() + LET_GO;
-    loop {
-        match daemon.open(port.clone()) {
-            // The keeper's duplicate of the listening socket, or ours, is not closed yet.
-            Err(StartError::Socket { source: ListenError::InUse(_), .. }) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            // A VMM makes that wait: a connection that nobody has accepted is slow to close. The socket is the killed daemon's, and
-            // nobody answers there.
-            Err(StartError::Socket { source: ListenError::InUse(path), .. }) => {
-                warn!(
-                    port = port.name,
-                    "the killed daemon's socket {} is not closed yet, and is replaced",
-                    path.display()
-                );
-                // If that fails, the next try says why.
-                let _ = std::fs::remove_file(&path);
-                return daemon.open(port.clone()).map(drop).map_err(ServeError::from);
-            }
-            opened => return opened.map(drop).map_err(ServeError::from),
-        }
-    }
-}
-
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, follows, opener, mut opened, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, follows, mut uplinks, opener, mut opened, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -775,6 +764,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for config in &host.uplinks {
         match opened.remove(&config.name) {
             Some(queues) => open_xdp(&daemon, config, queues)?,
+            None if uplinks.has(config) => open_uplink_with(&daemon, config, &mut uplinks)?,
             None => open_uplink(&daemon, config)?,
         }
     }

@@ -13,6 +13,7 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
 use crate::journal::Journal;
+use crate::kept_uplinks::UplinkHold;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
@@ -56,6 +57,8 @@ pub struct Talk {
     pub(crate) unmask: Option<Arc<Bell>>,
     /// Whether the port's state was saved: then the VMM's messages wait.
     pub(crate) stopped: bool,
+    /// A time since which all its messages have come that wait. `None`: none waits, but for those that the next look finds.
+    pub(crate) since: Option<Time>,
     /// The connected process. `None` after a second VMM has found that it ended: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }
@@ -83,6 +86,8 @@ pub struct Service {
     pub recorder: Option<Arc<Recorder>>,
     /// Keeps the port in case this process is killed, if there is a keeper.
     pub(crate) journal: Option<Journal>,
+    /// Keeps an uplink in case this process is killed, if there is a keeper.
+    pub(crate) hold: Option<UplinkHold>,
     /// The time until which its socket is not watched.
     pub(crate) accept_paused_until: Option<Time>,
     /// The turn of an unfinished flood, which must continue.
@@ -105,6 +110,7 @@ impl Service {
             link,
             recorder: None,
             journal: None,
+            hold: None,
             accept_paused_until: None,
             turn: None,
             credit: 0,

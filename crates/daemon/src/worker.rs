@@ -11,6 +11,9 @@ mod fair_test;
 mod farewell;
 mod freezing;
 mod keeping;
+mod late;
+#[cfg(test)]
+mod late_test;
 #[cfg(test)]
 mod messages_test;
 mod saving;
@@ -48,6 +51,8 @@ use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use connections::DisconnectReason;
 pub use freezing::{NotFrozen, Order, Part};
+use late::Looks;
+pub use late::PATIENCE;
 use services::Services;
 
 /// The charge for a VMM's message, in bytes. It takes as long as copying some frames.
@@ -102,6 +107,11 @@ pub struct Worker {
     retry_at: Option<Time>,
     /// Threads that close connections whose VMMs have not noticed the end yet, and memory threads of closed ports.
     closers: Vec<JoinHandle<()>>,
+    /// Connected VMMs.
+    vmms: usize,
+    looks: Looks,
+    /// When the clock was read last, or before.
+    read_at: Time,
     /// The number of times that it has slept.
     #[cfg(test)]
     slept: u64,
@@ -139,6 +149,9 @@ impl Worker {
             owed: Vec::new(),
             retry_at: None,
             closers: Vec::new(),
+            vmms: 0,
+            looks: Looks::begin(clock.now()),
+            read_at: clock.now(),
             #[cfg(test)]
             slept: 0,
         })
@@ -203,6 +216,7 @@ impl Worker {
                 }
                 Note::Freeze(frozen, orders) => self.freeze(&frozen, &orders),
                 Note::Descriptor(port, fd) => self.watch_uplink(port, fd),
+                Note::Hold(port, hold) => self.hold(port, hold),
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
@@ -251,6 +265,9 @@ impl Worker {
         if let Some(mut service) = self.services.remove(&id) {
             if let Some(journal) = &service.journal {
                 self.forget(id, journal);
+            }
+            if let Some(hold) = &service.hold {
+                self.let_go(id, hold);
             }
             if let Some(fd) = service.descriptor() {
                 let _not_watched = epoll::delete(&self.epoll, fd);
@@ -350,6 +367,7 @@ impl Worker {
 
     fn one_turn(&mut self, id: PortId) {
         let now = self.clock.now();
+        self.read_at = now;
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }

@@ -91,8 +91,22 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str, several: bool) -> io
     if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok(name_in(&request))
+}
+
+/// Name of the interface to which `fd` (an open `/dev/net/tun`) is attached. An error if the interface was deleted.
+pub(crate) fn attached_to(fd: BorrowedFd<'_>) -> io::Result<String> {
+    let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: 0, rest: [0; 22] };
+    // SAFETY: TUNGETIFF writes one `struct ifreq`, which `request` is, alive and ours for the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(name_in(&request))
+}
+
+fn name_in(request: &InterfaceRequest) -> String {
     let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(libc::IFNAMSIZ);
-    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+    String::from_utf8_lossy(&request.name[..len]).into_owned()
 }
 
 /// Sets the length of the header before each frame, and its byte order: little endian.

@@ -151,6 +151,11 @@ impl Tap {
         Self::with(Attached::go_on(name, fd), again, opener)
     }
 
+    /// Whether a descriptor is still attached to a tap: nobody has deleted the interface.
+    pub fn is_attached(fd: &OwnedFd) -> bool {
+        crate::system::attached_to(fd.as_fd()).is_ok()
+    }
+
     fn with(attached: Attached, again: Queues, opener: Option<&Arc<Opener>>) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let Attached { name, fd, offloads, index } = attached;

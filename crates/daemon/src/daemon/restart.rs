@@ -6,6 +6,8 @@ use nicety_plane::caught;
 use tracing::info;
 
 use super::{Daemon, PortSpec, RunningUplink, StartError};
+use crate::inbox::Note;
+use crate::kept_uplinks::{UplinkHold, let_go_first};
 use crate::recorder::Recorder;
 
 /// Reasons why a port was not restarted.
@@ -80,10 +82,21 @@ impl Daemon {
         index.map(|index| lost.swap_remove(index)).ok_or_else(|| RestartError::Missing(name.to_owned()))
     }
 
+    /// The keeper holds what this uplink has opened from now on, under this name. Without a keeper nothing is done.
+    pub(crate) fn keep_uplink(&self, name: &str, kept: String) {
+        let Some(holder) = self.holder.get() else { return };
+        let mut uplinks = self.uplinks();
+        let Some(uplink) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return };
+        uplink.kept = Some(kept.clone());
+        let id = uplink.port.id();
+        drop(uplinks);
+        self.inbox(id).push(Note::Hold(id, UplinkHold::new(kept, Arc::clone(holder))));
+    }
+
     fn restart_uplink(&self, name: &str) -> Result<(), RestartError> {
         let mut held = self.uplinks();
         let found = held.iter_mut().find(|uplink| uplink.name == name);
-        let Some(RunningUplink { port, buffer_bytes, policy, maker, team, agents, .. }) = found else {
+        let Some(RunningUplink { port, buffer_bytes, policy, maker, team, kept, agents, .. }) = found else {
             return Err(RestartError::Missing(name.to_owned()));
         };
         if port.failure().is_none() {
@@ -91,14 +104,16 @@ impl Daemon {
         }
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
         let (id, buffer_bytes, policy, team) = (port.id(), *buffer_bytes, policy.clone(), team.clone());
-        let agents = agents.clone();
+        let (agents, kept) = (agents.clone(), kept.clone());
         drop(held);
         // Close the old one first: two cannot share a tap or a socket. Closing it again is harmless.
         self.give_up(&[id]);
-        let made = match caught(|| maker(self)) {
+        let make = || match caught(|| maker(self)) {
             Ok(made) => made,
             Err(cause) => Err(cause),
         };
+        // The keeper closes what it has held a moment later.
+        let made = if kept.is_some() { let_go_first(make, |_| true) } else { make() };
         let opened = match made {
             Ok(uplink) => {
                 let opened = self.open_uplink(name, uplink, buffer_bytes, &policy, None, team.as_deref());
@@ -106,6 +121,7 @@ impl Daemon {
             }
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
+        kept.into_iter().for_each(|kept| self.keep_uplink(name, kept));
         // Without memory for it nothing is told.
         let _no_memory = self.set_uplink_agents(name, agents);
         // It can be restarted again, whatever the result.

@@ -20,6 +20,7 @@ use super::{KEEPER, MESSAGE_COST, Worker};
 use crate::clock::Clock;
 use crate::device::Kept;
 use crate::journal::{Again, Journal, NotKept};
+use crate::kept_uplinks::UplinkHold;
 use crate::service::{Link, Service, Talk};
 
 /// The time between two tries.
@@ -69,14 +70,14 @@ impl Worker {
         }
     }
 
-    /// Keeps the effects of the messages that were just handled, then answers and consumes them.
+    /// Answers the messages that were just handled. If the port is kept: keeps their effects first, and consumes them last.
     pub(super) fn finish(&mut self, id: PortId) -> Result<(), SessionError> {
         let clock = self.clock;
         let Some(service) = self.services.get_mut(&id) else { return Ok(()) };
         let adapter = service.schedule.take_changed();
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Ok(()) };
         if !talk.session.is_kept() {
-            return Ok(());
+            return talk.session.flush();
         }
         let is_greeted = talk.session.is_ready() && service.journal.as_ref().is_some_and(|journal| !journal.is_greeted);
         let change = device.take_change().max(if adapter || is_greeted { Kept::Changed } else { Kept::Unchanged });
@@ -137,6 +138,10 @@ impl Worker {
                 }
                 continue;
             };
+            if service.hold.is_some() {
+                self.hold_again(id);
+                continue;
+            }
             let Some(journal) = &mut service.journal else { continue };
             journal.confirm();
             let lacks = journal.lacks.is_some();
@@ -156,6 +161,34 @@ impl Worker {
                 false => Again::Changed,
             };
             self.owe(id, owes);
+        }
+    }
+
+    /// The keeper holds what an uplink has opened from now on.
+    pub(super) fn hold(&mut self, id: PortId, hold: UplinkHold) {
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let keeper = Arc::clone(hold.holder());
+        service.hold = Some(hold);
+        self.kept_by(keeper);
+        self.hold_again(id);
+    }
+
+    /// The descriptors of an uplink may be others now.
+    pub(super) fn hold_again(&mut self, id: PortId) {
+        let number = self.clock.origin_ns() + self.clock.now().0;
+        let Some(Service { hold: Some(hold), port, .. }) = self.services.get(&id) else { return };
+        // One that has failed has closed them.
+        let is_held = port.hand_over(|parts| hold.hold(&parts, number));
+        if is_held == Some(false) {
+            self.owe(id, Again::Soon);
+        }
+    }
+
+    /// The keeper closes what it holds of an uplink that is closed.
+    pub(super) fn let_go(&mut self, id: PortId, hold: &UplinkHold) {
+        hold.forget();
+        if hold.holder().owes() {
+            self.owe(id, Again::Soon);
         }
     }
 

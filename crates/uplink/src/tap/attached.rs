@@ -145,8 +145,9 @@ impl Attached {
         Ok(Self::go_on(name, fd))
     }
 
-    /// With a descriptor that is attached already.
+    /// With a descriptor that is attached already. The interface may have been renamed since, and of `tap%d` the kernel chose the number.
     pub(super) fn go_on(name: &str, fd: OwnedFd) -> Self {
+        let name = &system::attached_to(fd.as_fd()).unwrap_or_else(|_deleted| name.to_owned());
         let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
         let index = any_socket().and_then(|socket| name_to_index(socket, name)).unwrap_or(0);
         Self { name: name.to_owned(), fd, offloads, index }

@@ -1,0 +1,153 @@
+//! The keeper holds what uplinks have opened: a daemon that is killed takes no tap along.
+
+#[path = "../../daemon/tests/namespace/mod.rs"]
+mod namespace;
+#[allow(dead_code, reason = "no guests here")]
+mod station;
+
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use namespace::{inside, ip, ip_with};
+use station::Process;
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A daemon with a keeper.
+struct Kept {
+    dir: TempDir,
+    keeper: Process,
+}
+
+impl Kept {
+    /// Serves these uplinks.
+    fn start(uplinks: &str) -> Kept {
+        let dir = tempfile::tempdir().unwrap();
+        let host = format!("[daemon]\ncontrol = \"control.sock\"\nlisted = false\nworkers = 2\n{uplinks}");
+        std::fs::write(dir.path().join("host.toml"), host).unwrap();
+        let keeper = station::keep(dir.path());
+        let kept = Kept { dir, keeper };
+        kept.until("it serves", || kept.asked(&["ports"]).status.success());
+        kept
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + SOON;
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn asked(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(words).arg("--control").arg(self.path("control.sock")).output().unwrap()
+    }
+
+    fn done(&self, words: &[&str]) {
+        let output = self.asked(words);
+        assert!(output.status.success(), "{words:?}: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
+    }
+
+    /// The daemon's process.
+    fn daemon(&self) -> Option<u32> {
+        let keeper = self.keeper.0.id();
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+        let is_daemon = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
+        };
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_daemon).next_back()
+    }
+
+    fn signal(&self, signal: &str, pid: u32) {
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    }
+
+    /// Kills the daemon, and waits for the next one.
+    fn kill(&self) {
+        let ready = || self.log().matches("all sockets are ready").count();
+        let before = ready();
+        self.signal("-KILL", self.daemon().unwrap());
+        self.until("the next one serves", || ready() > before);
+    }
+
+    /// Ends the service as systemd does.
+    fn end(mut self) {
+        self.signal("-TERM", self.keeper.0.id());
+        assert_eq!(self.keeper.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+fn is_there(interface: &str) -> bool {
+    Command::new("ip").args(["link", "show", interface]).output().unwrap().status.success()
+}
+
+/// What `ip` shows of an interface: number, flags, bridge, addresses. Without what changes by itself.
+fn shown(interface: &str) -> (String, String) {
+    let link = ip_with(&["-o"], &format!("link show {interface}"));
+    (link.replace("state UNKNOWN", "state UP"), ip_with(&["-4", "-o"], &format!("address show {interface}")))
+}
+
+/// Frames that the daemon has taken from this uplink.
+fn taken(kept: &Kept, uplink: &str) -> u64 {
+    let output = kept.asked(&["ports", uplink, "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let queues = report["ports"][0]["transmit"].as_array().into_iter().flatten();
+    queues.filter_map(|queue| queue["frames"].as_u64()).sum()
+}
+
+#[test]
+fn a_killed_daemon_leaves_its_taps_as_they_are_and_a_normal_end_takes_them_along() {
+    if !inside("a_killed_daemon_leaves_its_taps_as_they_are_and_a_normal_end_takes_them_along") {
+        return;
+    }
+    let kept = Kept::start(
+        "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n[[uplink]]\nkind = \"tap\"\nname = \"tap1\"\nqueues = 2\n",
+    );
+    kept.done(&["uplink", "add", "tap2", "kind=tap", "--yes"]);
+    ip(
+        "link add br0 type bridge\nlink set br0 up\nlink set tap0 master br0\nlink set tap0 up\naddress add 192.0.2.1/24 dev tap0\n\
+        link set tap1 up\naddress add 198.51.100.1/24 dev tap1\nlink set tap2 up",
+    );
+    let taps = ["tap0", "tap1", "tap2"];
+    // A link that has just come up.
+    kept.until("they are up", || taps.iter().all(|tap| shown(tap).0.contains("LOWER_UP")));
+    let before = taps.map(shown);
+    for _ in 0..2 {
+        kept.kill();
+        assert_eq!(taps.map(shown), before, "{}", kept.log());
+    }
+    // Traffic goes on.
+    let socket = UdpSocket::bind("198.51.100.1:0").unwrap();
+    ip("neighbour add 198.51.100.2 lladdr 02:00:00:00:00:02 dev tap1");
+    kept.until("a frame comes in by tap1", || {
+        socket.send_to(b"out", "198.51.100.2:9").unwrap();
+        taken(&kept, "tap1") > 0
+    });
+    // An upgrade keeps them too, and so does a kill after it.
+    kept.done(&["upgrade"]);
+    kept.kill();
+    assert_eq!(taps.map(shown), before, "{}", kept.log());
+
+    // A tap of an uplink that is removed goes, and comes as a new one.
+    kept.done(&["uplink", "remove", "tap2", "--yes"]);
+    kept.until("tap2 is gone", || !is_there("tap2"));
+    kept.done(&["uplink", "remove", "tap1", "--yes"]);
+    kept.done(&["uplink", "add", "tap1", "kind=tap", "--yes"]);
+    assert!(!shown("tap1").1.contains("198.51.100.1"), "{}", kept.log());
+    kept.kill();
+    assert!(is_there("tap0") && is_there("tap1") && !is_there("tap2"), "{}", kept.log());
+    kept.end();
+    assert!(!taps.iter().any(|tap| is_there(tap)));
+}
