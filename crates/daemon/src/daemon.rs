@@ -380,7 +380,7 @@ impl Daemon {
         let journal = Journal::new(log.port(), Arc::clone(holder), device.kept_bytes());
         let journal = journal.inspect_err(|error| {
             let why = format!("making its journal: {error}");
-            log.keeps(Some(&NotKept { why, is_passing: false }));
+            log.keeps(Some(&NotKept::lasting(why)));
         });
         journal.ok()
     }
@@ -766,7 +766,7 @@ impl Daemon {
         if !closed.is_empty() {
             self.generation.fetch_add(1, Ordering::Relaxed);
         }
-        closed.iter().map(|running| view(running, self.epoch(), self.workers.len())).collect()
+        closed.iter().map(|running| view(running, self.epoch(), self.workers.len(), self.holder())).collect()
     }
 
     /// Closes the uplink of this name, if there is one, and releases the senders that wait for it.
@@ -837,7 +837,7 @@ impl Daemon {
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
-        views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len())));
+        views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len(), self.holder())));
         self.note_mirrors(&mut views);
         self.note_tolerance(&mut views);
         let now = self.clock.now();
@@ -900,7 +900,9 @@ impl Daemon {
 }
 
 /// A view of a port of a daemon with so many workers.
-fn view(running: &Running, epoch: Duration, workers: usize) -> PortView {
+fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<Holder>>) -> PortView {
+    // The worker hears it when the port changes next.
+    let lost = || Some(NotKept::from(holder?.lost(&running.spec.name)?).why);
     PortView {
         spec: Some(running.spec.clone()),
         name: running.spec.name.clone(),
@@ -919,7 +921,7 @@ fn view(running: &Running, epoch: Duration, workers: usize) -> PortView {
         mirror: None,
         mirrored_by: Vec::new(),
         tolerance: None,
-        not_kept: running.log.why_not_kept(),
+        not_kept: running.log.why_not_kept().or_else(lost),
         blocked: false,
         in_loop: None,
     }

@@ -13,6 +13,7 @@ use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Adapter, Face, PciFace, Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
+use nicety_peer::Account;
 use nicety_plane::{Doorbells, Port, Saved};
 use nicety_vfio_user::{
     Area, Bell, Change, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqData, IrqInfo, IrqLayout, IrqSet,
@@ -79,6 +80,8 @@ pub struct PortDevice {
     /// The cost of writes beyond their accesses, in descriptors, that was not reported to a session yet.
     excess: u32,
     recorder: Option<Arc<Recorder>>,
+    /// Closes what the port's VMMs have sent.
+    account: Arc<Account>,
     /// The change since the last [`PortDevice::take_change`].
     change: Kept,
     /// Changes of the VMM's memory since the last [`PortDevice::take_memory_changes`], while they are all that has changed.
@@ -93,10 +96,8 @@ pub enum Kept {
     Unchanged,
     /// Only regions of memory have, in files that are mapped already: see [`PortDevice::take_memory_changes`].
     Memory,
-    /// Values have changed.
+    /// Values, or descriptors.
     Changed,
-    /// Descriptors too.
-    Renewed,
 }
 
 /// One of [`Port::restore_then`] and [`Port::restore_lost`].
@@ -162,9 +163,15 @@ impl PortDevice {
             warned: false,
             excess: 0,
             recorder: None,
+            account: Arc::default(),
             change: Kept::Unchanged,
             memory_changes: Vec::new(),
         }
+    }
+
+    /// Closes what the port's VMMs have sent.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     fn kept(&mut self, change: Kept) {
@@ -335,7 +342,7 @@ impl PortDevice {
     /// access the guest's memory only under the port's lock, which set_memory takes.
     fn publish(&mut self, map: Map, change: MemoryChange) -> Arc<Map> {
         let is_same = self.map.mappings() == map.mappings();
-        self.kept(if is_same { Kept::Memory } else { Kept::Renewed });
+        self.kept(if is_same { Kept::Memory } else { Kept::Changed });
         if self.memory_changes.len() == MEMORY_CHANGES_MOST {
             self.kept(Kept::Changed);
         }
@@ -543,7 +550,7 @@ impl Device for PortDevice {
         let line = set.index == INTX;
         // The line is unmasked after each of its interrupts: that is not kept.
         if !line || set.is_disable() || matches!(set.data, IrqData::Connect(_) | IrqData::Disconnect) {
-            self.kept(Kept::Renewed);
+            self.kept(Kept::Changed);
         }
         let applied = self.interrupts.apply(set);
         if line {

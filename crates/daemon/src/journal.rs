@@ -27,9 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_keeper::{ChannelError, FDS_MOST, Group, Holder};
+use nicety_keeper::{ChannelError, FDS_MOST, Group, Holder, Renewal};
 use nicety_memory::{Map, Mapping, Rights, Window, shared_file};
-use nicety_peer::{Table, Tally};
+use nicety_peer::{Origin, Table, Tally};
 use nicety_vfio_user::Batch;
 use serde::{Deserialize, Serialize};
 
@@ -133,24 +133,86 @@ pub enum MemoryChange {
     UnmapAll,
 }
 
+/// When it is worth another try to keep a port, although nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// In some milliseconds.
+    Soon,
+    /// When the port has been calm for a while.
+    Later,
+    /// Not before something changes.
+    Changed,
+}
+
 /// The reason why a port would not survive a kill now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotKept {
     /// In words.
     pub why: String,
-    /// Whether it is worth another try soon, although nothing changes.
-    pub is_passing: bool,
+    /// When to try again.
+    pub again: Again,
 }
 
 impl NotKept {
-    fn lasting(why: impl Into<String>) -> Self {
-        Self { why: why.into(), is_passing: false }
+    /// Not before something changes.
+    pub fn lasting(why: impl Into<String>) -> Self {
+        Self { why: why.into(), again: Again::Changed }
     }
 }
 
 impl From<ChannelError> for NotKept {
     fn from(error: ChannelError) -> Self {
-        Self { why: format!("the keeper: {error}"), is_passing: error.is_passing() }
+        let again = match error {
+            ChannelError::NotHeld(_) => Again::Later,
+            error if error.is_passing() => Again::Soon,
+            _ => Again::Changed,
+        };
+        Self { why: format!("the keeper: {error}"), again }
+    }
+}
+
+/// Groups of descriptors that a port may send to the keeper, as a token bucket. A VMM can change its interrupts and its memory without end.
+#[derive(Clone, Copy, Debug)]
+struct Groups {
+    left: u32,
+    at_ns: u64,
+    /// None was left, and it is not half full again.
+    is_exceeded: bool,
+}
+
+impl Groups {
+    /// At once: a VM that starts changes its interrupts some hundred times.
+    const MOST: u32 = if cfg!(test) { 400 } else { 1000 };
+    /// And then one in this time.
+    const PERIOD_NS: u64 = if cfg!(test) { 50_000_000 } else { 20_000_000 };
+
+    fn new() -> Self {
+        Self { left: Self::MOST, at_ns: 0, is_exceeded: false }
+    }
+
+    /// Whether another group may be sent.
+    fn is_left(&mut self, now_ns: u64) -> bool {
+        let fresh = now_ns.saturating_sub(self.at_ns) / Self::PERIOD_NS;
+        if fresh > 0 {
+            self.left = self.left.saturating_add(u32::try_from(fresh).unwrap_or(Self::MOST)).min(Self::MOST);
+            self.at_ns = now_ns;
+        }
+        self.is_exceeded = if self.is_exceeded { self.left < Self::MOST / 2 } else { self.left == 0 };
+        !self.is_exceeded
+    }
+
+    /// The VMM goes on although it has exceeded them: it is not calm.
+    fn goes_on(&mut self, now_ns: u64) {
+        if self.is_exceeded {
+            (self.left, self.at_ns) = (0, now_ns);
+        }
+    }
+
+    fn exceeded() -> NotKept {
+        let a_second = 1_000_000_000 / Self::PERIOD_NS;
+        let why =
+            format!("its VMM changes its interrupts or its memory too often: more than {a_second} times a second");
+        NotKept { why, again: Again::Later }
     }
 }
 
@@ -174,7 +236,11 @@ pub struct Journal {
     /// The number of the last group that the keeper has got. 0: none.
     group: u64,
     /// The descriptors of the group, by their numbers in this process. Empty: the keeper holds none.
-    members: Vec<RawFd>,
+    members: Vec<Origin>,
+    /// The keeper may hold something of the port.
+    may_be_held: bool,
+    /// Groups that may still be sent.
+    groups: Groups,
     /// The record's session has exchanged versions: a VMM does that once.
     pub is_greeted: bool,
     /// The reason why no record is valid.
@@ -209,8 +275,21 @@ impl Journal {
         let rings = (rings_bytes > 0).then(|| mapped(&file, RINGS, rings_bytes).map(Arc::new)).transpose();
         let (name, rings) = (name.to_owned(), rings.map_err(std::io::Error::other)?);
         let tally = Tally::of(&file).ok().map(Arc::new);
-        let (members, is_greeted, lacks) = (Vec::new(), false, None);
-        Ok(Self { name, holder, file, map, rings, tally, group: 0, members, is_greeted, lacks })
+        Ok(Self {
+            name,
+            holder,
+            file,
+            map,
+            rings,
+            tally,
+            group: 0,
+            members: Vec::new(),
+            // A predecessor's.
+            may_be_held: true,
+            groups: Groups::new(),
+            is_greeted: false,
+            lacks: None,
+        })
     }
 
     /// Counts what a session of the port sends. `None`: its page could not be mapped.
@@ -228,23 +307,44 @@ impl Journal {
         &self.holder
     }
 
-    /// Whether it is to be written again, or the [holder](Journal::holder) to be asked to retry, although nothing changes.
-    pub fn owes(&self) -> bool {
-        self.lacks.as_ref().is_some_and(|lacks| lacks.is_passing) || self.holder.owes()
+    /// When it is to be written again, or the [holder](Journal::holder) to be asked to retry, although nothing changes.
+    pub fn owes(&self) -> Again {
+        match &self.lacks {
+            _ if self.holder.owes() => Again::Soon,
+            Some(lacks) => lacks.again,
+            None => Again::Changed,
+        }
     }
 
-    /// Keeps the port as it is now. `number` is a time in nanoseconds: higher than those of earlier groups of this name. `is_renewed`: a
-    /// descriptor may be another one although it has the same number. Returns the bytes written; 0 if it [lacks](Journal::lacks)
-    /// something.
-    pub fn write(
-        &mut self,
-        number: u64,
-        function: FunctionImage,
-        table: &Table,
-        batch: Option<Batch>,
-        is_renewed: bool,
-    ) -> u64 {
-        match self.try_write(number, function, table, batch, is_renewed) {
+    /// Descriptors that the keeper holds already: the table of the next [write](Journal::write) need not have them.
+    pub fn held(&self) -> &[Origin] {
+        let is_held = self.lacks.is_none() && self.holder.renews() && self.holder.lost(&self.name).is_none();
+        if is_held { &self.members } else { &[] }
+    }
+
+    /// Whether a write would find that the port still may not be kept: it is not calm, or the keeper has not closed what it held.
+    /// `is_change`: something has changed, and this is not only another try.
+    pub fn waits(&mut self, now_ns: u64, is_change: bool) -> bool {
+        if is_change {
+            self.groups.goes_on(now_ns);
+        }
+        let is_later = self.lacks.as_ref().is_some_and(|lacks| lacks.again == Again::Later);
+        is_later && (!self.groups.is_left(now_ns) || !self.holder.may_hold(&self.name))
+    }
+
+    /// Looks whether the keeper still holds what it was sent.
+    pub fn confirm(&mut self) {
+        if self.lacks.is_none()
+            && let Some(lost) = self.holder.lost(&self.name)
+        {
+            self.lack(lost.into());
+        }
+    }
+
+    /// Keeps the port as it is now. `number` is a time in nanoseconds: higher than those of earlier groups of this name. Returns the bytes
+    /// written; 0 if it [lacks](Journal::lacks) something.
+    pub fn write(&mut self, number: u64, function: FunctionImage, table: &Table, batch: Option<Batch>) -> u64 {
+        match self.try_write(number, function, table, batch) {
             Ok(bytes) => {
                 self.lacks = None;
                 bytes
@@ -263,8 +363,11 @@ impl Journal {
         }
         // A record of a daemon before this one is valid for what it held, and is written no more. And a connection that the keeper holds
         // would hide its end from the VMM.
-        if !lacks.is_passing || self.members.is_empty() {
-            self.forget();
+        if lacks.again != Again::Soon || self.members.is_empty() {
+            if self.may_be_held {
+                self.forget();
+                self.may_be_held = false;
+            }
             self.members.clear();
         }
         self.lacks = Some(lacks);
@@ -276,10 +379,9 @@ impl Journal {
         function: FunctionImage,
         table: &Table,
         batch: Option<Batch>,
-        is_renewed: bool,
     ) -> Result<u64, NotKept> {
         let members = table.origins();
-        let is_new = is_renewed || self.lacks.is_some() || self.members.is_empty() || members != self.members;
+        let is_new = self.lacks.is_some() || self.members.is_empty() || members != self.members;
         let group = if is_new { number.max(self.group + 1) } else { self.group };
         let bytes = encode(KIND, Record::NUMBER, &Record { group, function, batch });
         if bytes.len() as u64 > HALF {
@@ -290,9 +392,13 @@ impl Journal {
             return Err(NotKept::lasting(words));
         }
         if is_new {
-            let fds: Vec<BorrowedFd<'_>> = [self.file.as_fd()].into_iter().chain(table.iter()).collect();
-            self.holder.hold(&self.name, group, &fds)?;
+            if !self.groups.is_left(number) {
+                return Err(Groups::exceeded());
+            }
+            self.send(group, &members, table)?;
+            self.groups.left -= 1;
             (self.members, self.group) = (members, group);
+            self.may_be_held = true;
         }
         let head = head(&self.map)?;
         // The kill may come at any store: the valid half is untouched until the last one.
@@ -308,6 +414,20 @@ impl Journal {
             let _without_a_keeper = self.holder.forget(&self.name, group);
         }
         Ok(bytes.len() as u64)
+    }
+
+    /// Sends a group to the keeper: only what it does not hold yet.
+    fn send(&self, group: u64, members: &[Origin], table: &Table) -> Result<(), ChannelError> {
+        let fds: Vec<BorrowedFd<'_>> = table.iter().collect();
+        if !table.is_beside() {
+            let fds: Vec<BorrowedFd<'_>> = [self.file.as_fd()].into_iter().chain(fds).collect();
+            return self.holder.hold(&self.name, group, &fds);
+        }
+        // The journal's file is the first of each group.
+        let older: BTreeMap<&Origin, u16> = self.members.iter().zip(1..).collect();
+        let places: Vec<Option<u16>> =
+            std::iter::once(Some(0)).chain(members.iter().map(|member| older.get(member).copied())).collect();
+        self.holder.renew(&self.name, group, Renewal { from: self.group, places: &places }, &fds)
     }
 
     /// Keeps changes of the VMM's memory, where nothing else has changed. Returns the bytes written; `None` if a whole record must be
@@ -335,7 +455,7 @@ impl Journal {
     fn change(&self, change: &MemoryChange) -> Option<Change> {
         Some(match *change {
             MemoryChange::Map { base, len, rights: Rights { read, write }, file } => {
-                let index = |fd| u32::try_from(self.members.iter().position(|member| *member == fd)?).ok();
+                let index = |fd| u32::try_from(self.members.iter().position(|(member, _)| *member == fd)?).ok();
                 let file = match file {
                     Some((fd, offset)) => Some((index(fd)?, offset)),
                     None => None,

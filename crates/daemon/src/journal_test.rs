@@ -34,11 +34,11 @@ fn the_last_whole_record_is_read_with_the_descriptors_that_it_names() {
     let mut table = Table::default();
     let (end, other) = std::os::unix::net::UnixStream::pair().unwrap();
     table.put(&end).unwrap();
-    journal.write(7, function(0), &table, None, false);
+    journal.write(7, function(0), &table, None);
     // The same descriptors: no message.
-    journal.write(8, function(1), &table, None, false);
+    journal.write(8, function(1), &table, None);
     let batch = Batch { first: [9; 16], len: 80 };
-    journal.write(9, function(2), &table, Some(batch), false);
+    journal.write(9, function(2), &table, Some(batch));
     journal.note(Batch { first: [8; 16], len: 40 });
     let held = groups(&keeper);
     assert_eq!(held.len(), 1);
@@ -47,7 +47,7 @@ fn the_last_whole_record_is_read_with_the_descriptors_that_it_names() {
     assert_eq!(kept.batches, [batch, Batch { first: [8; 16], len: 40 }]);
     // A new group came, and the process was killed before it was in the record.
     table.put(&other).unwrap();
-    journal.write(10, function(3), &table, None, false);
+    journal.write(10, function(3), &table, None);
     let held = groups(&keeper);
     assert_eq!(held.len(), 1);
     let mut more = vec![Group { name: "vm1".to_owned(), number: 99, fds: Vec::new() }];
@@ -76,7 +76,7 @@ fn changes_of_memory_are_read_with_the_record_before_them_and_cost_the_same_howe
     };
     let mut whole = crate::image::tests::function();
     regions(whole.vmm.as_mut().unwrap(), REGIONS);
-    let record_bytes = journal.write(1, whole.clone(), &table, None, false);
+    let record_bytes = journal.write(1, whole.clone(), &table, None);
     let batch = |number: u8| Some(Batch { first: [number; 16], len: 40 });
     let (fd, first, last) = (ram.as_raw_fd(), 7 << 40, 8 << 40);
     let mut longest = 0;
@@ -103,13 +103,13 @@ fn so_many_changes_lie_behind_a_record_that_the_next_one_costs_no_more_than_they
     let (mut journal, keeper) = journal();
     let function = crate::image::tests::function();
     let table = Table::default();
-    let record_bytes = journal.write(1, function.clone(), &table, None, false);
+    let record_bytes = journal.write(1, function.clone(), &table, None);
     let change = [map(1 << 40, None), MemoryChange::UnmapAll];
     let appended: Vec<u64> = std::iter::from_fn(|| journal.append(&change, None)).collect();
     let sum: u64 = appended.iter().sum();
     assert!((CHANGES_MOST - 64..=CHANGES_MOST).contains(&sum), "{sum}");
     assert!(record_bytes < sum);
-    journal.write(2, function, &table, None, false);
+    journal.write(2, function, &table, None);
     assert!(journal.append(&change, None).is_some());
     assert!(read(groups(&keeper)).unwrap().function.vmm.unwrap().regions.is_empty());
 }
@@ -119,25 +119,25 @@ fn a_port_that_finds_the_keeper_full_is_not_kept_until_there_is_room_and_no_old_
     let (mut journal, keeper) = journal();
     let (mut table, [file, other]) = (Table::default(), [(); 2].map(|()| tempfile::tempfile().unwrap()));
     table.put(&file).unwrap();
-    journal.write(1, function(0), &table, None, false);
+    journal.write(1, function(0), &table, None);
     while journal.holder().hold("other", 0, &[file.as_fd()]).is_ok() {}
-    assert_eq!(journal.write(2, function(1), &table, None, false), read_bytes(&function(1)), "it needs no message");
+    assert_eq!(journal.write(2, function(1), &table, None), read_bytes(&function(1)), "it needs no message");
     table.put(&other).unwrap();
-    assert_eq!(journal.write(3, function(2), &table, None, false), 0);
-    assert!(journal.owes() && journal.lacks.as_ref().unwrap().why.starts_with("the keeper: no answer"));
+    assert_eq!(journal.write(3, function(2), &table, None), 0);
+    assert!(journal.owes() == Again::Soon && journal.lacks.as_ref().unwrap().why.starts_with("the keeper: no answer"));
     assert_eq!(journal.append(&[MemoryChange::UnmapAll], None), None);
     let first = groups(&keeper).remove(0);
     let why = read(vec![first]).unwrap_err();
     assert!(why.contains("it was not kept when the daemon was killed"), "{why}");
-    assert_ne!(journal.write(4, function(3), &table, None, false), 0);
-    assert!(!journal.owes() && journal.lacks.is_none());
+    assert_ne!(journal.write(4, function(3), &table, None), 0);
+    assert!(journal.owes() != Again::Soon && journal.lacks.is_none());
     assert_eq!(read(groups(&keeper)).unwrap().function, function(3));
     // What can never be kept lets the keeper close what it holds.
     let files: Vec<_> = (0..FDS_MOST).map(|_| tempfile::tempfile().unwrap()).collect();
     files.iter().for_each(|file| _ = table.put(file).unwrap());
-    assert_eq!(journal.write(5, function(4), &table, None, false), 0);
+    assert_eq!(journal.write(5, function(4), &table, None), 0);
     let lacks = journal.lacks.clone().unwrap();
-    assert_eq!((lacks.why.as_str(), lacks.is_passing), ("202 descriptors are too many: at most 199", false));
+    assert_eq!((lacks.why.as_str(), lacks.again), ("202 descriptors are too many: at most 199", Again::Changed));
     let message = keeper.receive(Duration::ZERO).unwrap();
     assert_eq!(message.content[..8], u64::MAX.to_le_bytes());
 }
@@ -149,8 +149,8 @@ fn a_journal_that_finds_the_keeper_full_at_its_first_record_has_its_predecessors
     let file = tempfile::tempfile().unwrap();
     let mut held = vec![Group { name: "vm1".to_owned(), number: 1, fds: Vec::new() }];
     while journal.holder().hold("other", 0, &[file.as_fd()]).is_ok() {}
-    assert_eq!(journal.write(2, function(0), &Table::default(), None, false), 0);
-    assert!(journal.owes());
+    assert_eq!(journal.write(2, function(0), &Table::default(), None), 0);
+    assert_eq!(journal.owes(), Again::Soon);
     // There is room again: what waits comes first.
     assert!(!groups(&keeper).is_empty());
     assert!(journal.holder().retry());

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
-use crate::journal::NotKept;
+use crate::journal::{Again, NotKept};
 
 /// The burst: lines of a kind at once.
 const BURST: u32 = 8;
@@ -266,7 +266,7 @@ impl PortLog {
     pub(crate) fn keeps(&self, lacks: Option<&NotKept>) {
         let now = self.clock.now();
         let mut not_kept = self.not_kept();
-        let Some(NotKept { why, is_passing }) = lacks else {
+        let Some(NotKept { why, again }) = lacks else {
             if let Some((_, _, true)) = not_kept.take() {
                 drop(not_kept);
                 self.say(Kind::KeptAgain, "its VM would survive again if this process were killed");
@@ -277,7 +277,7 @@ impl PortLog {
             Some((before, since, logged)) => (*since, *logged && before == why),
             None => (now, false),
         };
-        let is_logged = was_logged || !is_passing || now.since(since) >= PASSES;
+        let is_logged = was_logged || *again != Again::Soon || now.since(since) >= PASSES;
         *not_kept = Some((why.clone(), since, is_logged));
         drop(not_kept);
         if is_logged && !was_logged {

@@ -17,7 +17,7 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_peer::Table;
+use nicety_peer::{Table, UNCLOSED_MOST};
 use nicety_plane::Split;
 use nicety_vhost_user::{
     Accepted, Bell, Closer, Ended, Kick, Listener, NotSaved, RECORD_RING_BYTES, Refusal, SavedSession,
@@ -234,6 +234,7 @@ impl RingsServer {
         let serve = move || {
             ready_to_ring();
             nicety_peer::this_thread_may_wait();
+            nicety_peer::this_thread_pays(Arc::default());
             let listener = match &socket {
                 FrontendSocket::Listen(listener) => Some(listener),
                 FrontendSocket::Connect(_) => None,
@@ -296,6 +297,13 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
         }
         if stop.pause.is_asked() {
             stop.stand(|_| served.front(None, Some(listener)));
+            continue;
+        }
+        if nicety_peer::this_threads_is_exceeded() {
+            let what =
+                format_args!("no front end is let in: {UNCLOSED_MOST} descriptors of earlier ones are slow to close");
+            served.log.say(Kind::NotAccepted, what);
+            stop.pause(ACCEPT_PAUSE, served, Some(listener));
             continue;
         }
         let failure = served.failure();

@@ -26,7 +26,7 @@ use crate::image::PortImage;
 use crate::kept_uplinks::{HeldUplinks, let_go_first};
 use crate::recorder::{self, Target};
 use crate::tolerance::ToleranceError;
-use kept::{found_again, keep, open_tap_queues, revive};
+use kept::{begin_anew, found_again, keep, open_tap_queues, revive};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +103,8 @@ pub struct Prepared<'a> {
     ports: Vec<PortSpec>,
     /// The keeper, and the ports that it has held for a daemon that was killed, by name.
     kept: Option<(Arc<Holder>, Held)>,
+    /// A daemon of this keeper served these ports before, and was killed.
+    follows: bool,
     /// What the keeper has held of uplinks.
     uplinks: HeldUplinks,
     /// Opens what this process may not.
@@ -162,24 +164,25 @@ pub fn prepare_opened<'a>(
     record: Option<Target>,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, &Held::new(), &HeldUplinks::default(), None, opened)
+    checked(host, record, connecting, false, &HeldUplinks::default(), None, opened)
 }
 
-/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed, and may open for this one.
+/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed (`follows`), and may open for this one.
 pub fn prepare_kept<'a>(
     host: &'a Host,
     record: Option<Target>,
     holder: Arc<Holder>,
     opener: Option<Arc<Opener>>,
     groups: Vec<Group>,
+    follows: bool,
     opened: OpenedAhead,
 ) -> Result<Prepared<'a>, Refused> {
     let mut held = Held::new();
     groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
     let mut uplinks = HeldUplinks::take(&mut held);
     uplinks.keep_only(&host.uplinks, &holder);
-    let prepared = checked(host, record, connecting, &held, &uplinks, opener.as_deref(), opened)?;
-    Ok(Prepared { kept: Some((holder, held)), uplinks, opener, ..prepared })
+    let prepared = checked(host, record, connecting, follows, &uplinks, opener.as_deref(), opened)?;
+    Ok(Prepared { kept: Some((holder, held)), follows, uplinks, opener, ..prepared })
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
@@ -188,7 +191,7 @@ pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>,
         host,
         record,
         |path, access| nicety_socket::check_quietly(path, access),
-        &Held::new(),
+        false,
         &HeldUplinks::default(),
         None,
         OpenedAhead::default(),
@@ -199,7 +202,7 @@ fn checked<'a>(
     host: &'a Host,
     record: Option<Target>,
     look: SocketCheck,
-    held: &Held,
+    follows: bool,
     held_uplinks: &HeldUplinks,
     opener: Option<&Opener>,
     ahead: OpenedAhead,
@@ -214,8 +217,8 @@ fn checked<'a>(
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        // A held socket is ours, and listens: a look would be a VMM to it.
-        let spec = if held.contains_key(&config.name) { spec(config) } else { spec_by(config, &mut served, look) };
+        // After a kill its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.
+        let spec = if follows { spec(config) } else { spec_by(config, &mut served, look) };
         match spec {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
@@ -233,7 +236,8 @@ fn checked<'a>(
         }
     }
     if errors.is_empty() {
-        Ok(Prepared { host, record, ports, kept: None, uplinks: HeldUplinks::default(), opener: None, opened, served })
+        let uplinks = HeldUplinks::default();
+        Ok(Prepared { host, record, ports, kept: None, follows: false, uplinks, opener: None, opened, served })
     } else {
         Err(Refused(errors))
     }
@@ -726,7 +730,7 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, mut uplinks, opener, mut opened, served: _ } = prepared;
+    let Prepared { host, record, ports, kept, follows, mut uplinks, opener, mut opened, served: _ } = prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -752,6 +756,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for port in ports {
         match held.remove(&port.name) {
             Some(groups) => revive(&daemon, port, groups)?,
+            None if follows => begin_anew(&daemon, &port)?,
             None => _ = daemon.open(port)?,
         }
     }

@@ -66,6 +66,8 @@ const EVENTS: usize = 64;
 
 /// The data of an epoll event: the port in the upper bits, one of these in the lower bits.
 const BELL: u64 = u64::MAX;
+/// What the keeper says.
+const KEEPER: u64 = u64::MAX - 1;
 const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
 const UNMASK: u64 = 2;
@@ -235,12 +237,10 @@ impl Worker {
     fn serve(&mut self, mut service: Service) {
         let id = service.port.id();
         if let Some(journal) = &service.journal {
-            self.keeper = Some(Arc::clone(journal.holder()));
+            self.kept_by(Arc::clone(journal.holder()));
         }
         let owes = Self::keep(&mut service, self.clock);
-        if owes {
-            self.owe(id);
-        }
+        self.owe(id, owes);
         self.go_on(id, &mut service);
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
@@ -433,7 +433,9 @@ impl Worker {
     }
 
     fn event(&mut self, data: u64, flags: EventFlags) {
-        if data == BELL {
+        if data == KEEPER {
+            self.hear_keeper();
+        } else if data == BELL {
             self.inbox.rung();
             return;
         }

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::pace;
 
@@ -15,6 +16,8 @@ use crate::pace;
 const THREADS_MOST: usize = 2;
 /// Most threads of all owners. Further descriptors wait, and are tried again.
 const ALL_THREADS_MOST: usize = 512;
+/// A thread that has nothing to close ends after this time: a port that changes often does not start one for each change.
+const IDLE: Duration = Duration::from_secs(1);
 /// A thread's stack: it calls close(2).
 const STACK: usize = 64 << 10;
 
@@ -28,6 +31,7 @@ pub(crate) struct Closing(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    come: Condvar,
     /// Descriptors of all owners that are not closed yet.
     all: Arc<AtomicUsize>,
 }
@@ -38,12 +42,14 @@ struct State {
     /// Descriptors that wait or are being closed.
     open: usize,
     threads: usize,
+    /// Threads that wait for a descriptor.
+    idle: usize,
 }
 
 impl Closing {
     /// `all` counts the descriptors of all owners that are not closed yet.
     pub fn new(all: &Arc<AtomicUsize>) -> Self {
-        Self(Arc::new(Shared { state: Mutex::default(), all: Arc::clone(all) }))
+        Self(Arc::new(Shared { state: Mutex::default(), come: Condvar::new(), all: Arc::clone(all) }))
     }
 
     /// Closes these, in order.
@@ -78,7 +84,10 @@ impl Shared {
     }
 
     fn start(self: &Arc<Self>, state: &mut State) {
-        if state.waiting.is_empty() || state.threads == THREADS_MOST {
+        if state.idle > 0 {
+            self.come.notify_one();
+        }
+        if state.waiting.len() <= state.idle || state.threads == THREADS_MOST {
             return;
         }
         if THREADS.fetch_add(1, Ordering::Relaxed) >= ALL_THREADS_MOST {
@@ -97,12 +106,21 @@ impl Shared {
         // No VM waits for it.
         pace::calm_this_thread();
         let mut state = self.state();
-        while let Some(fd) = state.waiting.pop_front() {
-            drop(state);
-            drop(fd);
-            state = self.state();
-            state.open -= 1;
-            self.all.fetch_sub(1, Ordering::Relaxed);
+        loop {
+            while let Some(fd) = state.waiting.pop_front() {
+                drop(state);
+                drop(fd);
+                state = self.state();
+                state.open -= 1;
+                self.all.fetch_sub(1, Ordering::Relaxed);
+            }
+            state.idle += 1;
+            let waited = self.come.wait_timeout(state, IDLE).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = waited.0;
+            state.idle -= 1;
+            if waited.1.timed_out() && state.waiting.is_empty() {
+                break;
+            }
         }
         state.threads -= 1;
         THREADS.fetch_sub(1, Ordering::Relaxed);

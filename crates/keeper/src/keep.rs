@@ -50,7 +50,7 @@ const UPGRADES: (u32, f64) = (60, 1.0);
 /// Messages of a daemon that are heard before the keeper looks after everything else: more than a channel has room for.
 const MESSAGES_AT_ONCE: usize = 1024;
 /// The time that daemons' messages may take: at once, and then the divisor of all time. They wait in their channels meanwhile.
-const HEARING: (Duration, u32) = (Duration::from_secs(1), 10);
+const HEARING: (Duration, u32) = (Duration::from_millis(200), 10);
 /// The time until messages that wait are looked for again.
 const HEARS_AGAIN: Duration = Duration::from_millis(20);
 

@@ -200,6 +200,11 @@ impl Holder {
         Ok(Self { hears: Some(ours), ..Self::from(channel) })
     }
 
+    /// Becomes readable when the keeper says what it does not hold, or may hold again.
+    pub fn hears(&self) -> Option<BorrowedFd<'_>> {
+        self.hears.as_ref().map(AsFd::as_fd)
+    }
+
     /// Whether the keeper renews groups.
     pub fn renews(&self) -> bool {
         self.hears.is_some()

@@ -102,6 +102,8 @@ pub struct RegionView<'a> {
     pub rights: Rights,
     /// Its file, and its offset there in bytes. `None` if it was announced and not shared, or is private.
     pub file: Option<(BorrowedFd<'a>, u64)>,
+    /// The serial number of its file's descriptor in this process, 0 without a file.
+    pub serial: u64,
 }
 
 /// The memory that one device may reach. Immutable; see the crate's page.
@@ -364,7 +366,8 @@ impl Map {
     pub fn each_region(&self, mut each: impl FnMut(RegionView<'_>)) {
         self.regions.each(&mut |Region { base, len, rights, place }| {
             let file = place.as_ref().and_then(|(mapping, offset)| mapping.file_at(*offset));
-            each(RegionView { base: *base, len: *len, rights: *rights, file });
+            let serial = place.as_ref().map_or(0, |(mapping, _)| mapping.serial());
+            each(RegionView { base: *base, len: *len, rights: *rights, file, serial });
         });
     }
 

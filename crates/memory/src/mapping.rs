@@ -78,6 +78,8 @@ pub struct Mapping {
     /// needs this.
     presence: Option<Box<Presence>>,
     damaged: &'static AtomicBool,
+    /// Distinguishes its file's descriptor from a later one with the same number.
+    serial: u64,
 }
 
 /// Whole pages, and their entry in the table watched for truncation. They keep the entry until they are unmapped, so the table
@@ -149,7 +151,8 @@ impl Mapping {
             guard::Full::Slots => MappingError::TooMany(guard::SLOTS),
             guard::Full::Bytes => MappingError::TooMuch { len },
         })?;
-        Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, presence: None, damaged })
+        let region = ManuallyDrop::new(Region { pages: region, slot });
+        Ok(Self { region, skew, len, presence: None, damaged, serial: nicety_peer::serial() })
     }
 
     /// The bytes, for bounded volatile access. Reading a missing page allocates it: this crate's `read` does not.
@@ -206,6 +209,11 @@ impl Mapping {
             }
         }
         done
+    }
+
+    /// The serial number of its file's descriptor.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// The file, and the offset in it, of a byte. `None` for private pages.

@@ -63,10 +63,11 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
             format!("no keeper has started this process: {error}; start `nicety serve --keeper`"),
         )
     })?;
-    let kept = Kept::new(kept)?;
+    let mut kept = Kept::new(kept)?;
     match begins {
         Begins::First(mut groups) => {
-            let (what, note) = begin_again(args, &mut groups)?;
+            let (what, note, follows) = begin_again(args, &mut groups)?;
+            kept.follows = follows;
             begin(args, what, Vec::from_iter(note), Some(kept), groups, None)
         }
         Begins::Heir(channel) => {
@@ -89,6 +90,8 @@ struct Kept {
     holder: Arc<Holder>,
     /// Opens what this process has given the rights for up. `None`: the keeper is of an earlier version.
     opener: Option<Arc<Opener>>,
+    /// A daemon of this keeper was killed, and this one serves what that one served.
+    follows: bool,
 }
 
 impl Kept {
@@ -100,7 +103,7 @@ impl Kept {
             nicety_sandbox::sockets_are_made_elsewhere();
             nicety_socket::made_by(Arc::clone(opener));
         }
-        Ok(Self { by, holder, opener })
+        Ok(Self { by, holder, opener, follows: false })
     }
 
     /// Gives up the rights with which the keeper opens for this process: no thread has started yet. And a line for the log.
@@ -110,19 +113,19 @@ impl Kept {
     }
 }
 
-/// What a killed daemon served, if one has served with this keeper; else the host file. And a line for the log.
-fn begin_again(args: &Serve, groups: &mut Vec<Group>) -> Result<(Begin, Option<String>), Failure> {
+/// What a killed daemon served, if one has served with this keeper; else the host file. And a line for the log, and whether it is the former.
+fn begin_again(args: &Serve, groups: &mut Vec<Group>) -> Result<(Begin, Option<String>, bool), Failure> {
     let why = match Texts::take(groups) {
-        None => return Ok((Begin::new(Host::read(&args.host)?), None)),
+        None => return Ok((Begin::new(Host::read(&args.host)?), None, false)),
         Some(Ok(texts)) => match texts.begin() {
-            Ok(begin) => return Ok((begin, texts.unapplied())),
+            Ok(begin) => return Ok((begin, texts.unapplied(), true)),
             Err(errors) => errors.to_string().replace('\n', "; "),
         },
         Some(Err(why)) => why,
     };
     let note =
         format!("this program does not understand what the killed daemon served, and serves the host file: {why}");
-    Ok((Begin::new(Host::read(&args.host)?), Some(note)))
+    Ok((Begin::new(Host::read(&args.host)?), Some(note), false))
 }
 
 /// Becomes the keeper: starts the daemon as a child, with the same arguments.
@@ -212,8 +215,8 @@ impl<'a> Prepared<'a> {
             (control::check(host, socket), serve::check(host, target))
         } else {
             let ports = match &kept {
-                Some(Kept { holder, opener, .. }) => {
-                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups, opened)
+                Some(Kept { holder, opener, follows, .. }) => {
+                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups, *follows, opened)
                 }
                 None => serve::prepare_opened(host, target, opened),
             };

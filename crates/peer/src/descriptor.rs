@@ -4,10 +4,14 @@
 //! (socket(7); a UNIX socket may have one in flight); a pipe's lock; the lock of an epoll that holds the descriptor, even an eventfd,
 //! while it copies events to a missing page (epoll_wait(2), userfaultfd(2)). So a limited number of threads closes every descriptor
 //! except memory files, which no epoll takes. While all of these threads are blocked, further descriptors wait.
+//!
+//! A peer's descriptors have an [`Account`]. It blocks two of these threads at most, and its port is told how many descriptors wait.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +28,11 @@ const STACK: usize = 128 << 10;
 /// If nothing was closed for this long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
 
+/// A peer with more dropped descriptors than this, none of which is closed, is sent away: it fills this process.
+pub const UNCLOSED_MOST: usize = 1000;
+/// Most threads that descriptors of one account may block at once.
+const ACCOUNT_THREADS_MOST: usize = 2;
+
 /// Time that an idle thread waits for another descriptor before it ends.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -36,34 +45,130 @@ pub(crate) fn ready() {
 
 /// A peer's descriptor. Dropping it closes it on another thread; the caller does not wait.
 #[derive(Debug)]
-pub struct PeerFd(Option<OwnedFd>);
+pub struct PeerFd {
+    fd: Option<OwnedFd>,
+    serial: u64,
+    account: Option<Arc<Account>>,
+}
+
+/// One peer's share of the threads that close descriptors.
+#[derive(Debug, Default)]
+pub struct Account {
+    open: AtomicUsize,
+    turns: Mutex<Turns>,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// Threads that close its descriptors.
+    threads: usize,
+    /// Descriptors that wait for one of these threads.
+    waiting: VecDeque<OwnedFd>,
+}
+
+impl Account {
+    /// Descriptors that were dropped and are not closed yet.
+    pub fn unclosed(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are [too many](UNCLOSED_MOST) of them.
+    pub fn is_exceeded(&self) -> bool {
+        self.unclosed() > UNCLOSED_MOST
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The descriptor, if a thread may close it now. Else it waits.
+    fn begin(&self, fd: OwnedFd) -> Option<OwnedFd> {
+        let mut turns = self.turns();
+        if turns.threads == ACCOUNT_THREADS_MOST {
+            turns.waiting.push_back(fd);
+            return None;
+        }
+        turns.threads += 1;
+        Some(fd)
+    }
+
+    /// A thread has closed a descriptor. The next one for it.
+    fn next(&self) -> Option<OwnedFd> {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        let mut turns = self.turns();
+        let next = turns.waiting.pop_front();
+        turns.threads -= usize::from(next.is_none());
+        next
+    }
+}
+
+thread_local! {
+    static PAYS: RefCell<Option<Arc<Account>>> = const { RefCell::new(None) };
+}
+
+/// This thread serves one peer: all descriptors that it receives from now on have this account.
+pub fn this_thread_pays(account: Arc<Account>) {
+    PAYS.set(Some(account));
+}
+
+/// Whether too many descriptors of [this thread's](this_thread_pays) peer are not closed.
+pub fn this_threads_is_exceeded() -> bool {
+    PAYS.try_with(|pays| pays.borrow().as_ref().is_some_and(|account| account.is_exceeded())).unwrap_or(false)
+}
+
+/// A number that no other descriptor of this process has had: the kernel gives the number of a closed one to the next.
+pub fn serial() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl PeerFd {
+    /// Its [serial number](serial).
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// It has this account from now on.
+    pub fn charge_to(&mut self, account: &Arc<Account>) {
+        self.account = Some(Arc::clone(account));
+    }
+
+    /// The same descriptor, with this account.
+    #[must_use]
+    pub fn charged_to(mut self, account: Option<&Arc<Account>>) -> Self {
+        self.account = account.cloned();
+        self
+    }
+}
 
 impl From<OwnedFd> for PeerFd {
     fn from(fd: OwnedFd) -> Self {
-        Self(Some(fd))
+        // A thread that is ending has lost its mark.
+        let account = PAYS.try_with(|pays| pays.borrow().clone()).unwrap_or_default();
+        Self { fd: Some(fd), serial: serial(), account }
     }
 }
 
 impl From<PeerFd> for OwnedFd {
     fn from(mut fd: PeerFd) -> Self {
-        fd.0.take().expect("it goes with what it is in")
+        fd.fd.take().expect("it goes with what it is in")
     }
 }
 
 impl AsFd for PeerFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("it goes with what it is in").as_fd()
+        self.fd.as_ref().expect("it goes with what it is in").as_fd()
     }
 }
 
 impl Drop for PeerFd {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.take() {
+        if let Some(fd) = self.fd.take() {
             // The kernel itself answers F_GET_SEALS, and only for memory files (fcntl(2)).
             match fcntl_get_seals(&fd) {
                 Ok(_) if holds_much(fd.as_fd()) => release(fd),
                 Ok(_) => drop(fd),
-                Err(_) => CLOSERS.take(fd),
+                Err(_) => CLOSERS.take_for(fd, self.account.take()),
             }
         }
     }
@@ -86,7 +191,7 @@ struct Closers {
 }
 
 struct Closing {
-    waiting: VecDeque<OwnedFd>,
+    waiting: VecDeque<(OwnedFd, Option<Arc<Account>>)>,
     threads: usize,
     /// Threads that wait for a descriptor.
     idle: usize,
@@ -106,9 +211,15 @@ impl Closers {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    #[cfg(test)]
     fn take(&'static self, fd: OwnedFd) {
+        self.take_for(fd, None);
+    }
+
+    fn take_for(&'static self, fd: OwnedFd, account: Option<Arc<Account>>) {
+        account.iter().for_each(|account| _ = account.open.fetch_add(1, Ordering::Relaxed));
         let mut state = self.state();
-        state.waiting.push_back(fd);
+        state.waiting.push_back((fd, account));
         let none = state.threads == 0;
         drop(state);
         self.come.notify_one();
@@ -135,21 +246,31 @@ impl Closers {
     }
 
     fn work(&'static self) {
-        while let Some(fd) = self.next() {
+        while let Some((fd, account)) = self.next() {
             self.start();
-            // Without the option a socket does not linger. The call fails for anything but a socket.
-            let _not_a_socket = set_socket_linger(&fd, None);
-            (self.close)(fd);
+            let mut next = Some(fd);
+            while let Some(fd) = next {
+                // Without the option a socket does not linger. The call fails for anything but a socket.
+                let _not_a_socket = set_socket_linger(&fd, None);
+                (self.close)(fd);
+                next = account.as_ref().and_then(|account| account.next());
+            }
         }
     }
 
     /// Waits for a descriptor; `None` if there was none for a while, and another thread is idle too.
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> Option<(OwnedFd, Option<Arc<Account>>)> {
         let mut state = self.state();
         loop {
-            if let Some(fd) = state.waiting.pop_front() {
+            while let Some((fd, account)) = state.waiting.pop_front() {
                 state.taken = Some(Instant::now());
-                return Some(fd);
+                let fd = match &account {
+                    Some(account) => account.begin(fd),
+                    None => Some(fd),
+                };
+                if let Some(fd) = fd {
+                    return Some((fd, account));
+                }
             }
             for gone in state.handles.extract_if(.., |handle| handle.is_finished()) {
                 // Its closure has ended: join does not block.
@@ -237,6 +358,35 @@ mod tests {
         CLOSERS.take(write);
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed by one of them");
         assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+    }
+
+    #[test]
+    fn a_peer_whose_descriptors_are_slow_to_close_blocks_two_threads_and_nobody_else_waits() {
+        static CLOSERS: Closers = Closers::new(slow_too, LINGER);
+        static SERVER: Mutex<()> = Mutex::new(());
+        fn slow_too(fd: OwnedFd) {
+            // The slow ones are no pipes.
+            if set_socket_linger(&fd, None).is_ok() {
+                let _answered = SERVER.lock();
+            }
+            drop(fd);
+        }
+        let busy = SERVER.lock().unwrap();
+        let (slow, other) = (Arc::new(Account::default()), Arc::new(Account::default()));
+        let mut peers = Vec::new();
+        for _ in 0..4 * CLOSING_MOST {
+            let (socket, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+            CLOSERS.take_for(socket.into(), Some(Arc::clone(&slow)));
+            peers.push(peer);
+        }
+        let (write, read) = watched();
+        CLOSERS.take_for(write, Some(Arc::clone(&other)));
+        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        assert_eq!((slow.unclosed(), slow.turns().threads), (4 * CLOSING_MOST, ACCOUNT_THREADS_MOST));
+        until("it has no others", || other.unclosed() == 0);
+        assert!(CLOSERS.state().threads < 8);
+        drop(busy);
+        until("all are closed", || slow.unclosed() == 0);
     }
 
     #[test]

@@ -33,10 +33,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
-pub use descriptor::{CLOSING_MOST, PeerFd, left_open};
+pub use descriptor::{
+    Account, CLOSING_MOST, PeerFd, UNCLOSED_MOST, left_open, serial, this_thread_pays, this_threads_is_exceeded,
+};
 pub use peek::peek_from;
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
-pub use table::Table;
+pub use table::{Origin, Table};
 pub use tally::Tally;
 
 /// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory. An
@@ -117,6 +119,16 @@ impl Bell {
             fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         }
         Ok(Self { fd, kind })
+    }
+
+    /// Whether another process may hold it: an eventfd or a pipe. A socket may have others in flight, so its last close may wait.
+    pub fn is_plain(&self) -> bool {
+        self.kind != Kind::Socket
+    }
+
+    /// The [serial number](serial) of its descriptor.
+    pub fn serial(&self) -> u64 {
+        self.fd.serial()
     }
 
     /// Another handle of the same bell.

@@ -1,34 +1,61 @@
 //! Descriptors that go from one process to the next one beside a saved state, which names each by its index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::PeerFd;
 
+/// A descriptor in this process: its number, and its [serial number](crate::serial), or 0 if its number is never used again while it
+/// matters.
+pub type Origin = (RawFd, u64);
+
 /// A table of descriptors. The old process [puts](Table::put) them in, the new one [takes](Table::take) them out.
 #[derive(Debug, Default)]
 pub struct Table {
     list: Vec<Option<PeerFd>>,
     /// The index of each descriptor that was put in: one that many parts of a state use is passed once.
-    known: BTreeMap<RawFd, u32>,
+    known: BTreeMap<Origin, u32>,
+    /// Those that the receiver has already.
+    held: BTreeSet<Origin>,
 }
 
 impl Table {
+    /// A table for somebody who has these descriptors already: they get their indexes, and are not duplicated.
+    pub fn beside(held: &[Origin]) -> Self {
+        Self { held: held.iter().copied().collect(), ..Self::default() }
+    }
+
+    /// Whether it is for somebody who has [some](Self::beside) already.
+    pub fn is_beside(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Duplicates a descriptor into the table. Returns its index: the same one for the same descriptor. So it must not be closed while
     /// the table is filled.
     ///
     /// # Errors
     /// The process has too many descriptors.
     pub fn put(&mut self, fd: impl AsFd) -> Result<u32, Errno> {
+        self.put_as(fd, 0)
+    }
+
+    /// Like [`Table::put`], for a descriptor with a [serial number](crate::serial).
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn put_as(&mut self, fd: impl AsFd, serial: u64) -> Result<u32, Errno> {
         let fd = fd.as_fd();
-        if let Some(index) = self.known.get(&fd.as_raw_fd()) {
+        let origin = (fd.as_raw_fd(), serial);
+        if let Some(index) = self.known.get(&origin) {
             return Ok(*index);
         }
         let index = u32::try_from(self.list.len()).map_err(|_| Errno::MFILE)?;
-        self.list.push(Some(PeerFd::from(fcntl_dupfd_cloexec(fd, 0)?)));
-        self.known.insert(fd.as_raw_fd(), index);
+        let is_held = self.held.contains(&origin);
+        let copy = if is_held { None } else { Some(PeerFd::from(fcntl_dupfd_cloexec(fd, 0)?)) };
+        self.list.push(copy);
+        self.known.insert(origin, index);
         Ok(index)
     }
 
@@ -47,16 +74,16 @@ impl Table {
         self.list.get(index as usize)?.as_ref().map(AsFd::as_fd)
     }
 
-    /// All descriptors that were not taken, in order.
+    /// All descriptors that were duplicated and not taken, in order.
     pub fn iter(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.list.iter().flatten().map(AsFd::as_fd)
     }
 
-    /// The numbers of the descriptors that were put in, in order: of the originals, not of the duplicates.
-    pub fn origins(&self) -> Vec<RawFd> {
-        let mut origins: Vec<(u32, RawFd)> = self.known.iter().map(|(fd, index)| (*index, *fd)).collect();
+    /// The descriptors that were put in, in order: the originals, not the duplicates.
+    pub fn origins(&self) -> Vec<Origin> {
+        let mut origins: Vec<(u32, Origin)> = self.known.iter().map(|(origin, index)| (*index, *origin)).collect();
         origins.sort_unstable();
-        origins.into_iter().map(|(_, fd)| fd).collect()
+        origins.into_iter().map(|(_, origin)| origin).collect()
     }
 
     /// Number of indexes.

@@ -1,5 +1,6 @@
 //! Reasons why a session ends, each as a sentence for the operator. A guest alone can cause none of these.
 
+use nicety_peer::UNCLOSED_MOST;
 use rustix::io::Errno;
 
 use crate::codec::{HeaderError, MAX_MESSAGE_FDS, Malformed};
@@ -38,6 +39,11 @@ pub enum SessionError {
     /// Too many descriptors for one message.
     #[error("the peer sent {0} file descriptors with one message; the limit is {MAX_MESSAGE_FDS}")]
     TooManyDescriptors(usize),
+    /// Earlier descriptors of the peer are slow to close.
+    #[error(
+        "{UNCLOSED_MOST} of the file descriptors that the peer has sent before cannot be closed yet: closing them waits for the peer"
+    )]
+    DescriptorsStayOpen,
     /// The kernel dropped descriptors, because this process is at its limit.
     #[error("file descriptors of the peer were lost: raise the limit of open files (ulimit -n)")]
     DescriptorsLost,

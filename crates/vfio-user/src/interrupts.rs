@@ -218,13 +218,21 @@ impl Interrupts {
     /// A descriptor cannot be duplicated.
     pub fn connections(&self, table: &mut Table) -> Result<SavedConnections, Errno> {
         let State { line, msi, msix, counters: _ } = &*self.lock();
-        let mut put = |bell: Option<&Bell>| bell.map(|bell| table.put(bell)).transpose();
+        let mut put = |bell: Option<&Bell>| bell.map(|bell| table.put_as(bell, bell.serial())).transpose();
         let (raised, unmask) = (put(line.bell.as_ref())?, put(line.unmask.as_deref())?);
         let mut all = |vectors: &[Vector]| {
             let connected = (0..).zip(vectors).filter_map(|(number, vector)| Some((number, vector.bell.as_ref()?)));
-            connected.map(|(number, bell)| Ok((number, table.put(bell)?))).collect::<Result<Vec<(u16, u32)>, Errno>>()
+            let put = |(number, bell): (u16, &Bell)| Ok((number, table.put_as(bell, bell.serial())?));
+            connected.map(put).collect::<Result<Vec<(u16, u32)>, Errno>>()
         };
         Ok(SavedConnections { line: raised, unmask, msi: all(msi)?, msix: all(msix)? })
+    }
+
+    /// Whether all of the client's descriptors are eventfds or pipes, which another process may hold.
+    pub fn are_plain(&self) -> bool {
+        let State { line, msi, msix, counters: _ } = &*self.lock();
+        let vectors = msi.iter().chain(msix).filter_map(|vector| vector.bell.as_ref());
+        vectors.chain(&line.bell).all(Bell::is_plain)
     }
 
     /// Connects the eventfds of a client that another process has served. Raises nothing. Call it before

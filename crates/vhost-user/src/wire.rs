@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use nicety_peer::PeerFd;
+use nicety_peer::{PeerFd, UNCLOSED_MOST, this_threads_is_exceeded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -36,6 +36,8 @@ pub(crate) enum WireError {
     Version(u32),
     #[error("more than {FDS_MOST} descriptors with one message")]
     TooManyFds,
+    #[error("{UNCLOSED_MOST} of its earlier descriptors cannot be closed yet: closing them waits for the peer")]
+    StayOpen,
     #[error("the socket: {0}")]
     Os(#[from] Errno),
 }
@@ -138,6 +140,9 @@ fn fill(
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights.map(PeerFd::from));
             }
+        }
+        if !fds.is_empty() && this_threads_is_exceeded() {
+            return Err(WireError::StayOpen);
         }
         if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MOST {
             return Err(WireError::TooManyFds);

@@ -543,6 +543,7 @@ fn take_vmm(
     table: &mut Table,
 ) -> Result<(Box<Session>, PortState, Option<i32>), String> {
     device.take_vmm(vmm, files, table).map_err(|error| error.to_string())?;
-    let session = Session::restore(vmm.session.clone(), table).ok_or("its session is impossible")?;
+    let mut session = Session::restore(vmm.session.clone(), table).ok_or("its session is impossible")?;
+    session.charge_to(device.account());
     Ok((Box::new(session), vmm.state.clone(), vmm.process))
 }

@@ -91,7 +91,8 @@ impl PortDevice {
         let state = PortState { at_ns: at.0, adapter: state, interrupts: self.interrupts.save() };
         let (mut regions, mut failed) = (Vec::new(), Ok(()));
         self.map.each_region(|region| {
-            let file = region.file.map(|(file, offset)| table.put(file).map(|index| (index, offset)));
+            let put = |(file, offset)| table.put_as(file, region.serial).map(|index| (index, offset));
+            let file = region.file.map(put);
             match file.transpose() {
                 Ok(file) => regions.push(RegionImage {
                     base: region.base,
@@ -112,6 +113,11 @@ impl PortDevice {
         };
         let connections = self.interrupts.connections(table)?;
         Ok(Some(VmmImage { session, state, connections, regions, process, checks }))
+    }
+
+    /// Whether the keeper may hold all that the VMM has connected: a socket would let it wait when it is closed.
+    pub fn is_keepable(&self) -> bool {
+        self.interrupts.are_plain()
     }
 
     /// Goes on with the pages of another process, in place of new ones.
@@ -160,7 +166,7 @@ impl PortDevice {
             };
         }
         drop(self.publish(map, MemoryChange::UnmapAll));
-        self.kept(Kept::Renewed);
+        self.kept(Kept::Changed);
         self.interrupts.reconnect(&image.connections, table).map_err(NotTaken::Eventfd)?;
         self.unmask = self.interrupts.unmask_eventfd();
         let Checks { is_checked, is_blank, is_advised, breaches_before } = image.checks;

@@ -129,8 +129,15 @@ impl Worker {
                     self.unread_sessions.push_back(id);
                 }
             }
-            Link::Function { listener, .. } if let Some(cause) = service.port.failure() => {
+            // Each connection would be another descriptor that is slow to close.
+            Link::Function { device, .. } if device.account().is_exceeded() => {
+                let why = SessionError::DescriptorsStayOpen;
+                service.log.say(Kind::NotAccepted, format_args!("no VMM is let in: {why}"));
+                self.pause_accepting(id);
+            }
+            Link::Function { listener, device, .. } if let Some(cause) = service.port.failure() => {
                 if let Ok(Accepted::Refused(socket, peer)) = listener.accept(true) {
+                    let socket = socket.charged_to(Some(device.account()));
                     service.log.say_of(
                         Kind::Failed,
                         peer.map(|p| p.pid),
@@ -140,10 +147,11 @@ impl Worker {
                 }
                 self.pause_accepting(id);
             }
-            Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
+            Link::Function { listener, session, device } => match listener.accept(session.is_some()) {
                 Ok(Accepted::Client(socket, peer)) => {
                     let mut fresh = Box::new(Session::new(socket));
                     fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
+                    fresh.charge_to(device.account());
                     let mut timeout = Timeout::default();
                     self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
                     let talk = session.insert(Talk {
@@ -164,11 +172,11 @@ impl Worker {
                     if let Some(recorder) = &service.recorder {
                         recorder.note(Event::Connect);
                     }
-                    if Self::keep(service, self.clock) {
-                        self.owe(id);
-                    }
+                    let owes = Self::keep(service, self.clock);
+                    self.owe(id, owes);
                 }
                 Ok(Accepted::Refused(socket, peer)) => {
+                    let socket = socket.charged_to(Some(device.account()));
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
                     self.pause_accepting(id);
@@ -385,9 +393,8 @@ impl Worker {
             device.renew();
             if is_kept {
                 // A descriptor that the keeper holds would hide the end from the VMM.
-                if Self::keep(service, self.clock) {
-                    self.owe(id);
-                }
+                let owes = Self::keep(service, self.clock);
+                self.owe(id, owes);
             }
             if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
                 self.keep_closer(close_gently(session, farewell::TIMEOUT));

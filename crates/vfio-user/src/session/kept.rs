@@ -117,7 +117,7 @@ impl Session {
         let Self { socket, inbound, core, tally: _ } = self;
         let Core { peer, map_limit, maps, requests, .. } = core;
         Ok(SavedSession {
-            socket: table.put(socket)?,
+            socket: table.put_as(socket, socket.serial())?,
             inbound: inbound.save_kept(),
             outbound: Default::default(),
             peer: *peer,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nicety_peer::{PeerFd, Tally};
+use nicety_peer::{Account, PeerFd, Tally};
 
 use crate::codec::version::Capabilities;
 use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, is_vhost_user, put_u64};
@@ -107,6 +107,12 @@ impl Session {
             },
             tally: None,
         }
+    }
+
+    /// The client's descriptors have this account from now on, the connection too.
+    pub fn charge_to(&mut self, account: &Arc<Account>) {
+        self.socket.charge_to(account);
+        self.inbound.account = Some(Arc::clone(account));
     }
 
     /// Limits the client to `most` windows of memory at a time. Each may cost this process a mapping; a process has 65,530 for

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use nicety_peer::{PeerFd, Table, peek_from};
+use nicety_peer::{Account, PeerFd, Table, peek_from};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg};
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,8 @@ pub(crate) struct Inbound {
     groups: VecDeque<Group>,
     /// Set if messages stay in the socket until they are [consumed](Inbound::consume).
     peek: Option<Peek>,
+    /// Closes the client's descriptors.
+    pub account: Option<Arc<Account>>,
 }
 
 /// Messages that were taken and are still in the socket. The waiting bytes are there, too, behind them.
@@ -88,7 +91,7 @@ struct Peek {
 impl Inbound {
     pub fn new() -> Inbound {
         let buffer = vec![0; BUFFER_SIZE];
-        Inbound { buffer, start: 0, end: 0, position: 0, groups: VecDeque::new(), peek: None }
+        Inbound { buffer, start: 0, end: 0, position: 0, groups: VecDeque::new(), peek: None, account: None }
     }
 
     /// Messages stay in the socket until they are [consumed](Inbound::consume). False if some were read already.
@@ -251,7 +254,7 @@ impl Inbound {
         // Its pages come from the kernel as zeros, when they are used.
         let mut buffer = vec![0; end.max(BUFFER_SIZE)];
         buffer[..end].copy_from_slice(&received);
-        Some(Inbound { buffer, start: 0, end, position, groups, peek: None })
+        Some(Inbound { buffer, start: 0, end, position, groups, peek: None, account: None })
     }
 
     /// Reads the socket once, up to the free room.
@@ -280,7 +283,7 @@ impl Inbound {
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights.map(PeerFd::from));
+                fds.extend(rights.map(|fd| PeerFd::from(fd).charged_to(self.account.as_ref())));
             }
         }
         counters.fds_received += fds.len() as u64;
@@ -289,6 +292,9 @@ impl Inbound {
         }
         if received.bytes == 0 {
             return Ok(Fill::Closed);
+        }
+        if !fds.is_empty() && self.account.as_ref().is_some_and(|account| account.is_exceeded()) {
+            return Err(SessionError::DescriptorsStayOpen);
         }
         counters.bytes_received += received.bytes as u64;
         let new_from = self.end;
