@@ -305,6 +305,7 @@ impl Keeper<'_> {
                 kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
                 // The next upgrade need not wait for its end.
                 kind::ABANDON => {
+                    self.openers.acceptor.heir_failed();
                     self.pace.calm(self.current.process.id());
                     self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
                         // It may have ended already.
@@ -322,6 +323,7 @@ impl Keeper<'_> {
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
                 kind::OPEN | kind::IS_NAMED => self.openers.open(message),
+                kind::CONTROL => self.openers.control(message, false),
                 _ => held::close(message.fds),
             }
         }
@@ -332,6 +334,7 @@ impl Keeper<'_> {
                 kind::HOLD => self.held.hold(&message.content, message.fds),
                 kind::FORGET => self.held.forget(&message.content),
                 kind::OPEN | kind::IS_NAMED => self.openers.open(message),
+                kind::CONTROL => self.openers.control(message, true),
                 kind::SERVES => self.succeed(),
                 _ => held::close(message.fds),
             }
@@ -342,6 +345,7 @@ impl Keeper<'_> {
     fn succeed(&mut self) {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
+            self.openers.acceptor.take_over();
             self.daemons().chain([&heir]).for_each(|daemon| self.pace.calm(daemon.process.id()));
             self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
@@ -391,6 +395,7 @@ impl Keeper<'_> {
     /// Starts a daemon in the place of one that has ended. VMs wait for it, so what the system lacks now is waited for.
     fn start_again(&mut self) -> io::Result<()> {
         self.current.channel = None;
+        self.openers.acceptor.daemon_died();
         self.reserve.clear();
         let mut left = TRIES;
         self.current = loop {
@@ -419,6 +424,7 @@ impl Keeper<'_> {
             // Its last messages may have come since: if it has taken over, its predecessor ends.
             self.listen();
             if self.heir.take_if(|(_, heir)| heir.process.id() == ended).is_some() {
+                self.openers.acceptor.heir_failed();
                 self.pace.calm(self.current.process.id());
                 self.current.tell(kind::ENDED, words(status).as_bytes(), None);
             }
@@ -450,6 +456,7 @@ impl Keeper<'_> {
                 self.program = program;
             }
             self.current = heir;
+            self.openers.acceptor.take_over();
             self.pass_end_on();
             self.serves_by = Some(Instant::now() + HEIR_WITHIN);
             return self.reap();

@@ -220,7 +220,10 @@ impl<'a> Prepared<'a> {
             (control::prepare(host, socket), ports)
         };
         match (control, ports) {
-            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record, kept }),
+            (Ok(control), Ok(ports)) => {
+                let control = control.accepted_by(kept.as_ref().and_then(|kept| kept.opener.clone()));
+                Ok(Self { begin, host, control, ports, record, kept })
+            }
             (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
             (Ok(_), Err(errors)) => Err(Failure::new(Exit::Failed, errors)),
             (Err(error), Err(errors)) => Err(Failure::new(Exit::Failed, format!("{error}\n{errors}"))),
@@ -288,6 +291,7 @@ impl Heir<'_> {
         let prepared = || -> Result<_, String> {
             descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
+            let control = control.accepted_by(kept.as_ref().and_then(|kept| kept.opener.clone()));
             let daemon = taking.start(host)?;
             if let Some(kept) = &kept {
                 daemon.keep_by(Arc::clone(&kept.holder));
