@@ -36,6 +36,7 @@ use nicety_keeper::Opener;
 use nicety_sandbox::Kind;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
 use tracing::warn;
 
@@ -158,6 +159,15 @@ pub enum ControlError {
 }
 
 impl ControlError {
+    /// Whether this process may not make sockets of the page's kind. A systemd unit may forbid it (RestrictAddressFamilies=).
+    pub fn is_page_forbidden(&self) -> bool {
+        let forbids = |error: &io::Error| {
+            let errno = Errno::from_io_error(error);
+            matches!(errno, Some(Errno::AFNOSUPPORT | Errno::PERM | Errno::ACCESS))
+        };
+        matches!(self, Self::Page { error, .. } if forbids(error))
+    }
+
     /// Whether another process serves the socket; that process can be asked who it is.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::Listen(ListenError::InUse(_)))
