@@ -259,6 +259,14 @@ impl Live {
         self.running().host.document.text()
     }
 
+    /// This key of the host file is not in force, and the log says why.
+    pub fn is_not_in_force(&self, key: &str) {
+        let mut all = self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !all.iter().any(|known| known == key) {
+            all.push(key.to_owned());
+        }
+    }
+
     /// Keys that need a restart of the daemon.
     pub fn after_restart(&self) -> Vec<String> {
         self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()

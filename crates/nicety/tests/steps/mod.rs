@@ -125,7 +125,7 @@ impl Relay {
     /// Process numbers of the daemons. The serving daemon is the last.
     pub fn pids(&self) -> Vec<u64> {
         let list = std::fs::read_to_string(&*self.children.lock().unwrap()).unwrap_or_default();
-        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).filter(|pid| crate::station::is_daemon(*pid)).collect()
     }
 
     /// A channel whose messages pass here. The thread ends with either end.
