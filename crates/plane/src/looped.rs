@@ -443,8 +443,10 @@ impl Plane {
                 continue;
             }
             let key = self.guard.key(batch, packet);
-            let Some(network) = self.switch().network(to, head) else { continue };
-            let seen = memory.of(LoopGuard::in_network(key, network), now);
+            // A frame with a VLAN's tag may belong to two networks: it counts in the one by which it left.
+            let networks = self.switch().networks(to, head);
+            let seen = networks.map(|network| memory.of(LoopGuard::in_network(key, network), now));
+            let Some(seen) = seen.max_by_key(|seen| seen.left & !here != 0) else { continue };
             let passed = memory.of(key, now);
             let (others, is_same) = match seen.left & !here {
                 0 => (passed.left & !here & if passed.came & here == 0 { 0 } else { u64::MAX }, false),
@@ -504,9 +506,15 @@ impl Plane {
                 left |= 1u64.wrapping_shl(other.place as u32);
                 tag = tag_of(batch.head(packet), plan.edit_of(other.id, index as u16));
             }
-            let Some(network) = self.switch().network(port.origin(), batch.head(packet)) else { continue };
             let key = self.guard.key(batch, packet);
-            memory.note(LoopGuard::in_network(key, network), came, left, tag, now);
+            let mut is_member = false;
+            for network in self.switch().networks(port.origin(), batch.head(packet)) {
+                memory.note(LoopGuard::in_network(key, network), came, left, tag, now);
+                is_member = true;
+            }
+            if !is_member {
+                continue;
+            }
             // Whatever networks it passes on its way: it had come in by an uplink first, and leaves by another one.
             let known = memory.of(key, now);
             let is_own = known.is_own || (known.came | came == 0 && left != 0);
