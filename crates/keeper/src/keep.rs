@@ -355,7 +355,7 @@ impl Keeper<'_> {
             return;
         }
         if self.is_ending {
-            self.current.tell(kind::REFUSED, b"the daemon is about to end", None);
+            self.current.tell(kind::REFUSED, ENDING.as_bytes(), None);
             return;
         }
         self.reserve.clear();
@@ -519,6 +519,15 @@ fn is_lacking(error: &io::Error) -> bool {
 pub(crate) fn say(what: &str) {
     // Nobody may read it.
     let _ = writeln!(io::stderr(), "WARN keeper: {what}");
+}
+
+/// The service ends: no daemon is started any more.
+const ENDING: &str = "the daemon is about to end";
+
+/// Whether the keeper's reason why there is no heir means that the service ends: it passes the signal to the daemon too.
+pub fn is_end_of_service(why: &str) -> bool {
+    let told = [SIGTERM, SIGINT].map(|signal| format!("signal {signal} ended it"));
+    why.ends_with(ENDING) || told.iter().any(|told| why.ends_with(told))
 }
 
 /// The end of a process, in words.
