@@ -29,6 +29,8 @@ const LIBRARIES: [(&str, &str, Option<&str>); 4] = [
 pub const PROGRAMS: [&str; 2] = ["nicety", "nicety-uio"];
 /// Wireshark's folder of capture programs in Debian 12 and 13.
 const EXTCAP: [&str; 2] = ["usr/lib/x86_64-linux-gnu/wireshark/extcap", "usr/libexec/wireshark/extcap"];
+/// Keeps needrestart(1) from restarting the daemons.
+const NEEDRESTART: &str = "etc/needrestart/conf.d/nicety.conf";
 const SERVICE: &str = include_str!("../deb/nicety.service");
 const DESCRIPTION: &str = "\
 virtual network adapters for VMs, joined by one switch
@@ -190,7 +192,8 @@ impl Tree {
         for entry in fs::read_dir(&pages)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            self.zipped(&format!("usr/share/man/man1/{name}.gz"), &fs::read(&path)?)?;
+            let section = path.extension().unwrap_or_default().display();
+            self.zipped(&format!("usr/share/man/man{section}/{name}.gz"), &fs::read(&path)?)?;
         }
         fs::remove_dir_all(&pages)?;
         self.zipped("usr/share/man/man1/nicety-uio.1.gz", uio_page(version).as_bytes())?;
@@ -217,6 +220,7 @@ impl Tree {
         self.file("usr/lib/sysusers.d/nicety.conf", include_bytes!("../deb/sysusers.conf"), 0o644)?;
         self.file("usr/lib/tmpfiles.d/nicety.conf", include_bytes!("../deb/tmpfiles.conf"), 0o644)?;
         self.file("etc/nicety/host.toml", include_bytes!("../deb/host.toml"), 0o644)?;
+        self.file(NEEDRESTART, include_bytes!("../deb/needrestart.conf"), 0o644)?;
         let reload = include_bytes!("../deb/notify-reload.conf");
         self.file("usr/share/doc/nicety/examples/notify-reload.conf", reload, 0o644).map(drop)
     }
@@ -229,8 +233,19 @@ impl Tree {
         self.zipped("usr/share/doc/nicety/changelog.Debian.gz", changes.as_bytes())?;
         let own = fs::read(crate::root().join("CHANGELOG.md"))?;
         self.zipped("usr/share/doc/nicety/changelog.gz", &own)?;
+        self.book()?;
         self.file("usr/share/doc/nicety/copyright", linked::copyright(crates)?.as_bytes(), 0o644)?;
         self.zipped("usr/share/doc/nicety/licenses.txt.gz", linked::texts(crates)?.as_bytes())
+    }
+
+    /// The book, plain: its pages name each other.
+    fn book(&self) -> Result<()> {
+        let book = crate::root().join("docs");
+        for path in files(&book)? {
+            let inner = path.strip_prefix(&book)?.display().to_string();
+            self.file(&format!("usr/share/doc/nicety/book/{inner}"), &fs::read(&path)?, 0o644)?;
+        }
+        Ok(())
     }
 
     /// Sums of all files but those of `/etc`, as dpkg keeps them, and the size of all on a disk in KiB.
@@ -269,7 +284,8 @@ impl Tree {
         );
         self.file("DEBIAN/control", text.as_bytes(), 0o644)?;
         self.file("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
-        self.file("DEBIAN/conffiles", b"/etc/nicety/host.toml\n", 0o644)?;
+        let kept = format!("/etc/nicety/host.toml\n/{NEEDRESTART}\n");
+        self.file("DEBIAN/conffiles", kept.as_bytes(), 0o644)?;
         self.file("DEBIAN/postinst", include_bytes!("../deb/postinst"), 0o755)?;
         self.file("DEBIAN/prerm", include_bytes!("../deb/prerm"), 0o755)?;
         self.file("DEBIAN/postrm", include_bytes!("../deb/postrm"), 0o755).map(drop)

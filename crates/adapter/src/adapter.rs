@@ -40,6 +40,9 @@ pub enum Event {
     Answer(Answer),
     /// The port dropped this many frames for its guest, because they found no buffer and no room to wait.
     Missed(u32),
+    /// The VMM has given up accesses that were not answered in time: reads gave ones, and writes took effect later than the driver knew.
+    /// Unlike after [`Event::Lost`], the state holds. An adapter whose driver may have believed the ones has its driver reset it.
+    Unanswered,
 }
 
 /// A virtual network adapter: a state machine between a guest's driver and the switch.

@@ -137,6 +137,26 @@ pub enum Grant {
     },
     /// Frames of up to this many bytes, tags and check sequence included.
     FrameMax(u32),
+    /// Its driver has asked for all multicast frames. It gets them as soon as its [`Rights`] have them.
+    WantsAllMulticast,
+    /// The host has changed what it may have. Its queues run on.
+    Rights(Rights),
+}
+
+/// What a function may have, besides what it has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights {
+    /// Its address from now on, if it is another one.
+    #[serde(with = "some_mac")]
+    pub address: Option<Mac>,
+    /// It keeps addresses besides its own.
+    pub addresses: bool,
+    /// It receives all multicast frames if its driver has asked for them.
+    pub all_multicast: bool,
+    /// It keeps VLANs besides 0.
+    pub vlans: bool,
+    /// If it loses an address by this, its driver is told to reset it.
+    pub tells: bool,
 }
 
 /// A family's answer.
@@ -165,8 +185,6 @@ pub struct FunctionPolicy {
     pub trusted: bool,
     /// Its port tags its frames, so that it has no VLANs of its own.
     pub tagged: bool,
-    /// Its link is not forced down.
-    pub enabled: bool,
     /// Its driver may ask how frames are spread over its queues.
     pub queries_rss: bool,
     /// Frames that it sends with the tag of a VLAN that it was not granted are dropped. Source addresses are checked by the switch.
@@ -176,7 +194,7 @@ pub struct FunctionPolicy {
 impl FunctionPolicy {
     /// Of a function that may do everything.
     pub fn free(address: Mac) -> Self {
-        Self { address, trusted: true, tagged: false, enabled: true, queries_rss: true, checks_tags: false }
+        Self { address, trusted: true, tagged: false, queries_rss: true, checks_tags: false }
     }
 }
 
@@ -194,8 +212,12 @@ pub trait Family: Send {
     /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
 
-    /// The card was reset, or the function is another one from now on: what it was granted is void. The answer is for the function.
+    /// The card was reset: what the function was granted is void. The answer is for the function.
     fn reset(&mut self, function: u16) -> Answer;
+
+    /// The function was another one until now, perhaps with another address: it may have what this one may. The answer is for the
+    /// function.
+    fn moved(&mut self, function: u16, has_new_address: bool) -> Answer;
 }
 
 /// An address as its bytes.

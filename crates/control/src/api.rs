@@ -293,7 +293,7 @@ impl From<ChangeError> for Box<Problem> {
     fn from(error: ChangeError) -> Self {
         let detail = error.to_string();
         match error {
-            ChangeError::Missing(List::Ports, _) => Problem::new(NO_SUCH_PORT, detail),
+            ChangeError::Missing(List::Ports, ..) => Problem::new(NO_SUCH_PORT, detail),
             ChangeError::Missing(..) => Problem::new(NO_SUCH, detail),
             ChangeError::Exists(..) => Problem::new(EXISTS, detail),
             ChangeError::Wrong(errors) => {

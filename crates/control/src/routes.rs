@@ -441,7 +441,7 @@ pub(super) async fn capture(
     let (whose, scope) = (Arc::clone(&live), Scope { ports: None, stage, drops: false, filter, snap });
     let capture = beside(move || {
         whose.capture(&of, scope).map_err(|error| match error {
-            ChangeError::Missing(_, of) => Problem::new(NO_SUCH_PORT, nothing_of(&of, &whose)),
+            ChangeError::Missing(_, of, _) => Problem::new(NO_SUCH_PORT, nothing_of(&of, &whose)),
             error => error.into(),
         })
     })

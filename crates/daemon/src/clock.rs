@@ -1,5 +1,7 @@
 //! The only clock: monotonic, and read once per round of a worker.
 
+use std::time::Duration;
+
 use nicety_adapter::Time;
 use nix::time::{ClockId, clock_gettime};
 
@@ -32,10 +34,24 @@ impl Clock {
         Self { origin_ns: monotonic_ns().checked_sub(ago.as_nanos() as u64).unwrap() }
     }
 
+    /// A time on CLOCK_MONOTONIC in milliseconds, without its upper bits. It is never 0.
+    pub fn monotonic_ms(&self, time: Time) -> u32 {
+        ms_of(self.origin_ns.saturating_add(time.0))
+    }
+
+    /// Whether a time of [`Clock::monotonic_ms`] was this long ago.
+    pub fn is_ago(&self, ms: u32, ago: Duration) -> bool {
+        u128::from(ms_of(monotonic_ns()).wrapping_sub(ms)) >= ago.as_millis()
+    }
+
     /// The current time.
     pub fn now(&self) -> Time {
         Time(monotonic_ns().saturating_sub(self.origin_ns))
     }
+}
+
+fn ms_of(ns: u64) -> u32 {
+    ((ns / 1_000_000) as u32).max(1)
 }
 
 /// CLOCK_MONOTONIC, which every system has.

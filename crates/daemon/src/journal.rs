@@ -4,6 +4,7 @@
 //! ```text
 //! 0     which half is valid (0: none, 1, 2) │ bytes of each record │ noted batch: is there one, its bytes, its first header
 //! 36    bytes of the changes behind each record
+//! 44    a time since which all messages have come that wait, in milliseconds (0: not known)
 //! 4096  half 1: a Record, then Changes      half 2: the same
 //! then  the positions of rings, if the adapter keeps any
 //!
@@ -51,6 +52,7 @@ const NOTED: usize = 12;
 const NOTED_BYTES: usize = 16;
 const NOTED_FIRST: usize = 20;
 const CHANGES: [usize; 2] = [36, 40];
+const LOOKED: usize = 44;
 /// Most bytes of changes behind a shorter record. Behind a longer one there are as many as the record has: so a new record, which takes
 /// their place, costs no more than they did.
 const CHANGES_MOST: u64 = 64 << 10;
@@ -192,6 +194,8 @@ pub struct Kept {
     pub rings: Vec<u8>,
     /// The bytes that were sent of the answers to the last batch.
     pub tally: Option<Arc<Tally>>,
+    /// A time since which all messages have come that wait: [`Clock::monotonic_ms`](crate::clock::Clock::monotonic_ms).
+    pub looked_ms: Option<u32>,
 }
 
 impl Journal {
@@ -353,6 +357,13 @@ impl Journal {
         head.store_u32(NOTED, 1);
     }
 
+    /// Notes a time since which all messages have come that wait.
+    pub fn note_look(&self, ms: u32) {
+        if let Ok(head) = head(&self.map) {
+            head.store_u32(LOOKED, ms);
+        }
+    }
+
     /// The keeper holds nothing of the port any more.
     pub fn forget(&self) {
         // Without a keeper nothing is held.
@@ -379,7 +390,14 @@ pub fn read(groups: Vec<Group>) -> Result<Kept, String> {
     let mut table = Table::default();
     fds.into_iter().for_each(|fd| table.push(fd));
     let tally = Tally::of(&file).ok().map(Arc::new);
-    Ok(Kept { function: record.function, table, batches, rings, tally })
+    let looked_ms = looked(&file).filter(|ms| *ms != 0);
+    Ok(Kept { function: record.function, table, batches, rings, tally, looked_ms })
+}
+
+/// See [`Journal::note_look`].
+fn looked(file: &OwnedFd) -> Option<u32> {
+    let map = mapped(file, 0, HEAD).ok()?;
+    head(&map).ok().map(|head| head.load_u32(LOOKED))
 }
 
 /// Bytes of the valid record of a journal, and of the changes behind it.

@@ -86,7 +86,7 @@ impl UplinkHold {
         };
         let held = self.holder.hold(&self.name, number, descriptors);
         match held.and_then(|()| self.holder.forget(&self.name, number)) {
-            Err(error) => !ChannelError::is_passing(error),
+            Err(error) => !error.is_passing() && !matches!(error, ChannelError::NotHeld(_)),
             Ok(()) => true,
         }
     }

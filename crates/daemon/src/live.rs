@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use nicety_host::{Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig};
+use nicety_host::{Document, Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig, did_you_mean};
 use nicety_keeper::{KeptBy, Opener};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
@@ -75,9 +75,9 @@ pub struct Changed {
 /// Reasons why nothing was changed, or only a part.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// There is no entry of this name.
-    #[error("there is no {0} {1:?}")]
-    Missing(List, String),
+    /// There is no entry of this name. The last is a hint: the similar name, or all that there are.
+    #[error("there is no {0} {1:?}{2}")]
+    Missing(List, String, String),
     /// There is already an entry of this name.
     #[error("there is {0} {1:?} already")]
     Exists(List, String),
@@ -105,6 +105,27 @@ pub enum ChangeError {
 
 fn lines(changes: &[Change]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Most names that an error lists.
+const NAMES_SHOWN_MAX: usize = 16;
+
+/// The error that a list has no entry of this name, with what the person may have meant.
+fn missing(document: &Document, list: List, name: &str) -> ChangeError {
+    let names = document.names_in(list);
+    let other = List::ALL.into_iter().find(|other| document.has(*other, name));
+    let hint = match (other, names.as_slice()) {
+        (Some(List::Uplinks), _) => format!("; {name} is an uplink"),
+        (Some(other), _) => format!("; {name} is a {other}"),
+        (None, []) => "; there is none yet".to_owned(),
+        (None, names) => match did_you_mean(name, names.iter().map(String::as_str)) {
+            meant if meant.is_empty() && names.len() <= NAMES_SHOWN_MAX => {
+                format!(" (there are: {})", names.join(", "))
+            }
+            meant => meant,
+        },
+    };
+    ChangeError::Missing(list, name.to_owned(), hint)
 }
 
 /// The running configuration.
@@ -333,7 +354,7 @@ impl Live {
         let mut running = self.running();
         let document = &running.host.document;
         if !document.has(list, name) {
-            return Err(ChangeError::Missing(list, name.to_owned()));
+            return Err(missing(document, list, name));
         }
         if list == List::Groups
             && let Some(members @ [_, ..]) = document.members(name).as_deref()
@@ -366,7 +387,11 @@ impl Live {
         values: &[(String, Option<Value>)],
         consent: &Consent,
     ) -> Result<Changed, ChangeError> {
-        self.set_by(list, name, |_| Ok(values.to_vec()), consent)
+        let values = |host: &Host| match list {
+            List::Ports => Ok(nicety_host::with_usual_priority(&host.document.entry(list, name), values)),
+            _ => Ok(values.to_vec()),
+        };
+        self.set_by(list, name, values, consent)
     }
 
     /// Changes terms that a port has of its own inside a class: `shares`, `reservation`, `limit`. One without a value is that of the
@@ -380,7 +405,7 @@ impl Live {
     ) -> Result<Changed, ChangeError> {
         let values = |host: &Host| match host.port(port) {
             Some(_) => Ok(nicety_host::with_port_terms(&host.document.entry(List::Classes, class), port, terms)),
-            None => Err(ChangeError::Missing(List::Ports, port.to_owned())),
+            None => Err(missing(&host.document, List::Ports, port)),
         };
         self.set_by(List::Classes, class, values, consent)
     }
@@ -395,7 +420,7 @@ impl Live {
     ) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         if !running.host.document.has(list, name) {
-            return Err(ChangeError::Missing(list, name.to_owned()));
+            return Err(missing(&running.host.document, list, name));
         }
         let values = values(&running.host)?;
         let new = running.host.document.with_values(list, name, &values, self.folder());

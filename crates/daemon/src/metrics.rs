@@ -152,7 +152,8 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     page.family("nicety_port_info", "gauge", "A port's adapter, address, port group and VLANs; always 1.");
     for port in ports {
         let mac = port.spec.as_ref().map(|spec| spec.settings.mac.to_string()).unwrap_or_default();
-        let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
+        let link = if port.members.is_some() { "(team)" } else { "(uplink)" };
+        let adapter = port.spec.as_ref().map_or(link, |spec| spec.entry.about.name);
         let group = port.spec.as_ref().and_then(|spec| spec.group.as_deref()).unwrap_or_default();
         let (vlan, name) = (vlans(&port.policy), port.name.as_str());
         let labels = [("port", name), ("adapter", adapter), ("mac", &mac), ("group", group), ("vlan", &vlan)];

@@ -89,6 +89,8 @@ pub enum Kind {
     NotKept,
     /// It would again.
     KeptAgain,
+    /// The VMM has given up requests that were not answered in time.
+    Late,
 }
 
 impl Kind {
@@ -156,6 +158,7 @@ impl Kind {
             Self::Forbidden => "of frames that the port's policy refused",
             Self::NotKept => "of a port that would not survive a kill",
             Self::KeptAgain => "of a port that would survive a kill again",
+            Self::Late => "of requests that a VMM gave up",
         }
     }
 }

@@ -588,7 +588,8 @@ impl PortReport {
             condition,
             sentence,
             last_end,
-            features: state.features.iter().map(|&feature| feature.to_owned()).collect(),
+            // An adapter keeps its registers when its VMM has gone: these would be features of the last VM's driver.
+            features: state.features.iter().filter(|_| state.attached).map(|&feature| feature.to_owned()).collect(),
             transmit: queues(&counters.transmit),
             receive: queues(&counters.receive),
             transmit_drops: drops(&counters.transmit_drops),

@@ -57,6 +57,8 @@ pub struct Talk {
     pub(crate) unmask: Option<Arc<Bell>>,
     /// Whether the port's state was saved: then the VMM's messages wait.
     pub(crate) stopped: bool,
+    /// A time since which all its messages have come that wait. `None`: none waits, but for those that the next look finds.
+    pub(crate) since: Option<Time>,
     /// The connected process. `None` after a second VMM has found that it ended: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }

@@ -35,6 +35,7 @@ use nicety_plane::Port;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Key, Listener, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::warn;
 
 use crate::daemon::PortSpec;
 use crate::report::ToleranceReport;
@@ -109,6 +110,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn key(path: &std::path::Path) -> Result<Key, ToleranceError> {
     let wrong = |why: String| ToleranceError::Key { path: path.to_owned(), why };
     let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    if let Some(warning) = nicety_host::open_key(path) {
+        warn!("[ft] {warning}");
+    }
     if bytes.len() < Key::BYTES_MIN {
         let least = Key::BYTES_MIN;
         return Err(wrong(format!("a key has at least {least} bytes: head -c 32 /dev/urandom > {}", path.display())));

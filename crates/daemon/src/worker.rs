@@ -11,6 +11,9 @@ mod fair_test;
 mod farewell;
 mod freezing;
 mod keeping;
+mod late;
+#[cfg(test)]
+mod late_test;
 #[cfg(test)]
 mod messages_test;
 mod saving;
@@ -48,6 +51,8 @@ use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use connections::DisconnectReason;
 pub use freezing::{NotFrozen, Order, Part};
+use late::Looks;
+pub use late::PATIENCE;
 use services::Services;
 
 /// The charge for a VMM's message, in bytes. It takes as long as copying some frames.
@@ -100,6 +105,11 @@ pub struct Worker {
     retry_at: Option<Time>,
     /// Threads that close connections whose VMMs have not noticed the end yet, and memory threads of closed ports.
     closers: Vec<JoinHandle<()>>,
+    /// Connected VMMs.
+    vmms: usize,
+    looks: Looks,
+    /// When the clock was read last, or before.
+    read_at: Time,
     /// The number of times that it has slept.
     #[cfg(test)]
     slept: u64,
@@ -137,6 +147,9 @@ impl Worker {
             owed: Vec::new(),
             retry_at: None,
             closers: Vec::new(),
+            vmms: 0,
+            looks: Looks::begin(clock.now()),
+            read_at: clock.now(),
             #[cfg(test)]
             slept: 0,
         })
@@ -354,6 +367,7 @@ impl Worker {
 
     fn one_turn(&mut self, id: PortId) {
         let now = self.clock.now();
+        self.read_at = now;
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }

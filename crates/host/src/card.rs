@@ -197,6 +197,17 @@ fn uplink(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Option<String> 
     Some(wanted.to_owned())
 }
 
+/// The values of a change to a port. A VLAN that is set, or taken away, has the usual priority unless the change names one, as by
+/// `ip link set DEV vf N vlan ID [qos PRIORITY]`.
+pub fn with_usual_priority(
+    port: &toml::Table,
+    values: &[(String, Option<toml::Value>)],
+) -> Vec<(String, Option<toml::Value>)> {
+    let names = |wanted: &str| values.iter().any(|(key, _)| key == wanted);
+    let resets = names("vlan") && !names("qos") && port.contains_key("qos");
+    values.iter().cloned().chain(resets.then(|| ("qos".to_owned(), None))).collect()
+}
+
 /// Reads the priority of the tags that a function's frames get.
 pub(super) fn priority(walk: &mut Walk, section: Section<'_>, is_tagged: bool) -> u8 {
     let Some(found) = walk.integer(section, "qos") else { return 0 };

@@ -172,6 +172,13 @@ impl Document {
         new
     }
 
+    /// The names of a list's entries, in order.
+    pub fn names_in(&self, list: List) -> Vec<String> {
+        let mut all = self.clone();
+        let entries = all.list_mut(list).map(std::mem::take).unwrap_or_default();
+        entries.iter().filter_map(|entry| list.name_of(entry.as_table()?)).collect()
+    }
+
     /// Whether there is an entry of this name.
     pub fn has(&self, list: List, name: &str) -> bool {
         self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| list.is_named(entry, name)))
@@ -216,6 +223,10 @@ pub enum List {
 }
 
 impl List {
+    /// Every list.
+    pub const ALL: [Self; 7] =
+        [Self::Ports, Self::Groups, Self::Uplinks, Self::Cards, Self::Teams, Self::Mirrors, Self::Classes];
+
     /// The list's name in a host file.
     pub fn key(self) -> &'static str {
         match self {

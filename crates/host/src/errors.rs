@@ -118,12 +118,30 @@ pub struct DeepControl {
     pub length: usize,
 }
 
-/// The name that was probably meant: the most similar one, if it is similar enough. A very long name has none.
+/// Words of other systems (Linux's bonding driver, teamd, switches), and ours for the same.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("active-backup", "active-standby"),
+    ("activebackup", "active-standby"),
+    ("failover", "active-standby"),
+    ("lacp", "802.3ad"),
+    ("lag", "802.3ad"),
+    ("balance-tlb", "load"),
+    ("balance-slb", "source-address"),
+    ("virtio", "virtio-net"),
+];
+
+/// The name that was probably meant: ours for another system's word, or the most similar one, if it is similar enough. A very long
+/// name has none.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > MEANT_MOST {
         return None;
     }
     let given = given.to_lowercase();
+    let names: Vec<&str> = names.into_iter().collect();
+    let same = SYNONYMS.iter().find(|(theirs, _)| *theirs == given);
+    if let Some(name) = same.and_then(|(_, ours)| names.iter().find(|name| *name == ours)) {
+        return Some(name);
+    }
     let near = (given.chars().count() / 3).clamp(1, 3);
     let distance = |name: &str| strsim::damerau_levenshtein(&given, &name.to_lowercase());
     let begins = |name: &str| given.len() >= 3 && name.starts_with(&given);
@@ -152,6 +170,9 @@ mod tests {
         assert_eq!(meant("vmxnet", names), Some("vmxnet3"));
         assert_eq!(meant("virtio", names), Some("virtio-net"));
         assert_eq!(meant("virtoi-net", names), Some("virtio-net"));
+        assert_eq!(meant("LACP", ["load", "802.3ad"]), Some("802.3ad"));
+        assert_eq!(meant("active-backup", ["load", "active-standby"]), Some("active-standby"));
+        assert_eq!(meant("active-backup", names), None);
         assert_eq!(meant("rtl8139", names), None);
         assert_eq!(meant("", names), None);
         // This would take a matrix of 10^6 x 10 numbers for each name.

@@ -42,7 +42,7 @@ mod walk;
 mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
-pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState};
+pub use card::{CardConfig, FUNCTIONS_MOST, FunctionConfig, LinkState, with_usual_priority};
 pub use document::{Document, List};
 pub use eavesdrop::Eavesdropping;
 use errors::MISTAKES_MOST;
@@ -60,6 +60,7 @@ pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
+pub use tolerance::open_key;
 pub use walk::{Key, Kind};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.

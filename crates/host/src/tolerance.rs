@@ -1,5 +1,6 @@
 //! `[ft]`, and a port's `ft_peer`: logs of ports at another daemon (docs/fault-tolerance.md, "Ports").
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::form::Form;
@@ -94,4 +95,13 @@ mod tests {
         refused(ft, "ft_peer = \"host2\"", "port.ft_peer");
         refused("[ft]\nlisten = \"10.0.0.1:7001\"\n", "", "it is missing from this [ft]");
     }
+}
+
+/// A warning if others than the owner and the group may read a key: who has it can pose as a host.
+pub fn open_key(path: &Path) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    let shown = path.display();
+    (mode & 0o004 != 0).then(|| {
+        format!("everybody on this machine may read the key {shown} (mode {:04o}): chmod o= {shown}", mode & 0o7777)
+    })
 }

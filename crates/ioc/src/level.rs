@@ -346,11 +346,16 @@ impl Level {
 }
 
 impl Member {
-    /// Frames that went by shares or alone postpone the reservation by one frame at most: the member does not pay for them later.
+    /// Frames that went by shares or alone postpone the reservation by one frame at most: the member does not pay for them later. An
+    /// urgent one keeps what is left of the bytes that it may send at once.
     #[inline]
     fn postpone(&mut self, bytes: u64, now: Time) {
         if self.reserved.is_there() && self.reserved.at + self.catch_up_ns > now.0 {
-            let at = now.0.saturating_add(self.reserved.span(bytes.min(QUANTUM_BYTES.into())));
+            let mut at = now.0.saturating_add(self.reserved.span(bytes.min(QUANTUM_BYTES.into())));
+            if self.is_urgent {
+                let full = now.0.saturating_sub(self.reserved.span(URGENT_BYTES));
+                at = at.min(self.reserved.at.max(full).saturating_add(self.reserved.span(bytes)));
+            }
             if self.reserved.at < at {
                 self.reserved.set(at);
             }

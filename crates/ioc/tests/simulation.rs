@@ -451,6 +451,28 @@ fn an_urgent_class_waits_for_one_largest_frame_and_cannot_starve_the_others() {
 }
 
 #[test]
+fn urgent_frames_that_passed_an_idle_link_count_against_what_may_go_at_once_and_no_more() {
+    // A frame takes 0.12 ms at the reserved rate.
+    let mut scheduler = Scheduler::new(&[class(urgent(100_000_000)), class(shares(100))], 2);
+    let [low, bulk] = [Lane { class: 0, port: 0 }, Lane { class: 1, port: 1 }];
+    let mut now = 10 * SECOND;
+    for frame in 1..=50 {
+        scheduler.passed(low, 1514, Time(now));
+        scheduler.add(bulk, TSO, Time(now + 1));
+        scheduler.add(low, 1514, Time(now + 2));
+        let grant = scheduler.pick(Time(now + 3)).unwrap();
+        // 64 KiB, and the frame that goes beyond them.
+        if frame * 1514 <= 64 << 10 {
+            assert_eq!(grant.lane, low, "frame {frame}");
+        } else if frame > 45 {
+            assert_eq!(grant.lane, bulk, "frame {frame}");
+        }
+        scheduler.clear();
+        now += 10;
+    }
+}
+
+#[test]
 fn a_limit_holds_in_every_window_and_the_others_have_the_rest() {
     for (limit, len) in [(GBIT, 1514), (50_000_000, 60), (200_000_000, TSO)] {
         let terms = Terms { limit: Rate::new(limit), ..shares(100) };

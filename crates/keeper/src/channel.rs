@@ -13,9 +13,13 @@ use rustix::net::{
 };
 
 use crate::VERSION;
+use crate::held::Why;
 
-/// Most descriptors of a message; Linux's limit is 253.
+/// Most descriptors of a message.
 pub const FDS_MOST: usize = 200;
+/// Linux's limit (unix(7), SCM_MAX_FD). There is room for so many: the kernel closes others at once, by the thread that receives, and a
+/// VMM can make that wait.
+const SCM_MOST: usize = 253;
 /// Longest content of a message in bytes: a path or a sentence. More goes into a memory file.
 pub(crate) const CONTENT_MOST: usize = 8 << 10;
 
@@ -49,6 +53,9 @@ pub enum ChannelError {
     /// The other end speaks another version, or another language.
     #[error("the other process is no nicety, or one that speaks another version of this protocol than {VERSION}")]
     Foreign(Option<u8>),
+    /// The keeper holds nothing of this name.
+    #[error("{0}")]
+    NotHeld(Why),
     /// Descriptors were lost: this process has too many.
     #[error("descriptors were lost: raise the limit of open files (ulimit -n)")]
     DescriptorsLost,
@@ -145,7 +152,7 @@ impl Channel {
         let mut bytes = vec![0; CONTENT_MOST + 2];
         let mut was_reset = false;
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MOST))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
             let received = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {

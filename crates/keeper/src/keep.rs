@@ -1,7 +1,7 @@
 //! The keeper's loop.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -17,13 +17,15 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_pr
 use rustix::time::Timespec;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
+use crate::budget::{Budget, Share};
 use crate::channel::{Channel, ChannelError, Message};
 use crate::held::{self, Held};
+use crate::lines::{self, About, say, say_about};
 use crate::openers::Openers;
 use crate::pace::Pace;
 use crate::rights::{administers, without_administration};
 use crate::watch::Watch;
-use crate::{KEPT, OPENS_TOO, WATCHES, WITH_ADMINISTRATION, kind};
+use crate::{KEPT, OPENS_TOO, RENEWS, WATCHES, WITH_ADMINISTRATION, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -37,6 +39,20 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MOST: Duration = Duration::from_secs(8);
 /// An heir whose predecessor has died during the upgrade serves within this time, or is given up.
 const HEIR_WITHIN: Duration = Duration::from_secs(10);
+
+/// A daemon runs before VMs' threads so long at most: for each upgrade, and from its start in the place of a killed one.
+const HURRY_MOST: Duration = Duration::from_secs(10);
+const HURRY_AT_START_MOST: Duration = Duration::from_secs(30);
+/// The time for which they may do so: at once, and then the divisor of all time.
+const HURRIES: (Duration, u32) = (Duration::from_secs(60), 20);
+/// Upgrades that a daemon may ask for at once, and a second.
+const UPGRADES: (u32, f64) = (60, 1.0);
+/// Messages of a daemon that are heard before the keeper looks after everything else: more than a channel has room for.
+const MESSAGES_AT_ONCE: usize = 1024;
+/// The time that daemons' messages may take: at once, and then the divisor of all time. They wait in their channels meanwhile.
+const HEARING: (Duration, u32) = (Duration::from_secs(1), 10);
+/// The time until messages that wait are looked for again.
+const HEARS_AGAIN: Duration = Duration::from_millis(20);
 
 /// Descriptors that are kept free for the start of a daemon: two channels, and the pipe by which a new process reports that it cannot be
 /// executed.
@@ -75,11 +91,13 @@ pub struct Seam<'a> {
     pub connect: &'a dyn Fn(Between) -> Result<(Channel, Channel), Errno>,
     /// A daemon that is killed more often than this in a minute is not started again: the service manager is told.
     pub restarts_most: usize,
+    /// A daemon runs before VMs' threads so long at most, for each upgrade.
+    pub hurry_most: Duration,
 }
 
 impl Default for Seam<'_> {
     fn default() -> Self {
-        Self { connect: &|_| Channel::pair(), restarts_most: RESTARTS_MOST }
+        Self { connect: &|_| Channel::pair(), restarts_most: RESTARTS_MOST, hurry_most: HURRY_MOST }
     }
 }
 
@@ -88,6 +106,7 @@ impl Daemon {
         let (ours, theirs) = (seam.connect)(Between::KeeperAndDaemon)?;
         let mut command = Command::new(program);
         command.args(&start.arguments).arg(KEPT).stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.env(RENEWS, "1");
         // A daemon of an earlier version does not know these, feeds the manager's watchdog itself, and opens what it needs itself.
         command.env(WATCHES, watch.limit.as_micros().to_string()).env_remove("WATCHDOG_PID");
         command.env(OPENS_TOO, if administers() { WITH_ADMINISTRATION } else { "" });
@@ -162,6 +181,16 @@ struct Keeper<'a> {
     openers: Openers,
     /// The daemons' nice values.
     pace: Pace,
+    /// The time since which daemons run before others, and that at which they no longer do.
+    hurried: Option<(Instant, Instant)>,
+    /// The time for which they may do so.
+    hurries: Share,
+    /// The heir for which daemons ran before others.
+    hurried_for: Option<u32>,
+    /// Upgrades that may still be asked for.
+    upgrades: Budget,
+    /// The time that daemons' messages may take.
+    hearing: Share,
 }
 
 /// Starts a daemon, the next one whenever the daemon asks for it, and another one if it is killed. Returns when no daemon is left, with the last one's status.
@@ -206,10 +235,20 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         reserve: Vec::new(),
         openers,
         pace,
+        hurried: Some((Instant::now(), Instant::now() + HURRY_AT_START_MOST)),
+        hurries: Share::new(HURRIES.0, HURRIES.1, Instant::now()),
+        hurried_for: None,
+        upgrades: Budget::new(UPGRADES.0, UPGRADES.1, Instant::now()),
+        hearing: Share::new(HEARING.0, HEARING.1, Instant::now()),
     };
     keeper.reserve();
     loop {
         keeper.wait(&signals)?;
+        lines::say_left_out(Instant::now());
+        keeper.held.look(Instant::now());
+        if keeper.hurried.is_some_and(|(_, end)| end <= Instant::now()) {
+            keeper.calm();
+        }
         if keeper.serves_by.is_some_and(|end| end <= Instant::now()) {
             keeper.serves_by = None;
             say("the next daemon does not serve: it is killed");
@@ -227,7 +266,9 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
                 }
             }
         }
-        keeper.listen();
+        if keeper.hears() {
+            keeper.listen();
+        }
         keeper.openers.serve();
         // After all that it has said was heard.
         if keeper.watch.round(Instant::now()) {
@@ -268,12 +309,21 @@ impl Keeper<'_> {
         std::iter::once(&self.current).chain(self.heir.as_ref().map(|(_, heir)| heir))
     }
 
-    fn wait(&self, signals: &[(i32, UnixStream)]) -> io::Result<()> {
-        let channels = self.daemons().filter_map(|daemon| daemon.channel.as_ref());
+    /// Whether daemons are heard now: there is room for descriptors, and their messages have not taken too much time. Nothing else waits
+    /// for that.
+    fn hears(&mut self) -> bool {
+        self.held.has_room() && self.hearing.is_left(Instant::now())
+    }
+
+    fn wait(&mut self, signals: &[(i32, UnixStream)]) -> io::Result<()> {
+        let hears = self.hears();
+        let channels = self.daemons().filter(|_| hears).filter_map(|daemon| daemon.channel.as_ref());
         let mut fds: Vec<PollFd<'_>> = channels.map(|channel| PollFd::new(channel, PollFlags::IN)).collect();
         fds.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
         fds.extend(self.openers.polled());
-        let own = self.serves_by.into_iter().chain(self.starts_at);
+        let own = self.serves_by.into_iter().chain(self.starts_at).chain(self.hurried.map(|(_, end)| end));
+        let own = own.chain(self.held.next()).chain(lines::next());
+        let own = own.chain((!hears).then(|| Instant::now() + HEARS_AGAIN));
         let next = own.chain(self.watch.next()).chain(self.openers.next()).min();
         let left = next.map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -299,42 +349,80 @@ impl Keeper<'_> {
         }
     }
 
+    /// Hears what daemons have said: all that had come before.
     fn listen(&mut self) {
-        while let Some(message) = next(&mut self.current) {
+        let begun = Instant::now();
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(message) = next(&mut self.current, &self.held) else { break };
+            self.hear_current(message);
+        }
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some((_, heir)) = &mut self.heir else { break };
+            let Some(message) = next(heir, &self.held) else { break };
             match message.kind {
-                kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
-                // The next upgrade need not wait for its end.
-                kind::ABANDON => {
-                    self.pace.calm(self.current.process.id());
-                    self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
-                        // It may have ended already.
-                        let _ = heir.process.kill();
-                        heir
-                    }));
-                }
-                kind::STOPS => self.daemons().for_each(|daemon| self.pace.hurry(daemon.process.id())),
-                kind::SERVES => {
-                    self.pace.calm(self.current.process.id());
-                    (self.begins_again, self.serves_by) = (false, None);
-                }
-                kind::STUCK => self.begins_again = true,
-                kind::ALIVE => self.watch.heard(),
-                kind::HOLD => self.held.hold(&message.content, message.fds),
-                kind::FORGET => self.held.forget(&message.content),
-                kind::OPEN | kind::IS_NAMED => self.openers.open(message),
-                _ => held::close(message.fds),
+                kind::SERVES => self.succeed(),
+                _ => self.hear(message),
             }
         }
-        while let Some((_, heir)) = &mut self.heir
-            && let Some(message) = next(heir)
-        {
-            match message.kind {
-                kind::HOLD => self.held.hold(&message.content, message.fds),
-                kind::FORGET => self.held.forget(&message.content),
-                kind::OPEN | kind::IS_NAMED => self.openers.open(message),
-                kind::SERVES => self.succeed(),
-                _ => held::close(message.fds),
+        self.hearing.spend(begun.elapsed());
+    }
+
+    fn hear_current(&mut self, message: Message) {
+        match message.kind {
+            kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
+            // The next upgrade need not wait for its end.
+            kind::ABANDON => {
+                self.calm();
+                self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
+                    // It may have ended already.
+                    let _ = heir.process.kill();
+                    heir
+                }));
             }
+            kind::STOPS => self.hurry(),
+            kind::SERVES => {
+                self.calm();
+                (self.begins_again, self.serves_by) = (false, None);
+            }
+            kind::STUCK => self.begins_again = true,
+            kind::ALIVE => self.watch.heard(),
+            _ => self.hear(message),
+        }
+    }
+
+    /// A message that any daemon may send.
+    fn hear(&mut self, mut message: Message) {
+        match message.kind {
+            kind::HOLD => self.held.hold(&message.content, message.fds, Instant::now()),
+            kind::RENEW => self.held.renew(&message.content, message.fds, Instant::now()),
+            kind::FORGET => self.held.forget(&message.content, Instant::now()),
+            kind::HEARS => {
+                if let Some(fd) = message.fds.pop() {
+                    self.held.heard_by(fd.into());
+                }
+                self.held.close(message.fds);
+            }
+            kind::OPEN | kind::IS_NAMED => self.openers.open(message),
+            _ => self.held.close(message.fds),
+        }
+    }
+
+    /// VMs wait for daemons: once for each upgrade, and not for long. The daemon that says so may be compromised.
+    fn hurry(&mut self) {
+        let (now, heir) = (Instant::now(), self.heir.as_ref().map(|(_, heir)| heir.process.id()));
+        if heir.is_none() || heir == self.hurried_for || !self.hurries.is_left(now) {
+            return;
+        }
+        self.hurried_for = heir;
+        self.hurried = Some((now, now + self.seam.hurry_most));
+        self.daemons().for_each(|daemon| self.pace.hurry(daemon.process.id()));
+    }
+
+    /// No VM waits for a daemon any more.
+    fn calm(&mut self) {
+        if let Some((since, _)) = self.hurried.take() {
+            self.hurries.spend(since.elapsed());
+            self.daemons().for_each(|daemon| self.pace.calm(daemon.process.id()));
         }
     }
 
@@ -342,7 +430,8 @@ impl Keeper<'_> {
     fn succeed(&mut self) {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
-            self.daemons().chain([&heir]).for_each(|daemon| self.pace.calm(daemon.process.id()));
+            self.calm();
+            self.pace.calm(heir.process.id());
             self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
             self.pass_end_on();
@@ -356,6 +445,10 @@ impl Keeper<'_> {
         }
         if self.is_ending {
             self.current.tell(kind::REFUSED, ENDING.as_bytes(), None);
+            return;
+        }
+        if !self.upgrades.take(Instant::now()) {
+            self.current.tell(kind::REFUSED, b"upgrades are asked for too often: ask again in a minute", None);
             return;
         }
         self.reserve.clear();
@@ -390,7 +483,8 @@ impl Keeper<'_> {
 
     /// Starts a daemon in the place of one that has ended. VMs wait for it, so what the system lacks now is waited for.
     fn start_again(&mut self) -> io::Result<()> {
-        self.current.channel = None;
+        // What was not heard may take long to close.
+        self.held.close(self.current.channel.take().map(OwnedFd::from));
         self.reserve.clear();
         let mut left = TRIES;
         self.current = loop {
@@ -405,6 +499,12 @@ impl Keeper<'_> {
             }
         };
         self.reserve();
+        let now = Instant::now();
+        // It has inherited the value.
+        self.hurried = Some((now, now + HURRY_AT_START_MOST));
+        if !self.hurries.is_left(now) {
+            self.calm();
+        }
         self.current.begins(&self.held);
         Ok(())
     }
@@ -419,7 +519,7 @@ impl Keeper<'_> {
             // Its last messages may have come since: if it has taken over, its predecessor ends.
             self.listen();
             if self.heir.take_if(|(_, heir)| heir.process.id() == ended).is_some() {
-                self.pace.calm(self.current.process.id());
+                self.calm();
                 self.current.tell(kind::ENDED, words(status).as_bytes(), None);
             }
         }
@@ -493,17 +593,20 @@ fn pause(tries: usize) -> Duration {
     (PAUSE * 2u32.pow(doubled)).min(PAUSE_MOST)
 }
 
-/// The next message of a daemon, if there is one.
-fn next(daemon: &mut Daemon) -> Option<Message> {
-    match daemon.channel.as_ref()?.receive_closing(Duration::ZERO, held::close) {
+/// The next message of a daemon, if there is one, and room for its descriptors.
+fn next(daemon: &mut Daemon, held: &Held) -> Option<Message> {
+    if !held.has_room() {
+        return None;
+    }
+    match daemon.channel.as_ref()?.receive_closing(Duration::ZERO, |fds| held.close(fds)) {
         Ok(message) => Some(message),
         Err(ChannelError::Late(_)) => None,
         Err(error @ ChannelError::DescriptorsLost) => {
-            say(&format!("a port would not survive a kill of the daemon: {error}"));
+            say_about(About::Lost, &format!("a port would not survive a kill of the daemon: {error}"));
             Some(Message { kind: 0, content: Vec::new(), fds: Vec::new() })
         }
         Err(_closed) => {
-            daemon.channel = None;
+            held.close(daemon.channel.take().map(OwnedFd::from));
             None
         }
     }
@@ -513,12 +616,6 @@ fn next(daemon: &mut Daemon) -> Option<Message> {
 fn is_lacking(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
-}
-
-/// A line in the daemon's log.
-pub(crate) fn say(what: &str) {
-    // Nobody may read it.
-    let _ = writeln!(io::stderr(), "WARN keeper: {what}");
 }
 
 /// The service ends: no daemon is started any more.

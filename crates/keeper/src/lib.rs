@@ -23,9 +23,12 @@
 //! and at most a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod channel;
+mod closing;
 mod held;
 mod keep;
+mod lines;
 mod link;
 mod opener;
 mod openers;
@@ -34,11 +37,11 @@ mod rights;
 mod watch;
 
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
-pub use held::Group;
+pub use held::{Group, Why};
 #[doc(hidden)]
 pub use keep::{Between, Seam, keep_with};
 pub use keep::{Start, is_end_of_service, keep};
-pub use link::{Begins, Holder, KeptBy};
+pub use link::{Begins, Holder, KeptBy, Renewal};
 pub use opener::{Asked, Asker, Client, OPENS_WITHIN, Opened, Opener, Opening, Task, name, socket_of};
 pub use rights::{administers, give_administration_up};
 
@@ -51,6 +54,14 @@ pub const KEPT: &str = "--kept";
 /// The environment variable that says that the keeper kills a daemon that gives no sign of life ([`Holder::lives`]), after so many
 /// microseconds.
 pub const WATCHES: &str = "NICETY_KEEPER_WATCHES";
+
+/// The environment variable that says that the keeper renews groups, and says what it does not hold ([`kind::RENEW`], [`kind::HEARS`]).
+pub(crate) const RENEWS: &str = "NICETY_KEEPER_RENEWS";
+
+/// The environment variable that says that the keeper counts what openers write ([`kind::SAYS`]): [`QUIETLY`], or something else.
+pub(crate) const SAYS: &str = "NICETY_KEEPER_SAYS";
+/// There were too many lines lately: this opener writes none.
+pub(crate) const QUIETLY: &str = "quietly";
 
 /// The hidden argument with which the keeper starts an opener.
 pub const OPENS: &str = "--opens";
@@ -105,4 +116,14 @@ pub mod kind {
     pub const IS_NAMED: u8 = 19;
     /// To the keeper: this daemon's ports are about to stand still until its heir serves. A keeper of an earlier version ignores it.
     pub const STOPS: u8 = 20;
+    /// To the keeper, with the descriptors that are new: hold a group that has others of an older one.
+    pub const RENEW: u8 = 21;
+    /// To the keeper, with a descriptor: say there what is not held.
+    pub const HEARS: u8 = 22;
+    /// To a daemon, by that descriptor: nothing of this name is held any more; the number is the reason's.
+    pub const LOST: u8 = 23;
+    /// To a daemon, by that descriptor: what was sent under this name is closed, and it may be held again.
+    pub const FREE: u8 = 24;
+    /// From an opener to the keeper: a line that it has written, or left out.
+    pub const SAYS: u8 = 25;
 }

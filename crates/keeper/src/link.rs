@@ -1,6 +1,7 @@
 //! A daemon's end of its channel to the keeper.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -12,10 +13,10 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
-use crate::held::{self, Group, NAMES_MOST};
+use crate::held::{self, Group, NAMES_MOST, Why};
 use crate::keep::provide_descriptors;
 use crate::opener::Opener;
-use crate::{OPENS_TOO, WITH_ADMINISTRATION, kind};
+use crate::{OPENS_TOO, RENEWS, WITH_ADMINISTRATION, kind};
 
 /// The keeper answers at once: it only starts a process.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -75,7 +76,11 @@ impl KeptBy {
     /// # Errors
     /// The process has too many descriptors.
     pub fn holder(&self) -> Result<Holder, Errno> {
-        Ok(Channel::from(fcntl_dupfd_cloexec(&self.0, 3)?).into())
+        let channel = Channel::from(fcntl_dupfd_cloexec(&self.0, 3)?);
+        if std::env::var_os(RENEWS).is_none() {
+            return Ok(channel.into());
+        }
+        Holder::hearing(channel)
     }
 
     /// A way to have things opened. `None`: the keeper is of an earlier version, and starts no openers.
@@ -153,30 +158,119 @@ impl From<KeptBy> for OwnedFd {
     }
 }
 
-/// Has the keeper hold descriptors. Any thread may use it.
+/// Has the keeper hold descriptors, by the names of their owners. Any thread may use it.
 ///
 /// The keeper's queue has room for some 270 messages. What must not be lost waits here until there is room again: call
 /// [`Holder::retry`] then.
+///
+/// What exceeds a limit the keeper holds no more, whatever was sent of it: see [`Holder::lost`].
 #[derive(Debug)]
 pub struct Holder {
     channel: Channel,
     /// Messages of [`Holder::forget`] that found no room: a number for each name.
     waiting: Mutex<BTreeMap<String, u64>>,
+    /// Where the keeper says what it does not hold. `None`: it is of an earlier version, and renews nothing either.
+    hears: Option<Channel>,
+    /// Names of which it holds nothing, and why. `None`: they may be held again.
+    lost: Mutex<BTreeMap<String, Option<Why>>>,
 }
 
 /// Most names whose messages wait: the keeper holds no more.
 const WAITING_MOST: usize = NAMES_MOST;
 
+/// A group that has descriptors of an older one.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal<'a> {
+    /// The older group's number.
+    pub from: u64,
+    /// For each place in the new group the place of the same descriptor in the older one, or `None` for the next new descriptor.
+    pub places: &'a [Option<u16>],
+}
+
 impl Holder {
+    /// By this channel to a keeper of this version. For tests, and [`KeptBy::holder`].
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    #[doc(hidden)]
+    pub fn hearing(channel: Channel) -> Result<Self, Errno> {
+        let (ours, theirs) = Channel::pair()?;
+        // Without a keeper nothing is held.
+        let _ = channel.send(kind::HEARS, b"", &[theirs.as_fd()], WITHIN);
+        Ok(Self { hears: Some(ours), ..Self::from(channel) })
+    }
+
+    /// Whether the keeper renews groups.
+    pub fn renews(&self) -> bool {
+        self.hears.is_some()
+    }
+
+    /// The reason why the keeper holds nothing of this name. It did before: so what it is sent next must be a whole group.
+    pub fn lost(&self, name: &str) -> Option<ChannelError> {
+        self.heard().get(name).map(|why| ChannelError::NotHeld(why.unwrap_or(Why::Missing)))
+    }
+
+    /// Whether a whole group of this name may be sent: the keeper has closed what was sent before.
+    pub fn may_hold(&self, name: &str) -> bool {
+        !matches!(self.heard().get(name), Some(Some(_)))
+    }
+
+    /// What the keeper has said.
+    fn heard(&self) -> MutexGuard<'_, BTreeMap<String, Option<Why>>> {
+        let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let said = self.hears.iter().flat_map(|hears| std::iter::from_fn(|| hears.receive(Duration::ZERO).ok()));
+        for message in said {
+            let Some((number, name)) = held::named(&message.content) else { continue };
+            match message.kind {
+                kind::LOST if lost.len() < NAMES_MOST || lost.contains_key(&name) => {
+                    lost.insert(name, Some(Why::of(number)));
+                }
+                kind::FREE => {
+                    if let Entry::Occupied(mut why) = lost.entry(name) {
+                        why.insert(None);
+                    }
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
     /// The keeper holds these descriptors from now on, under this name and number. Waits for nobody.
     ///
     /// # Errors
     /// There are too many, the keeper has no room ([`ChannelError::is_passing`]), or it has gone.
     pub fn hold(&self, name: &str, number: u64, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut waiting = self.waiting();
+        let mut lost = self.heard();
+        if let Some(Some(why)) = lost.get(name) {
+            return Err(ChannelError::NotHeld(*why));
+        }
         // Else one that waits might close these descriptors later.
         self.send_waiting(&mut waiting)?;
-        self.channel.send(kind::HOLD, &held::content(number, name), fds, Duration::ZERO)
+        self.channel.send(kind::HOLD, &held::content(number, name), fds, Duration::ZERO)?;
+        lost.remove(name);
+        Ok(())
+    }
+
+    /// Like [`Holder::hold`], for a group that has descriptors of an older one: only the others are sent.
+    ///
+    /// # Errors
+    /// As there, and if nothing of this name is held any more.
+    pub fn renew(
+        &self,
+        name: &str,
+        number: u64,
+        renewal: Renewal<'_>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let mut waiting = self.waiting();
+        if let Some(lost) = self.lost(name) {
+            return Err(lost);
+        }
+        self.send_waiting(&mut waiting)?;
+        let content = held::renewal(number, name, renewal.from, renewal.places);
+        self.channel.send(kind::RENEW, &content, fds, Duration::ZERO)
     }
 
     /// Like [`Holder::hold`], but waits for room, so long at most.
@@ -253,7 +347,7 @@ impl Holder {
 
 impl From<Channel> for Holder {
     fn from(channel: Channel) -> Self {
-        Self { channel, waiting: Mutex::default() }
+        Self { channel, waiting: Mutex::default(), hears: None, lost: Mutex::default() }
     }
 }
 
@@ -269,6 +363,29 @@ mod tests {
             (message.kind, number, name)
         };
         messages.map(words).collect()
+    }
+
+    #[test]
+    fn what_the_keeper_does_not_hold_is_sent_again_whole_when_it_may_come() {
+        let (ours, keeper) = Channel::pair().unwrap();
+        let holder = Holder::hearing(ours).unwrap();
+        let says = Channel::from(keeper.receive(Duration::ZERO).unwrap().fds.remove(0));
+        let renewal = Renewal { from: 1, places: &[Some(0)] };
+        holder.hold("vm1", 1, &[keeper.as_fd()]).unwrap();
+        holder.renew("vm1", 2, renewal, &[]).unwrap();
+        assert!(holder.lost("vm1").is_none() && holder.may_hold("vm1"));
+        says.send(kind::LOST, &held::content(1, "vm1"), &[], WITHIN).unwrap();
+        let lost = ChannelError::NotHeld(Why::of(1));
+        assert_eq!((holder.lost("vm1"), holder.lost("vm2")), (Some(lost), None));
+        assert_eq!(holder.renew("vm1", 3, renewal, &[]), Err(lost));
+        assert_eq!(holder.hold("vm1", 3, &[]), Err(lost), "what was sent before is not closed yet");
+        holder.hold("vm2", 3, &[]).unwrap();
+        says.send(kind::FREE, &held::content(0, "vm1"), &[], WITHIN).unwrap();
+        assert!(holder.may_hold("vm1") && holder.lost("vm1").is_some());
+        assert!(holder.renew("vm1", 4, renewal, &[]).is_err());
+        holder.hold("vm1", 4, &[]).unwrap();
+        assert!(holder.lost("vm1").is_none());
+        holder.renew("vm1", 5, renewal, &[]).unwrap();
     }
 
     #[test]

@@ -21,7 +21,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
-use crate::kind;
+use crate::{QUIETLY, SAYS, kind};
 
 /// Time in which an opener answers. The keeper kills a slower one.
 pub const OPENS_WITHIN: Duration = Duration::from_secs(10);
@@ -274,6 +274,16 @@ impl Opening {
             // Without a keeper nobody asks.
             let _ = self.channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN);
         }
+    }
+
+    /// Whether to write a line that a daemon has caused. The keeper counts them: there are few a minute.
+    pub fn may_say(&self) -> bool {
+        let says = std::env::var_os(SAYS);
+        if says.is_some() {
+            // Without a keeper nobody counts.
+            let _ = self.channel.send(kind::SAYS, b"", &[], WITHIN);
+        }
+        says.is_none_or(|says| says != QUIETLY)
     }
 
     /// The keeper has this listening socket at this path from now on, and removes the file when it ends.

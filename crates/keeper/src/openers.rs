@@ -5,16 +5,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SocketFlags, accept_with};
 
+use crate::budget::Budget;
 use crate::channel::{Channel, ChannelError, Message};
-use crate::keep::{Start, say};
+use crate::closing::Closing;
+use crate::keep::Start;
+use crate::lines::{self, About, say_about};
 use crate::opener::{OPENS_WITHIN, path_in};
 use crate::pace::Pace;
-use crate::{OPENS, held, kind};
+use crate::{OPENS, QUIETLY, SAYS, kind};
 
 /// Most openers at a time that a daemon has asked for.
 const FOR_DAEMONS_MOST: usize = 16;
@@ -24,6 +28,12 @@ const FOR_CLIENTS_MOST: usize = 4;
 const NAMED_MOST: usize = 4096;
 /// Longest line in bytes: a word and a path.
 const LINE_MOST: usize = 4200;
+/// Openers that daemons may ask for at once, and a second: a change may open a thing for each of its ports.
+const ASKED: (u32, f64) = (1024, 16.0);
+/// Clients of the keeper's socket that are heard at once, and a second. Others wait in its queue.
+const CLIENTS: (u32, f64) = (64, 8.0);
+/// The time until a client that waits is looked for again.
+const CLIENT_WAITS: Duration = Duration::from_millis(125);
 /// An opener that does not read a message for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
 
@@ -42,6 +52,12 @@ pub(crate) struct Openers {
     pace: Pace,
     named: BTreeSet<String>,
     running: Vec<Running>,
+    /// Openers that daemons may still ask for.
+    asked: Budget,
+    /// Clients of the keeper's socket that may still be heard.
+    clients: Budget,
+    /// Closes what daemons, clients and openers have sent.
+    closing: Closing,
     /// The keeper's socket, and its path.
     socket: Option<(OwnedFd, PathBuf)>,
 }
@@ -49,7 +65,10 @@ pub(crate) struct Openers {
 impl Openers {
     /// Openers are this program. Makes the keeper's socket, and names what will run, by the first of them; waits for its end.
     pub fn begin(start: &Start, pace: Pace) -> Self {
-        let mut this = Self { start: start.clone(), pace, named: BTreeSet::new(), running: Vec::new(), socket: None };
+        let (named, running, closing) = (BTreeSet::new(), Vec::new(), Closing::new(&Arc::default()));
+        let asked = Budget::new(ASKED.0, ASKED.1, Instant::now());
+        let clients = Budget::new(CLIENTS.0, CLIENTS.1, Instant::now());
+        let mut this = Self { start: start.clone(), pace, named, running, asked, clients, closing, socket: None };
         this.run(kind::BEGIN, b"", &[], true);
         let Some(first) = this.running.pop() else { return this };
         let Running { mut process, channel, .. } = first;
@@ -69,6 +88,7 @@ impl Openers {
             let (ours, theirs) = Channel::pair()?;
             let mut command = Command::new(&self.start.program);
             command.args(&self.start.arguments).arg(OPENS).stdin(Stdio::from(OwnedFd::from(theirs)));
+            command.env(SAYS, if lines::is_used_up(&About::Opened) { QUIETLY } else { "" });
             let process = command.spawn()?;
             self.pace.calm(process.id());
             let ends_by = Instant::now() + OPENS_WITHIN;
@@ -76,7 +96,10 @@ impl Openers {
         };
         let running = match start() {
             Ok(running) => running,
-            Err(error) => return say(&format!("{} cannot be started: {error}", self.start.program.display())),
+            Err(error) => {
+                let program = self.start.program.display();
+                return say_about(About::Openers, &format!("{program} cannot be started: {error}"));
+            }
         };
         if let Some(channel) = &running.channel {
             let named = self.named.iter().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
@@ -95,22 +118,26 @@ impl Openers {
     pub fn open(&mut self, Message { kind, content, fds }: Message) {
         // It may have been named just before.
         self.listen();
-        if let [asker] = &fds[..]
+        if !self.asked.take(Instant::now()) {
+            say_about(About::Openers, "the daemon wants things opened too often: refused");
+        } else if let [asker] = &fds[..]
             && self.count(false) < FOR_DAEMONS_MOST
         {
             self.run(kind, &content, &[asker.as_fd()], false);
         }
-        held::close(fds);
+        self.closing.close(fds);
     }
 
     /// Accepts clients of the keeper's socket.
     fn accept(&mut self) {
         while self.count(true) < FOR_CLIENTS_MOST
+            && self.clients.is_left()
             && let Some((socket, _)) = &self.socket
             && let Ok(client) = accept_with(socket, SocketFlags::CLOEXEC)
         {
+            let _was_left = self.clients.take(Instant::now());
             self.run(kind::CLIENT, b"", &[client.as_fd()], true);
-            held::close(vec![client]);
+            self.closing.close([client]);
         }
     }
 
@@ -122,9 +149,10 @@ impl Openers {
             kind::LISTENS if self.socket.is_none() => {
                 self.socket = fds.pop().map(|socket| (socket, path_in(content)));
             }
+            kind::SAYS => lines::count(About::Opened),
             _ => {}
         }
-        held::close(fds);
+        self.closing.close(fds);
     }
 
     fn listen(&mut self) {
@@ -143,9 +171,10 @@ impl Openers {
     pub fn serve(&mut self) {
         self.listen();
         let now = Instant::now();
+        self.clients.grow(now);
         self.running.retain_mut(|running| {
             if now >= running.ends_by {
-                say("an opener does not end: it is killed");
+                say_about(About::Openers, "an opener does not end: it is killed");
                 // It may have ended already.
                 let _ = running.process.kill();
                 running.ends_by = now + OPENS_WITHIN;
@@ -157,7 +186,7 @@ impl Openers {
 
     /// The descriptors to wait for.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let takes_clients = self.count(true) < FOR_CLIENTS_MOST;
+        let takes_clients = self.count(true) < FOR_CLIENTS_MOST && self.clients.is_left();
         let socket = self.socket.iter().filter(move |_| takes_clients).map(|(socket, _)| socket.as_fd());
         let channels = self.running.iter().filter_map(|running| running.channel.as_ref()).map(AsFd::as_fd);
         socket.chain(channels).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -165,7 +194,8 @@ impl Openers {
 
     /// The time at which an opener is given up.
     pub fn next(&self) -> Option<Instant> {
-        self.running.iter().map(|running| running.ends_by).min()
+        let waits = (!self.clients.is_left()).then(|| Instant::now() + CLIENT_WAITS);
+        self.running.iter().map(|running| running.ends_by).chain(waits).min()
     }
 }
 

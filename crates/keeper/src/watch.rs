@@ -3,14 +3,39 @@
 //! A daemon that has given one gives them from then on, each time that all its workers have finished a round. The keeper counts rounds
 //! of its own without any, and not the time: so a machine or a process group that was stopped meanwhile costs no daemon.
 
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-use sd_notify::NotifyState;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 
 /// The time after which a silent daemon is killed, if the service manager does not say another.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Rounds in that time.
 const ROUNDS: u32 = 6;
+
+/// The service manager's socket. It is connected once: a sign of life needs no free descriptor.
+#[derive(Debug)]
+struct Manager(OwnedFd);
+
+impl Manager {
+    fn connect(name: &OsStr) -> Result<Self, Errno> {
+        let address = match name.as_bytes().split_first() {
+            Some((b'@', name)) => SocketAddrUnix::new_abstract_name(name)?,
+            _ => SocketAddrUnix::new(name.as_bytes())?,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        connect(&socket, &address)?;
+        Ok(Self(socket))
+    }
+
+    fn feed(&self) -> Result<(), Errno> {
+        send(&self.0, b"WATCHDOG=1", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+    }
+}
 
 /// The keeper's watch.
 #[derive(Debug)]
@@ -19,6 +44,7 @@ pub(crate) struct Watch {
     pub limit: Duration,
     /// Whether the service manager waits for this process.
     is_watched: bool,
+    manager: Option<Manager>,
     /// Rounds since the daemon's last sign. `None`: it has given none.
     silent: Option<u32>,
     next: Instant,
@@ -27,12 +53,19 @@ pub(crate) struct Watch {
 impl Watch {
     /// A watch with the environment's interval (sd_watchdog_enabled(3)).
     pub fn begin(now: Instant) -> Self {
-        Self::with(sd_notify::watchdog_enabled(), now)
+        let mut watch = Self::with(sd_notify::watchdog_enabled(), now);
+        watch.connect();
+        watch
+    }
+
+    fn connect(&mut self) {
+        let name = std::env::var_os("NOTIFY_SOCKET").filter(|_| self.is_watched);
+        self.manager = name.and_then(|name| Manager::connect(&name).ok());
     }
 
     fn with(manager: Option<Duration>, now: Instant) -> Self {
         let limit = manager.filter(|limit| !limit.is_zero()).unwrap_or(LIMIT);
-        Self { limit, is_watched: manager.is_some(), silent: None, next: now }
+        Self { limit, is_watched: manager.is_some(), manager: None, silent: None, next: now }
     }
 
     /// The daemon lives.
@@ -50,6 +83,15 @@ impl Watch {
         (self.is_watched || self.silent.is_some()).then_some(self.next)
     }
 
+    fn feed(&mut self) {
+        let fed = self.manager.as_ref().map(Manager::feed);
+        if !matches!(fed, Some(Ok(()) | Err(Errno::AGAIN))) {
+            // The manager was started anew. One that does not take it may end this process: nobody else could be told.
+            self.connect();
+            let _ = self.manager.as_ref().map(Manager::feed);
+        }
+    }
+
     /// Begins a round, if it is time. True if the daemon is to be killed.
     pub fn round(&mut self, now: Instant) -> bool {
         if self.next().is_none_or(|next| now < next) {
@@ -57,8 +99,7 @@ impl Watch {
         }
         self.next = now + self.limit / ROUNDS;
         if self.is_watched {
-            // A manager that does not take it may end this process: nobody else could be told.
-            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            self.feed();
         }
         let Some(silent) = &mut self.silent else { return false };
         *silent += 1;

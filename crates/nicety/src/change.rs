@@ -1,5 +1,6 @@
 //! `nicety apply`, `port`, `group`, `uplink`, `class`, `export` and `save`: changes to a running daemon.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::whole::Whole;
-use nicety_host::{Host, List};
+use nicety_host::{Form, Host, KINDS, List};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
@@ -21,10 +22,11 @@ use crate::{save, write_back};
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
+    let file = args.host.as_ref().unwrap_or(&args.file);
     // Prints all mistakes as `serve` prints them.
-    let host = Host::read(&args.file)?;
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display())))?;
+    let host = Host::read(file)?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", file.display())))?;
     let socket = match &args.control {
         Some(control) => control.clone(),
         None => served(&host)?,
@@ -90,7 +92,7 @@ pub fn class(change: &ClassChange) -> Result<(), Failure> {
     match change {
         ClassChange::List(change) => list(List::Classes, change),
         ClassChange::Port { name, port, values, options } => {
-            let values = PortValues(parsed(values));
+            let values = PortValues(parsed(List::Classes, values));
             made(options, &socket(&options.which, Some(port))?, (List::Classes, name), |cut_off| Ask::SetPortTerms {
                 class: name.clone(),
                 port: port.clone(),
@@ -138,10 +140,14 @@ fn add(
     options: &ChangeOptions,
     socket: &Path,
 ) -> Result<(), Failure> {
-    let mut values = parsed(values);
+    let mut values = parsed(list, values);
     // The uplink of a class comes first.
     for (key, part) in list.names().iter().zip(name.splitn(list.names().len(), '/')) {
-        values.insert((*key).to_owned(), Value::from(part));
+        let other = values.insert((*key).to_owned(), Value::from(part));
+        if let Some(other) = other.filter(|other| other != part) {
+            let what = format!("it is called {name} here, and {key}={} says otherwise: leave one out", other);
+            return Err(Failure::new(Exit::Usage, what));
+        }
     }
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
@@ -159,7 +165,7 @@ fn set(
     options: &ChangeOptions,
     socket: &Path,
 ) -> Result<(), Failure> {
-    let values = parsed(values);
+    let values = parsed(list, values);
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
     made(options, socket, (list, name), |cut_off| Ask::Set {
@@ -191,20 +197,19 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
     }
 }
 
-/// Keys whose text values may look like numbers.
-const TEXTS: [&str; 7] = ["group", "groups", "owner", "port_group", "ports", "transport_ports", "trunk"];
-
-/// Values as in the host file: numbers and `true` as such, all others as text; an empty value as none.
-fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Value> {
-    let is_number = |key: &str, text: &str| !TEXTS.contains(&key) && (text == "0" || !text.starts_with('0'));
-    let one = |key: &str, text: &str| match text {
-        "" => Value::Null,
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        text => match text.parse::<u32>() {
-            Ok(number) if is_number(key, text) => Value::from(number),
-            _ => Value::from(text.trim_matches('"')),
-        },
+/// Values by the forms of their keys in the host file: numbers and flags as such, all others as text, quoted or not; an empty value as
+/// none. The daemon answers for a key that is not known.
+fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
+    let keys = KINDS.iter().find(|kind| kind.name == list.key()).map_or(&[][..], |kind| kind.keys);
+    let one = |key: &str, text: &str| {
+        let form = keys.iter().find(|known| known.name == key).map(|known| known.form);
+        let plain = match form {
+            _ if text.is_empty() => Some(Value::Null),
+            Some(Form::Number(..)) => text.parse().ok().map(|number: u32| Value::from(number)),
+            Some(Form::Flag) => text.parse().ok().map(Value::Bool),
+            _ => None,
+        };
+        plain.unwrap_or_else(|| Value::from(text.trim_matches('"')))
     };
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }

@@ -303,6 +303,9 @@ pub struct Apply {
     /// The host file
     #[arg(default_value = HOST_FILE)]
     pub file: PathBuf,
+    /// The same, as the other commands name it
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub host: Option<PathBuf>,
     /// Do not ask, even if VMs are cut off
     #[arg(long, short = 'y')]
     pub yes: bool,

@@ -17,7 +17,7 @@ use crate::output;
 use crate::serve::control_of;
 
 /// Time limit for a daemon, perhaps not the right one, to identify itself.
-const TIMEOUT: Duration = Duration::from_secs(2);
+pub const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A daemon that answers.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Meant {
     pub fn by(named: Option<&Path>, port: Option<&str>) -> Result<Self, Failure> {
         match Host::read(named.unwrap_or(Path::new(HOST_FILE))) {
             Ok(host) => Ok(Self::File(Box::new(host))),
-            Err(ReadError::Missing { .. }) if named.is_none() => {
+            Err(error) if named.is_none() && is_nowhere(&error) => {
                 let search = Search::new();
                 let gone = search.gone();
                 let running = search.only(port)?;
@@ -167,6 +167,12 @@ impl Meant {
             }
         }
     }
+}
+
+/// Whether there is no host file here as far as this user can see: a folder that he may not search has none for him.
+fn is_nowhere(error: &ReadError) -> bool {
+    matches!(error, ReadError::Missing { .. })
+        || matches!(error, ReadError::Io { .. } if Path::new(HOST_FILE).symlink_metadata().is_err())
 }
 
 /// The control socket of the daemon that serves a host file: the usual path, or the path of a daemon that was started in another

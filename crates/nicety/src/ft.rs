@@ -103,6 +103,9 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
 fn key(path: &Path) -> Result<Key, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| usage(error.to_string()))?;
+    if let Some(warning) = nicety_host::open_key(path) {
+        output::tell(format_args!("warning: {warning}"));
+    }
     if bytes.len() < KEY_MIN {
         return Err(usage(format!("a key has at least {KEY_MIN} bytes: head -c 32 /dev/urandom > {}", path.display())));
     }

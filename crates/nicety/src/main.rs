@@ -19,6 +19,7 @@ mod change;
 mod choose;
 mod cli;
 mod compare;
+mod complete;
 mod exit;
 mod extcap;
 mod find;
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
     if extcap::is_asked(&words) {
         return ended(extcap::run(&words));
     }
+    if complete::is_asked() {
+        return ended(complete::answer(&words).map(|()| ExitCode::SUCCESS));
+    }
     let command = match Cli::try_parse_from(words) {
         Ok(Cli { command }) => command,
         Err(error) => return no_command(&error),
@@ -71,7 +75,7 @@ fn main() -> ExitCode {
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => complete::script(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),

@@ -160,7 +160,9 @@ fn are_named(opening: &Opening, path: &Path, lines: &[String]) -> Result<(), Str
     let of_file = file.as_ref().map(named::all).unwrap_or_default();
     let is_named = |line: &&String| opening.named.contains(*line) || of_file.contains(*line);
     let Some(line) = lines.iter().find(|line| !is_named(line)) else { return Ok(()) };
-    say("WARN", &format!("the daemon asked for {line:?}, which no user has named: refused"));
+    if opening.may_say() {
+        say("WARN", &format!("the daemon asked for {line:?}, which no user has named: refused"));
+    }
     let path = path.display();
     Err(match file {
         Ok(_) => format!(

@@ -21,8 +21,8 @@ use crate::cli::{Change, Ports};
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
-pub(crate) use table::NO_PORTS;
 use table::page;
+pub(crate) use table::{NO_PORTS, adapter};
 
 mod guest_errors;
 

@@ -13,7 +13,10 @@ use nicety_control::api::{DaemonView, PortList, ThreadList};
 use nicety_control::{self as control, Ask, Reply};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Modifier;
+use ratatui::text::Line;
+use ratatui::widgets::Widget;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -61,7 +64,12 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut looked = Instant::now();
     while !ended.load(Ordering::Relaxed) {
-        terminal.draw(|frame| page.draw(frame.area(), frame.buffer_mut())).map_err(failed)?;
+        let draw = |frame: &mut ratatui::Frame<'_>| {
+            let [above, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+            page.draw(above, frame.buffer_mut());
+            keys(last.width).render(last, frame.buffer_mut());
+        };
+        terminal.draw(draw).map_err(failed)?;
         let until = (looked + REFRESH).saturating_duration_since(Instant::now());
         if event::poll(until.min(TICK)).map_err(failed)?
             && let Event::Key(key) = event::read().map_err(failed)?
@@ -84,6 +92,16 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
         }
     }
     Ok(())
+}
+
+/// The keys, in words that fit.
+fn keys(width: u16) -> Line<'static> {
+    let [long, short] = [
+        "q end  ←→ sort by  r turn round  ↑↓ choose  Enter all of a port  Esc back",
+        "q end ←→ sort r turn ↑↓ choose ⏎ all",
+    ];
+    let fits = long.chars().count() <= usize::from(width);
+    Line::styled(if fits { long } else { short }, Modifier::DIM)
 }
 
 /// Samples the daemon's counters.

@@ -169,7 +169,7 @@ impl Guest {
         if let Some(card) = entry.card
             && let Some(family) = cards.get(usize::from(number / card.functions))
         {
-            port.join_family(family, number % card.functions);
+            port.join_family(family, number % card.functions, None);
             port.set_function_policy(FunctionPolicy::free(mac));
         }
         port.attach();

@@ -337,8 +337,14 @@ impl Inward {
         }
         let Some(class) = self.classifier.of_port(receiver.0) else { return false };
         let uncharged = picks.iter().filter(|pick| !charged.has(**pick));
-        let bytes: u64 = uncharged.filter_map(|pick| batch.packet(pick.packet)).map(Packet::wire_bytes).sum();
-        if bytes > 0 && !self.bucket.ready(now) {
+        let (mut bytes, mut last) = (0, 0);
+        for packet in uncharged.filter_map(|pick| batch.packet(pick.packet)) {
+            last = packet.wire_bytes();
+            bytes += last;
+        }
+        // Only the last packet may be longer than the tokens: who comes next waits for the rest of one.
+        let before = bytes - last;
+        if bytes > 0 && !self.bucket.ready(now) || before > 0 && self.bucket.bytes(now) <= before {
             return false;
         }
         let lane = Lane { class, port: receiver.0 };

@@ -711,17 +711,13 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// The adapter is this function of a card from now on, if it is a function at all. Its driver must reset it, and is told so: what
-    /// it was granted before is void.
-    pub fn join_family(&self, family: &SharedFamily, function: u16) {
-        self.change_rights(|membership| {
-            if membership.is(family, function) {
-                return None;
-            }
-            *membership = membership.moved(family, function);
-            // The port's policy holds in the new family, too. What that changes for the function, it learns by the reset.
-            membership.take_effect();
-            Some(membership.reset())
+    /// The adapter is this function of a card from now on, if it is a function at all, under this policy of its host. `None`: the
+    /// policy that the card has for it. Its queues run on, and it keeps what it may have there.
+    pub fn join_family(&self, family: &SharedFamily, function: u16, policy: Option<FunctionPolicy>) {
+        self.change_rights(|membership| match policy {
+            _ if !membership.is(family, function) => Some(membership.move_to(family, function, policy)),
+            Some(policy) => membership.set_host(policy),
+            None => None,
         });
     }
 

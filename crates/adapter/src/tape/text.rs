@@ -81,6 +81,7 @@ impl fmt::Display for Call {
                     write!(f, "answer {}", Hex(&postcard::to_allocvec(answer).unwrap_or_default()))
                 }
                 Event::Missed(frames) => write!(f, "missed {frames}"),
+                Event::Unanswered => f.write_str("unanswered"),
             },
             Call::Tick => f.write_str("tick"),
             Call::Reset(Reset::Bus) => f.write_str("reset bus"),
@@ -229,6 +230,7 @@ impl<'a> Words<'a> {
                 Call::Notice(Event::Answer(answer.map_err(|_| "that is no answer of a family".to_owned())?))
             }
             "missed" => Call::Notice(Event::Missed(self.number("the number of frames")?)),
+            "unanswered" => Call::Notice(Event::Unanswered),
             "tick" => Call::Tick,
             "reset" if self.takes("bus") => Call::Reset(Reset::Bus),
             "reset" if self.takes("function") => Call::Reset(Reset::Function),

@@ -13,7 +13,8 @@ use nicety_adapter::{
     Admitted, Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, Progress, Reason, Segment,
     SegmentKind,
 };
-use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
+use nicety_frame::ethernet::ethertype;
+use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum, vlan};
 use nicety_memory::{Rights, Window};
 use serde::{Deserialize, Serialize};
 
@@ -474,17 +475,18 @@ impl<C: Contexts> Sender<'_, C> {
         Walk::Taken(at)
     }
 
-    /// Whether a frame has no tag, or that of a VLAN in VFTA.
+    /// Whether a frame has no tag, or that of a VLAN in VFTA. The VLAN is that of the first tag that is not of VLAN 0: whoever receives
+    /// the frame takes those before it off (IEEE 802.1Q-2018, 6.9.1; Linux: vlan_do_receive). A driver can ask for no service VLAN.
     #[inline(never)]
     fn may_tag(&self, head: &[u8]) -> bool {
-        let Some(&[tpid_high, tpid_low, high, low]) = head.get(12..).and_then(|rest| rest.first_chunk()) else {
-            return true;
+        let Some(tag) = vlan::stack(head).find(|tag| tag.tci.id() != 0) else {
+            // A head of nothing but tags may have another one behind it.
+            return vlan::stack(head).count() < (head.len() - vlan::TAG_OFFSET) / vlan::TAG_LEN;
         };
-        if u32::from(u16::from_be_bytes([tpid_high, tpid_low])) != self.registers[VET] {
-            return true;
-        }
-        let id = Tci(u16::from_be_bytes([high, low])).id();
-        self.registers.of(VFTA).get(usize::from(id >> 5)).is_some_and(|word| word >> (id & 31) & 1 != 0)
+        let id = tag.tci.id();
+        let is_granted =
+            || self.registers.of(VFTA).get(usize::from(id >> 5)).is_some_and(|word| word >> (id & 31) & 1 != 0);
+        tag.tpid == ethertype::VLAN && is_granted()
     }
 
     /// Inserts the tag, and checks the descriptors' request against the packet.

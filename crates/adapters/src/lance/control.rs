@@ -66,6 +66,9 @@ impl Lance {
             self.initialize(cx);
         }
         if value & csr0::STRT != 0 && old & csr0::STRT == 0 {
+            if self.has(r::CSR0, csr0::STOP) {
+                self.rewind();
+            }
             self.start();
             // After a kill the rings are found by it.
             cx.out.stalled.insert(Outbox::KEEP);
@@ -104,10 +107,7 @@ impl Lance {
         self.load_words(r::LADR, &logical);
         self.load_words(r::BADR, &rings[0].to_le_bytes());
         self.load_words(r::BADX, &rings[1].to_le_bytes());
-        self.transmit = Transmit::default();
-        self.forget_fetched();
-        self.receive.next = 0;
-        self.lost = false;
+        self.rewind();
         self.prepare_loopback();
         self.registers[r::CSR0] = self.registers[r::CSR0] & !csr0::STOP | csr0::INIT;
         self.interrupts.raise(csr0::IDON.into());
@@ -119,6 +119,16 @@ impl Lance {
         for (word, two) in self.registers.of_mut(name).iter_mut().zip(bytes.chunks_exact(2)) {
             *word = two.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         }
+    }
+
+    /// Both rings begin at their first descriptor: after INIT, and at STRT after STOP ("Re-Initialization"). The Am7990 went on at its
+    /// old descriptors there, and suspension (CSR5.SPND) still does. Drivers rely on it: promiscuous in 9front's ether79c970.c, and
+    /// LANCE_MUST_REINIT_RING in Linux's lance.c, which names the PCnet chips.
+    fn rewind(&mut self) {
+        self.transmit = Transmit::default();
+        self.forget_fetched();
+        self.receive.next = 0;
+        self.lost = false;
     }
 
     fn start(&mut self) {

@@ -291,7 +291,7 @@ impl Adapter for Lance {
             // The chip does not interrupt for the link: drivers read BCR4.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            Event::Lost => self.lose(cx),
+            Event::Lost | Event::Unanswered => self.lose(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }

@@ -267,7 +267,7 @@ impl Adapter for Ne2000 {
             // No register shows the link.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            Event::Lost => self.lose(cx),
+            Event::Lost | Event::Unanswered => self.lose(cx),
             // The device uses no guest memory, and has no doorbell page.
             Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }

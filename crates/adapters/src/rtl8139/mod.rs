@@ -329,7 +329,7 @@ impl Adapter for Rtl8139 {
         match event {
             Event::Link(up) => self.plug(up, cx),
             Event::Restored => self.resume_restored(cx),
-            Event::Lost => self.lose_positions(cx),
+            Event::Lost | Event::Unanswered => self.lose_positions(cx),
             // Addresses are translated in every call; no doorbell page is mapped.
             Event::Memory | Event::Page | Event::Answer(_) | Event::Missed(_) => {}
         }

@@ -365,7 +365,7 @@ impl Adapter for VirtioNet {
                 }
             }
             // Rings have no doorbell page.
-            Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost => {}
+            Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Lost | Event::Unanswered => {}
         }
     }
 

@@ -190,9 +190,13 @@ impl Adapter for Flexible {
                 self.lance.notice(event, cx);
                 self.vmxnet.notice(event, cx);
             }
-            Event::Memory | Event::Page | Event::Restored | Event::Lost | Event::Answer(_) | Event::Missed(_) => {
-                self.now_mut().notice(event, cx)
-            }
+            Event::Memory
+            | Event::Page
+            | Event::Restored
+            | Event::Lost
+            | Event::Answer(_)
+            | Event::Missed(_)
+            | Event::Unanswered => self.now_mut().notice(event, cx),
         }
     }
 

@@ -273,7 +273,7 @@ impl Adapter for Vmxnet {
             // Addresses are translated in every call, so a ring may be in memory now.
             Event::Memory => self.stalls = self.stalls.map(|why| why.filter(|why| *why != broken::NOWHERE)),
             // No doorbell page is mapped.
-            Event::Page | Event::Answer(_) | Event::Missed(_) => {}
+            Event::Page | Event::Answer(_) | Event::Missed(_) | Event::Unanswered => {}
         }
     }
 

@@ -486,7 +486,8 @@ impl Adapter for Vmxnet3 {
             Event::Restored => self.resume_restored(cx),
             Event::Memory => self.look_for_rings(),
             Event::Lost => self.lose(cx),
-            Event::Answer(_) | Event::Missed(_) => {}
+            // Its driver reads the state of links and queues, and asks again.
+            Event::Answer(_) | Event::Missed(_) | Event::Unanswered => {}
         }
     }
 

@@ -273,6 +273,59 @@ fn a_loopback_without_buffers_misses_frames_and_counts_them() {
     assert_eq!(b.csr(112), 3);
 }
 
+/// 9front, sys/src/9/pc/ether79c970.c: promiscuous and ringinit.
+fn restart_as_9front(b: &mut Bench) {
+    const PROM: u16 = 0x8000;
+    b.wcsr(0, STOP);
+    let mode = b.csr(15);
+    b.wcsr(15, mode | PROM);
+    let [transmit, receive] = b.logs;
+    (0..1 << receive).for_each(|index| b.post(index, RX_DATA + index * 2048, 1518));
+    (0..1 << transmit).for_each(|index| b.tx(index, 0, 0, 0));
+    b.wcsr(0, STRT | INEA);
+}
+
+#[test]
+fn stop_and_start_without_init_begin_both_rings_at_their_first_descriptor() {
+    for (model, style) in [("pcnet", 0), ("pcnet", 2), ("pcnet", 3), ("vlance", 2), ("flexible", 2)] {
+        let mut b = Bench::of(model);
+        b.style = style;
+        b.open();
+        (0..3).for_each(|index| b.queue(index, &frame(60)));
+        b.kick();
+        assert_eq!(b.transmit().len(), 3);
+        b.bring(&[&frame(60)[..]; 5]);
+        assert_eq!(b.received(4).0 & OWN, 0);
+
+        restart_as_9front(&mut b);
+        assert_eq!((b.csr(72), b.csr(74)), (0u16.wrapping_sub(32), 0u16.wrapping_sub(16)), "{model}: RCVRC, XMTRC");
+        b.queue(0, &frame(61));
+        b.kick();
+        assert_eq!(b.transmit(), [frame(61)], "{model}, style {style}");
+        assert_eq!(b.bring_one(&to([2, 0, 0, 0, 0, 99], 60)).refused(), 0, "{model}, style {style}");
+        assert_eq!(b.received(0).0 & OWN, 0, "{model}, style {style}");
+        assert_eq!(b.received(5).0 & OWN, OWN);
+    }
+}
+
+#[test]
+fn a_suspension_keeps_the_positions_in_both_rings() {
+    let mut b = Bench::opened();
+    b.queue(0, &frame(60));
+    b.kick();
+    b.transmit();
+    b.bring(&[&frame(60)[..]; 2]);
+    // pcnet32_suspend and pcnet32_clr_suspend
+    b.wcsr(5, 1);
+    b.wcsr(15, 0x8080);
+    b.wcsr(5, 0);
+    b.queue(1, &frame(60));
+    b.kick();
+    assert_eq!(b.transmit().len(), 1);
+    b.bring_one(&frame(60));
+    assert_eq!(b.received(2).0 & OWN, 0);
+}
+
 #[test]
 fn suspended_nothing_moves_and_afterwards_all_does() {
     let mut b = Bench::opened();

@@ -64,6 +64,39 @@ fn a_checked_function_sends_no_tag_of_a_vlan_that_it_was_not_granted() {
     assert_eq!(sends(&mut g, 6), 1);
 }
 
+/// Linux's receivers take a tag of VLAN 0 off, and look at the next one (vlan_do_receive): the first other VLAN is the frame's.
+#[test]
+fn a_checked_function_sends_no_vlan_behind_a_priority_or_a_service_tag() {
+    let mut g = Guest::opened();
+    g.host_sets(|policy| policy.checks_tags = true);
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], 0xa001_0004);
+    let bytes = |tags: &[(u16, u8)]| {
+        let [(first, id), rest @ ..] = tags else { unreachable!() };
+        let mut behind = vec![0xe0, *id];
+        rest.iter().for_each(|(tpid, id)| behind.extend([tpid.to_be_bytes(), [0x20, *id]].concat()));
+        ethernet(*first, &[behind, vec![0x88, 0xb5], payload(60)].concat())
+    };
+    const C: u16 = 0x8100;
+    const S: u16 = 0x88a8;
+    let passes: [&[(u16, u8)]; 5] = [&[(C, 0)], &[(C, 5)], &[(C, 5), (C, 6)], &[(C, 0), (C, 5)], &[(S, 0), (C, 0)]];
+    let refused: [&[(u16, u8)]; 6] = [
+        &[(C, 0), (C, 6)],
+        &[(C, 0), (C, 0), (C, 6)],
+        &[(S, 0), (C, 6)],
+        &[(C, 0), (S, 5)],
+        &[(S, 5)],
+        &[(C, 6), (C, 5)],
+    ];
+    for tags in passes {
+        assert_eq!(g.send_plain(&bytes(tags)).len(), 1, "{tags:x?}");
+    }
+    for (tags, count) in refused.into_iter().zip(1..) {
+        assert_eq!((g.send_plain(&bytes(tags)).len(), g.dropped(Reason::Forged)), (0, count), "{tags:x?}");
+    }
+    // More tags than its head holds.
+    assert_eq!(g.send_plain(&bytes(&[(C, 0); 200])).len(), 0);
+}
+
 /// Linux's buffers have 1522 bytes at an MTU of 1500, and SRRCTL says 2 KiB.
 #[test]
 fn no_frame_is_longer_than_the_driver_has_asked_for_whatever_srrctl_says() {

@@ -84,6 +84,12 @@ impl Guest {
         }
     }
 
+    /// The host resets the card.
+    pub fn host_resets(&mut self) {
+        let answer = self.own.family.reset(0);
+        self.call(|nic, cx| nic.notice(Event::Answer(answer), cx));
+    }
+
     /// A function whose driver has reset it.
     pub fn ready(trusted: bool) -> Self {
         let mut this = Self::new(trusted);

@@ -82,6 +82,12 @@ impl Guest {
         }
     }
 
+    /// The host resets the card.
+    fn host_resets(&mut self) {
+        let answer = self.own.family.reset(0);
+        self.call(|nic, cx| nic.notice(Event::Answer(answer), cx));
+    }
+
     /// ixgbevf_reset_hw_vf, and the version.
     fn ready(trusted: bool, version: u32) -> Self {
         let mut this = Self::new(trusted);
@@ -415,30 +421,49 @@ fn an_address_that_a_trusted_function_has_set_outlives_its_reset_and_not_the_hos
     assert_eq!(g.exchange(&[1])[1..3], THIRD.0);
 }
 
+/// An 82599 forces the link down by a reset (ixgbe_set_vf_link_state), after which ixgbevf comes up within ten seconds of its last one, and
+/// DPDK's driver when its application restarts it. Here LINKS shows it.
 #[test]
-fn a_function_whose_link_is_forced_down_is_reset_and_asks_for_its_state() {
+fn a_link_that_is_forced_down_stops_frames_and_no_queue_and_comes_up_at_once() {
     let mut g = Guest::ready(true, 4);
     g.open(0, ENABLE);
-    g.host_sets(|policy| policy.enabled = false);
-    // ixgbe_set_vf_link_state: clear_to_send is taken away, then the ping. LINKS shows the card's link.
-    assert_eq!((g.r(VFMBMEM), g.r(VFLINKS) >> 30 & 1), (0x100, 1));
+    g.call(|nic, cx| nic.notice(Event::Link(false), cx));
+    assert_eq!((g.r(VFMBMEM), g.r(VFLINKS) >> 30 & 1), (0x2000_0100, 0), "ixgbe_ping_all_vfs, with CTS");
     g.w(VFMAILBOX, ACK);
     g.answer();
-    assert_eq!(g.r(VFMBMEM), 0x4000_0000, "ixgbe_rcv_ack_from_vf");
-    g.exchange(&[1]);
-    g.exchange(&[8, 4]);
-    assert_eq!(g.exchange(&[0x10, 7])[..2], [GRANTED | 0x10, 0]);
-    g.open(0, ENABLE);
     g.bring_one(&to(MAC, 100));
-    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::ReceiverOff)), (0, 1), "VFRE is off");
-    g.host_sets(|policy| policy.enabled = true);
-    assert_eq!(g.r(VFMBMEM), 0x100);
+    assert_eq!((g.counters.receive[0].frames, g.dropped(Reason::ReceiverOff)), (0, 1));
+    // A driver that starts meanwhile: ixgbevf_up_complete keeps the answer until its next reset.
     g.exchange(&[1]);
     g.exchange(&[8, 4]);
-    assert_eq!(g.exchange(&[0x10, 0])[..2], [GRANTED | 0x10, 1]);
+    assert_eq!(g.exchange(&[0x10, 7])[..2], [GRANTED | 0x10, 1]);
     g.open(0, ENABLE);
+    g.call(|nic, cx| nic.notice(Event::Link(true), cx));
+    assert_eq!((g.r(VFMBMEM), g.r(VFLINKS) >> 30 & 1), (0x2000_0100, 1));
     g.bring_one(&to(MAC, 100));
     assert_eq!(g.counters.receive[0].frames, 1);
+}
+
+/// Linux's PF clears CTS, so that the driver asks for all multicast frames again (ixgbe_ndo_set_vf_trust): here it has asked.
+#[test]
+fn a_change_of_trust_stops_no_queue_and_all_multicast_frames_come_while_it_is_trusted() {
+    let mut g = Guest::ready(false, 4);
+    g.open(0, ENABLE);
+    let multicast = to([1, 0, 0x5e, 0, 0, 0x16], 100);
+    assert_eq!(g.exchange(&[0xc, 2])[..2], [GRANTED | 0xc, 1], "IXGBEVF_XCAST_MODE_MULTI");
+    for (trusted, frames) in [(true, 2), (false, 3), (true, 5), (false, 6)] {
+        g.host_sets(|policy| policy.trusted = trusted);
+        assert_eq!(g.r(VFMAILBOX), 0, "no message");
+        g.bring_one(&multicast);
+        g.bring_one(&to(MAC, 100));
+        assert_eq!(g.counters.receive[0].frames, frames, "trust: {trusted}");
+    }
+    assert_eq!(g.exchange(&[9])[0], GRANTED | 9, "it is clear to send");
+    // A driver that does not want them any more, or has reset, does not get them.
+    g.exchange(&[0xc, 1]);
+    g.host_sets(|policy| policy.trusted = true);
+    g.bring_one(&multicast);
+    assert_eq!(g.dropped(Reason::Filtered), 3);
 }
 
 #[test]
@@ -501,10 +526,9 @@ fn a_flood_of_nonsense_is_answered_word_for_word_and_grants_no_more_than_the_lim
 }
 
 #[test]
-fn a_function_that_comes_from_a_host_that_let_it_do_something_else_is_reset() {
-    let moved_from = |before: fn(&mut FunctionPolicy), grant: &[u32], change: fn(&mut FunctionPolicy)| {
+fn a_function_that_comes_from_a_host_that_let_it_have_other_addresses_is_told() {
+    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| {
         let mut g = Guest::new(true);
-        g.host_sets(before);
         g.exchange(&[1]);
         g.exchange(&[8, 4]);
         g.exchange(grant);
@@ -516,19 +540,15 @@ fn a_function_that_comes_from_a_host_that_let_it_do_something_else_is_reset() {
         // A message without CTS waits for it, or it is ready as before.
         (other.r(VFMBMEM) == 0x100, other.exchange(&[9])[0] == GRANTED | 9)
     };
-    let moved = |grant: &[u32], change: fn(&mut FunctionPolicy)| moved_from(|_| {}, grant, change);
     assert_eq!(moved(&[9], |policy| policy.trusted = false), (false, true), "it has nothing of another's");
     assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.trusted = false), (true, false));
     assert_eq!(moved(&[2, OTHER.0[0], OTHER.0[1]], |policy| policy.trusted = false), (true, false));
     assert_eq!(moved(&[9], |policy| (policy.trusted, policy.address) = (false, Mac(OTHER.1))), (true, false));
-    assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (true, false));
+    assert_eq!(moved(&[1 << 16 | 4, 5], |policy| policy.tagged = true), (false, true), "as a port's VLAN that is set");
     assert_eq!(moved(&[1 << 16 | 6, 2, 1 << 8], |policy| policy.tagged = true), (false, true));
     // IXGBEVF_XCAST_MODE_MULTI is for everybody, ALLMULTI for whom the host trusts.
     assert_eq!(moved(&[12, 1], |policy| policy.trusted = false), (false, true));
-    assert_eq!(moved(&[12, 2], |policy| policy.trusted = false), (true, false));
-    assert_eq!(moved(&[9], |policy| policy.enabled = false), (true, false));
-    assert_eq!(moved_from(|policy| policy.enabled = false, &[9], |_| {}), (true, false), "it may send again");
-    assert_eq!(moved_from(|policy| policy.enabled = false, &[9], |policy| policy.enabled = false), (false, true));
+    assert_eq!(moved(&[12, 2], |policy| policy.trusted = false), (false, true));
 }
 
 /// A number of a saved state.
@@ -581,13 +601,13 @@ fn a_function_that_is_moved_while_its_driver_holds_the_mailbox_is_reset_and_its_
 
 /// ixgbe_obtain_mbx_lock_pf: PFU cannot be set while VFU is. There the word is lost, here it waits.
 #[test]
-fn a_change_of_trust_waits_until_its_driver_has_read_the_answer_to_its_message() {
+fn a_reset_of_the_card_waits_until_its_driver_has_read_the_answer_to_its_message() {
     let mut g = Guest::ready(true, 4);
     g.w(VFMAILBOX, VFU);
     g.w(VFMBMEM, 9);
     g.w(VFMAILBOX, REQ);
     g.answer();
-    g.host_sets(|policy| policy.trusted = false);
+    g.host_resets();
     assert_eq!((g.r(VFMBMEM), g.r(VFMAILBOX)), (GRANTED | 9, PFSTS | PFACK));
     g.w(VFMAILBOX, VFU);
     assert_eq!(g.r(VFMBMEM), GRANTED | 9);

@@ -88,6 +88,48 @@ fn a_trusted_function_gets_frames_for_three_more_addresses_until_they_are_cleare
     assert_eq!(g.dropped(Reason::Filtered), 2);
 }
 
+/// igb_ndo_set_vf_trust notes it. Only a function that loses an address must learn so: by a reset of its driver.
+#[test]
+fn a_change_of_trust_stops_no_queue_and_is_told_only_to_a_driver_that_loses_an_address_by_it() {
+    let mut g = Guest::opened();
+    let all = [(false, "off"), (true, "on"), (false, "off again")];
+    for (trusted, what) in all {
+        g.host_sets(|policy| policy.trusted = trusted);
+        assert_eq!(g.r(V2PMAILBOX), 0, "{what}: no message");
+        g.bring_one(&crate::bench::frame(100));
+        assert_eq!(g.send_plain(&crate::bench::frame(100)).len(), 1, "{what}: its queues run on");
+    }
+    assert_eq!((g.counters.receive[0].frames, g.exchange(&[5, 1522])[0]), (3, GRANTED | 5));
+    g.host_sets(|policy| policy.trusted = true);
+    assert_eq!(g.exchange(&[2 << 16 | 2, 2, 1 << 8])[0], GRANTED | 2 << 16 | 2);
+    g.host_sets(|policy| policy.trusted = false);
+    assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x100, PFSTS), "E1000_PF_CONTROL_MSG without CTS");
+    g.bring_one(&to([2, 0, 0, 0, 0, 1], 100));
+    g.bring_one(&crate::bench::frame(100));
+    assert_eq!((g.dropped(Reason::Filtered), g.counters.receive[0].frames), (1, 4), "its own address, from now on");
+    // Its state is that of a running function that has not reset yet.
+    let mut other = Guest::new(false);
+    g.hand_over(&mut other);
+    other.restored();
+    other.answer();
+    assert_eq!(other.send_plain(&crate::bench::frame(100)).len(), 1);
+    assert_eq!(other.exchange(&[1])[..3], [0x8000_0001, LOW, HIGH]);
+}
+
+#[test]
+fn an_address_and_a_vlan_that_the_host_sets_at_once_stop_no_queue() {
+    let mut g = Guest::opened();
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], GRANTED | 1 << 16 | 4);
+    let new = [2, 0, 0, 0, 0, 9];
+    g.host_sets(|policy| (policy.address, policy.tagged) = (nicety_frame::Mac(new), true));
+    assert_eq!(g.r(V2PMAILBOX), 0, "no message: igb_ndo_set_vf_mac, igb_enable_port_vlan");
+    let tagged = ethernet(0x8100, &[&[0, 5, 0x88, 0xb5][..], &payload(100)].concat());
+    g.bring_one(&tagged);
+    g.bring_one(&to(new, 100));
+    assert_eq!((g.dropped(Reason::Filtered), g.counters.receive[0].frames), (1, 1));
+    assert_eq!(g.exchange(&[1 << 16 | 4, 5])[0], REFUSED | 1 << 16 | 4);
+}
+
 #[test]
 fn multicast_frames_pass_by_their_hash_and_all_of_them_if_there_were_more_than_thirty() {
     let mut g = Guest::opened();
@@ -168,7 +210,7 @@ fn a_reset_of_its_physical_function_waits_while_its_driver_holds_the_mailbox() {
     g.now = g.now.after_ns(2_000_000_001);
     g.w(V2PMAILBOX, VFU);
     g.w(VMBMEM, 1 << 16 | 4);
-    g.host_sets(|policy| policy.trusted = false);
+    g.host_resets();
     assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (1 << 16 | 4, VFU));
     g.w(VMBMEM + 4, 5);
     g.ask(V2PMAILBOX, REQ);
@@ -181,14 +223,14 @@ fn a_reset_of_its_physical_function_waits_while_its_driver_holds_the_mailbox() {
 fn a_reset_of_its_physical_function_waits_until_its_driver_has_read_an_answer_and_ends_a_wait_for_none() {
     let mut g = Guest::ready(true);
     g.send_message(&[1 << 16 | 4, 5]);
-    g.host_sets(|policy| policy.trusted = false);
+    g.host_resets();
     assert_eq!(g.r(V2PMAILBOX), PFSTS | PFACK);
     assert_eq!(g.read_message()[..2], [GRANTED | 1 << 16 | 4, 5]);
     assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x100, PFSTS));
     // In the silence after a reset a message gets no answer.
     let mut g = Guest::ready(true);
     g.w(V2PMAILBOX, VFU);
-    g.host_sets(|policy| policy.trusted = false);
+    g.host_resets();
     g.send_words(&[1 << 16 | 4, 5]);
     assert_eq!((g.r(VMBMEM), g.r(V2PMAILBOX)), (0x100, PFSTS | PFACK));
 }

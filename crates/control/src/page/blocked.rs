@@ -7,11 +7,14 @@ use std::time::Duration;
 use nicety_chart::Escaped;
 use nicety_daemon::report::{Condition, PortReport};
 
-use super::describe::{CLASS_WAYS, count, link};
+use super::describe::{CLASS_WAYS, count, link, plural};
 use super::reasons::sentence;
 
 /// Most sentences.
 const MOST: usize = 40;
+/// Drops by which nobody misses a frame: a guest's own filter, frames that no bridge forwards, copies of floods on a link that its team
+/// does not use, and frames of a mirror's port.
+const HARMLESS: [&str; 4] = ["filtered", "mirror-port", "policy", "unused-link"];
 
 /// The section. `lately`: drops by port and reason since so long ago.
 pub(super) fn list(main: &mut String, ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) {
@@ -63,27 +66,32 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
             add(&port.name, &format!("uses {}", member.uplink), html);
         }
         if port.backlog_frames > 0 {
-            let (frames, bytes) = (count(port.backlog_frames), count(port.backlog_bytes));
-            add(&port.name, "waits", format!("{name}: {frames} frames ({bytes} bytes) wait until it takes them"));
+            let (frames, bytes) = (plural(port.backlog_frames, "frame"), count(port.backlog_bytes));
+            let wait = if port.backlog_frames == 1 { "waits" } else { "wait" };
+            add(&port.name, "waits", format!("{name}: {frames} ({bytes} bytes) {wait} until it takes them"));
         }
         for (way, classes) in CLASS_WAYS.into_iter().zip([&port.io_classes, &port.inward_classes]) {
             for class in classes.iter().filter(|class| class.waiting > 0) {
-                let (class_name, packets) = (Escaped(&class.name), count(class.waiting));
-                let html = format!("{name}, class {class_name}: {packets} packets wait, {way}");
+                let (class_name, packets) = (Escaped(&class.name), plural(class.waiting, "packet"));
+                let wait = if class.waiting == 1 { "waits" } else { "wait" };
+                let html = format!("{name}, class {class_name}: {packets} {wait}, {way}");
                 add(&port.name, &format!("{way} {}", class.name), html);
             }
         }
     }
     // Frames for a port without a VM are dropped, and nobody misses them.
     let waits = |name: &str| ports.iter().any(|port| port.name == name && port.condition == Condition::Waiting);
-    let mut drops: Vec<_> = lately.iter().filter(|((port, _), _)| !waits(port)).collect();
+    let blocks = |port: &str, reason: &str| !waits(port) && !HARMLESS.contains(&reason);
+    let mut drops: Vec<_> = lately.iter().filter(|((port, reason), _)| blocks(port, reason)).collect();
     drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for ((port, reason), number) in drops {
         let meaning = sentence(reason);
         let first = meaning.split_once(". ").map_or(meaning, |(first, _)| first);
-        let (name, number, seconds) = (link(port), count(*number), since.as_secs().max(1));
+        let mirror = ports.iter().find(|of| of.name == *port).and_then(|of| of.mirror.as_ref());
+        let copies = mirror.map(|mirror| format!(" (copies by mirror {})", Escaped(&mirror.name))).unwrap_or_default();
+        let (name, number, seconds) = (link(port), plural(*number, "frame"), since.as_secs().max(1));
         let as_reason = format!("<a href=\"#drop-{reason}\">{reason}</a>: {}", Escaped(first));
-        add(port, reason, format!("{name}: {number} frames dropped in {seconds} s as {as_reason}"));
+        add(port, reason, format!("{name}: {number}{copies} dropped in {seconds} s as {as_reason}"));
     }
     all
 }
@@ -109,16 +117,26 @@ mod tests {
         team.members = Some(vec![member("l0", true, "active"), member("l1", false, "no carrier")]);
         let mut waiting = crate::tests::port("vm3");
         waiting.condition = Condition::Waiting;
-        let drops = [("vm2", "forged-transmit", 31), ("vm3", "no-vm", 7)];
+        let mut watcher = crate::tests::port("vm4");
+        let mirror = nicety_daemon::report::MirrorReport {
+            name: "watch".to_owned(),
+            of: vec!["vm1".to_owned()],
+            direction: "both".to_owned(),
+            rate: "1Gbit/s".to_owned(),
+        };
+        watcher.mirror = Some(mirror);
+        let drops =
+            [("vm2", "forged-transmit", 31), ("vm2", "filtered", 900), ("vm3", "no-vm", 7), ("vm4", "mirror-limit", 1)];
         let lately = drops.map(|(port, reason, count)| ((port.to_owned(), reason.to_owned()), count)).into();
-        let all = sentences(&[works, slow, team, waiting], &lately, Duration::from_secs(90));
+        let all = sentences(&[works, slow, team, waiting, watcher], &lately, Duration::from_secs(90));
         let keys: Vec<&str> = all.iter().map(|blocked| blocked.key.as_str()).collect();
-        assert_eq!(keys, ["vm2 waits", "up uses l1", "vm2 forged-transmit"]);
+        assert_eq!(keys, ["vm2 waits", "up uses l1", "vm2 forged-transmit", "vm4 mirror-limit"]);
         let all: Vec<String> = all.into_iter().map(|blocked| blocked.html).collect();
         let all = all.join("\n");
         assert!(all.contains("l1</a> is not used by team <a href=\"/ports/up\">up</a>: no carrier"), "{all}");
         assert!(all.contains("1,200 frames (90,000 bytes) wait"), "{all}");
         assert!(all.contains("31 frames dropped in 90 s as <a href=\"#drop-forged-transmit\">"), "{all}");
+        assert!(all.contains("1 frame (copies by mirror watch) dropped in 90 s as"), "{all}");
         assert!(["l0", "vm1", "vm3"].iter().all(|works| !all.contains(works)), "{all}");
     }
 }

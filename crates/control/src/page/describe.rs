@@ -48,6 +48,11 @@ pub(super) fn count(number: u64) -> String {
     grouped
 }
 
+/// `1 frame`, `1,234 frames`.
+pub(super) fn plural(number: u64, what: &str) -> String {
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 /// A cell with an exact number.
 pub(super) fn number(page: &mut String, class: &str, value: u64) {
     let _ = write!(page, "<td class=\"n {class}\" data-value=\"{value}\">{}</td>", count(value));

@@ -9,8 +9,8 @@ use nicety_daemon::report::{Condition, PortReport};
 
 use super::blocked;
 use super::describe::{
-    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, rate,
-    spark, state, vlan, whole,
+    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
+    rate, spark, state, vlan, whole,
 };
 use super::history::{Addresses, History, Series, Total};
 use super::serve::Shown;
@@ -102,7 +102,7 @@ fn of_themselves<'a>(links: &[&'a PortReport]) -> Vec<&'a PortReport> {
 /// Numbers of ports, of those that are up, of uplinks and of teams.
 fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     let up = guests.iter().filter(|port| port.condition == Condition::Up).count();
-    let plural = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let plural = |number: usize, what: &str| plural(number as u64, what);
     let teams = links.iter().filter(|link| link.members.is_some()).count();
     let teams_words = if teams > 0 { format!(", {}", plural(teams, "team")) } else { String::new() };
     format!(
@@ -190,7 +190,7 @@ fn chip(main: &mut String, port: &PortReport) {
     notes.extend(Some(vlan(port)).filter(|vlan| !vlan.is_empty()));
     notes.extend(port.mirror.as_ref().map(|mirror| format!("mirror {}", mirror.name)));
     notes.extend(port.policy.get("private").map(|part| format!("private: {part}")));
-    notes.extend((port.backlog_frames > 0).then(|| format!("{} wait", count(port.backlog_frames))));
+    notes.extend((port.backlog_frames > 0).then(|| format!("{} waiting", plural(port.backlog_frames, "frame"))));
     let _ = write!(
         main,
         "<li data-key=\"{}\" class=\"chip {word}\"><span aria-hidden=\"true\">{sign}</span> {}<small>{}</small></li>",

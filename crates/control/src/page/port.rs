@@ -8,7 +8,7 @@ use nicety_daemon::report::{PortReport, QueueReport};
 
 use super::describe::{
     CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, from_path, link, made, number,
-    state, whole,
+    plural, state, whole,
 };
 use super::history::Series;
 use super::host::classes;
@@ -82,13 +82,16 @@ fn facts(main: &mut String, port: &PortReport) {
     fact("Last end", plain(&port.last_end));
     if port.adapter.is_some() {
         fact("Interrupts", format!("{} raised, {} written", count(port.interrupts), count(port.signals)));
-        fact("Registers", format!("{} reads, {} writes", count(port.register_reads), count(port.register_writes)));
+        fact(
+            "Registers",
+            format!("{}, {}", plural(port.register_reads, "read"), plural(port.register_writes, "write")),
+        );
         let command = format!(": <code>nicety ports {}</code> shows the last ones", Escaped(&port.name));
         let more = if port.guest_errors > 0 { &command } else { "" };
         fact("Guest errors", count(port.guest_errors) + more);
     }
     if port.backlog_frames > 0 {
-        fact("Waiting", format!("{} frames, {} bytes", count(port.backlog_frames), count(port.backlog_bytes)));
+        fact("Waiting", format!("{}, {}", plural(port.backlog_frames, "frame"), plural(port.backlog_bytes, "byte")));
     }
     main.push_str("</dl></section>");
 }

@@ -33,6 +33,7 @@ use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
 use crate::saved::PortState;
 use crate::service::{Link, Service, Talk};
 use crate::shell::Signals;
+use crate::worker::PATIENCE;
 
 /// A port without its state.
 pub struct Expected {
@@ -304,7 +305,8 @@ impl Daemon {
     /// The port joins the switch with its adapter's state. It is not served before [`Daemon::serve_again`]: all ports join first, so
     /// that none misses a frame.
     /// The first service is that of the port's first part.
-    pub(crate) fn arrive(&self, arriving: Arriving) -> (Vec<Service>, Option<Preparing>) {
+    /// `since`: its VMM may have waited for answers since this time.
+    pub(crate) fn arrive(&self, arriving: Arriving, since: Option<Time>) -> (Vec<Service>, Option<Preparing>) {
         let Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost } = arriving;
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
@@ -326,7 +328,8 @@ impl Daemon {
                     let restored = if is_lost { device.restore_lost(&state) } else { device.restore(&state) };
                     restored.map_err(|why| fail(&why)).ok()?;
                     let process = process.and_then(Pid::from_raw);
-                    Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, process })
+                    let since = Some(since.unwrap_or(self.clock.now()));
+                    Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, since, process })
                 });
                 // Behind the state, whose positions it writes. The adapter of a killed process began from those that are there.
                 if !is_lost && let Some(rings) = journal.as_ref().and_then(Journal::rings) {
@@ -396,7 +399,7 @@ impl Daemon {
 
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
     pub(crate) fn revive(&self, spec: PortSpec, kept: Kept) -> Result<(), String> {
-        let Kept { function, mut table, batches, rings, tally } = kept;
+        let Kept { function, mut table, batches, rings, tally, looked_ms } = kept;
         let id = match spec.worker {
             Some(worker) => self.free_id_on(worker.into(), 1),
             None => self.free_id_of_fewest(),
@@ -420,6 +423,9 @@ impl Daemon {
         let mut answers = 0;
         if let ArrivingLink::Function { vmm: Some((session, ..)), .. } = &mut arriving.link {
             session.keep(tally);
+            if looked_ms.is_some_and(|ms| self.clock.is_ago(ms, PATIENCE / 2)) {
+                session.give_up();
+            }
             for batch in batches {
                 answers += session.pass_over(batch).map_err(|error| error.to_string())?;
             }
@@ -432,7 +438,7 @@ impl Daemon {
             let _too_many = map.write(0, &rings);
             device.keep_rings(map);
         }
-        let (services, _no_front) = self.arrive(arriving);
+        let (services, _no_front) = self.arrive(arriving, None);
         if had_vmm {
             let what = "the daemon was killed: its VM goes on, and its driver is made to reset the adapter";
             match answers {

@@ -73,23 +73,22 @@ impl Daemon {
         let Some(kind) = spec.entry.card else { return };
         let free = FunctionPolicy::free(spec.settings.mac);
         let Some(function) = &spec.function else {
-            port.join_family(&SharedFamily::new((kind.family)(vec![free])), 0);
+            port.join_family(&SharedFamily::new((kind.family)(vec![free])), 0, None);
             return;
         };
         let family = self.with_card(&function.card, spec.entry.about.name, spec.entry.card, |card| card.family.clone());
         if let Some(family) = family {
-            port.join_family(&family, function.number);
-            port.set_function_policy(FunctionPolicy {
+            let policy = FunctionPolicy {
                 trusted: function.trusted,
-                enabled: function.link != LinkState::Disable,
                 queries_rss: function.queries_rss,
                 checks_tags: function.checks_source && !function.trusted,
                 ..free
-            });
+            };
+            port.join_family(&family, function.number, Some(policy));
         }
     }
 
-    /// A function's link is its card's, unless the host forces it up or down. An 82599 forces it down by a reset, see its family.
+    /// A function's link is its card's, unless the host forces it up or down.
     pub(super) fn link_function(&self, running: &Running) {
         let Running { spec, port, .. } = running;
         if spec.entry.card.is_none() {
@@ -97,7 +96,7 @@ impl Daemon {
         }
         let link = match spec.function.as_ref().map(|function| (function.link, function)) {
             Some((LinkState::Auto, function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
-            Some((LinkState::Disable, _)) if spec.entry.about.name == "igbvf" => AdapterLink::Down,
+            Some((LinkState::Disable, _)) => AdapterLink::Down,
             _ => AdapterLink::Up,
         };
         self.plane.follow(port, link, self.clock.now());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nicety_adapter::PortId;
+use nicety_adapter::{PortId, Time};
 use nicety_host::{Host, HostErrors};
 use nicety_keeper::{Channel, ChannelError};
 use nicety_peer::Table;
@@ -249,7 +249,8 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
     }
     let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
-    let ports: Vec<_> = ports.into_iter().map(|(name, port)| (name, daemon.arrive(port))).collect();
+    let ports: Vec<_> =
+        ports.into_iter().map(|(name, port)| (name, daemon.arrive(port, Some(Time(rest.stopped_ns))))).collect();
     // After the ports have arrived: a port that is put into its VLAN loses its learned addresses.
     daemon.learn_again(&rest.learned);
     // I/O control and mirrors name ports: after these are there.

@@ -38,7 +38,7 @@ impl Live {
             None => {
                 let running = self.running();
                 let members = running.host.document.members(of);
-                let members = members.ok_or_else(|| ChangeError::Missing(List::Ports, of.to_owned()))?;
+                let members = members.ok_or_else(|| super::missing(&running.host.document, List::Ports, of))?;
                 members.into_iter().filter_map(of_port).collect()
             }
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nicety_host::{Host, List, PortConfig, TeamConfig, UplinkConfig};
+use nicety_host::{FunctionConfig, Host, List, PortConfig, TeamConfig, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
@@ -157,7 +157,14 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
         return None;
     }
     let table = |host: &Host| host.document.port(&port.name).unwrap_or_default();
-    let keys = keys(&table(old), &table(new));
+    let mut keys = keys(&table(old), &table(new));
+    // A function's policy has parts from its card.
+    if let Some(FunctionConfig { card, .. }) = &port.function {
+        let [was, is] = [old, new].map(|host| host.document.entry(List::Cards, card));
+        keys.extend(
+            self::keys(&was, &is).into_iter().map(|change| KeyChange { key: format!("card.{}", change.key), ..change }),
+        );
+    }
     if port.is_same_adapter(before) {
         change(Kind::Set, keys, false)
     } else {

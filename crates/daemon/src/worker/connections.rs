@@ -17,6 +17,7 @@ use rustix::process::Pid;
 use tracing::debug;
 
 use super::farewell::{self, close_gently, decline_gently};
+use super::late::give_up;
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::warn_left_open;
 use crate::port_log::{Kind, PortLog};
@@ -150,8 +151,10 @@ impl Worker {
                         timeout,
                         unmask: None,
                         stopped: false,
+                        since: Some(self.clock.now()),
                         process: peer.and_then(|p| Pid::from_raw(p.pid)),
                     });
+                    self.vmms += 1;
                     let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
                     service.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a VMM has connected");
                     if let Err(error) = added {
@@ -205,11 +208,13 @@ impl Worker {
 
     /// Handles some of a VMM's messages, if they are next.
     pub(super) fn session(&mut self, id: PortId) {
-        let rounds = self.rounds;
+        let (rounds, now) = (self.rounds, self.clock.now());
+        self.read_at = now;
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_read_messages(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
-        let Talk { session, unmask, stopped, .. } = talk;
+        talk.since.get_or_insert(self.looks.since());
+        let Talk { session, unmask, stopped, since, .. } = talk;
         if *stopped {
             if has_hung_up(session) {
                 self.disconnect(id, DisconnectReason::Closed);
@@ -222,7 +227,8 @@ impl Worker {
         }
         let had = Watched::of(session);
         nicety_sandbox::forget_refused_here();
-        let progress = match caught(|| session.receive(device.as_mut())) {
+        give_up(session, since, now);
+        let progress = match caught(|| session.handle(device.as_mut())) {
             Ok(Ok(progress)) => progress,
             Err(cause) => {
                 // The shell notifies this worker.
@@ -239,6 +245,7 @@ impl Worker {
                 return;
             }
         };
+        give_up(session, since, self.clock.now());
         unmask::watch(&self.epoll, id, device.unmask(), unmask, &service.log);
         if let Err(error) = self.finish(id) {
             let closed = matches!(error, SessionError::Closed);
@@ -246,7 +253,12 @@ impl Worker {
             return;
         }
         let Some(service) = self.services.get_mut(&id) else { return };
-        let Link::Function { session: Some(Talk { session, timeout, .. }), .. } = &mut service.link else { return };
+        let Link::Function { session: Some(Talk { session, timeout, since, .. }), .. } = &mut service.link else {
+            return;
+        };
+        if !progress.more && session.is_settled() {
+            *since = None;
+        }
         service.messages_were_last = true;
         service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
@@ -264,6 +276,7 @@ impl Worker {
         if wrote(wants) || session.is_within_message() {
             self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
+        self.tell_late(id);
     }
 
     /// The memory change that a port's VMM requested is done: answers it, and handles later messages.
@@ -356,6 +369,7 @@ impl Worker {
         if let Link::Function { device, session, .. } = &mut service.link
             && let Some(Talk { mut session, unmask, .. }) = session.take()
         {
+            self.vmms -= 1;
             why.say(&service.log);
             let is_kept = session.is_kept();
             self.unread_sessions.retain(|port| *port != id);

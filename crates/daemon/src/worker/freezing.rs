@@ -100,6 +100,7 @@ impl Worker {
         }
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
         let Talk { session, timeout, unmask, .. } = talk;
+        self.vmms += 1;
         Watched::of(session).watch(&self.epoll, session.as_fd(), id);
         unmask::watch(&self.epoll, id, device.unmask(), unmask, &service.log);
         if !session.is_ready() || session.is_within_message() || session.wants_write() {

@@ -41,14 +41,14 @@ impl Worker {
         write(service, batch, Kept::Renewed, clock)
     }
 
-    /// Keeps the effects of the messages that were just handled, then answers and consumes them.
+    /// Answers the messages that were just handled. If the port is kept: keeps their effects first, and consumes them last.
     pub(super) fn finish(&mut self, id: PortId) -> Result<(), SessionError> {
         let clock = self.clock;
         let Some(service) = self.services.get_mut(&id) else { return Ok(()) };
         let adapter = service.schedule.take_changed();
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Ok(()) };
         if !talk.session.is_kept() {
-            return Ok(());
+            return talk.session.flush();
         }
         let is_greeted = talk.session.is_ready() && service.journal.as_ref().is_some_and(|journal| !journal.is_greeted);
         let change = device.take_change().max(if adapter || is_greeted { Kept::Changed } else { Kept::Unchanged });

@@ -48,7 +48,12 @@ pub(super) fn status(flags: u32) -> Vec<u8> {
 }
 
 /// Adds a port to the worker, with a socket in this folder. Returns its interrupts.
-fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -> (PathBuf, Arc<Interrupts>) {
+pub(super) fn open(
+    worker: &mut Worker,
+    id: PortId,
+    adapter: &'static str,
+    folder: &Path,
+) -> (PathBuf, Arc<Interrupts>) {
     let settings = Settings::new(Mac([0x52, 0x54, 0, 0, 0, id.0 as u8]));
     let mut adapter = (find(adapter).unwrap().create)(&settings).unwrap();
     let Face::Pci(pci) = adapter.face() else { panic!("it is a function") };
@@ -106,9 +111,14 @@ fn has_come(client: &mut UnixStream) -> bool {
 
 /// A client that has negotiated the version.
 fn connect(worker: &mut Worker, path: &Path) -> UnixStream {
+    connect_with(worker, path, b"{}")
+}
+
+/// The same with these capabilities.
+pub(super) fn connect_with(worker: &mut Worker, path: &Path, capabilities: &[u8]) -> UnixStream {
     let mut client = UnixStream::connect(path).unwrap();
     client.set_nonblocking(true).unwrap();
-    client.write_all(&message(VERSION, 0, b"\0\0\0\0{}\0")).unwrap();
+    client.write_all(&message(VERSION, 0, &[&[0; 4], capabilities, &[0]].concat())).unwrap();
     rounds(worker, |_| has_come(&mut client));
     client
 }

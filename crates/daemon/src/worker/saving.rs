@@ -17,7 +17,8 @@ impl Worker {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
-        let Talk { session, timeout, unmask, stopped, .. } = talk;
+        let now = self.clock.now();
+        let Talk { session, timeout, unmask, stopped, since, .. } = talk;
         if !session.is_settled() {
             return Err(SaveError::Busy);
         }
@@ -27,6 +28,7 @@ impl Worker {
         }
         let state = device.stop().ok_or(SaveError::Failed)?;
         *stopped = true;
+        since.get_or_insert(now);
         timeout.end();
         unmask::forget(&self.epoll, unmask.take());
         Watched::STILL.watch(&self.epoll, session.as_fd(), id);

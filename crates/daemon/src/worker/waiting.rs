@@ -27,13 +27,15 @@ impl Worker {
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         let idle = self.ready.is_empty() && self.unread_sessions.is_empty() && self.inbox.is_empty();
         if !idle || self.stop {
-            self.look(events, Some(Duration::ZERO));
+            // Its ports' turns and messages have read the clock.
+            self.look(self.read_at, events, Some(Duration::ZERO));
             if !events.is_empty() {
                 self.waited(false, events);
             }
             return;
         }
         let now = self.clock.now();
+        self.read_at = now;
         self.inbox.rests(now);
         let until = self.busy_poll.begin(now);
         if self.watch(until, events) {
@@ -41,7 +43,7 @@ impl Worker {
             return;
         }
         if !self.inbox.sleep() {
-            self.look(events, Some(Duration::ZERO));
+            self.look(self.clock.now(), events, Some(Duration::ZERO));
             self.waited(false, events);
             return;
         }
@@ -49,8 +51,9 @@ impl Worker {
         {
             self.slept += 1;
         }
-        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
-        self.look(events, timeout);
+        let now = self.clock.now();
+        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(now));
+        self.look(now, events, self.limit(timeout));
         self.inbox.awake();
         self.waited(true, events);
     }
@@ -74,7 +77,7 @@ impl Worker {
             if now >= until && !timer.is_some_and(|at| self.busy_poll.is_short(at.since(now))) {
                 return false;
             }
-            self.look(events, Some(Duration::ZERO));
+            self.look(now, events, Some(Duration::ZERO));
             if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
                 return true;
             }
@@ -83,11 +86,14 @@ impl Worker {
         }
     }
 
-    fn look(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
+    /// `now`: a time not long ago.
+    fn look(&mut self, now: Time, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
+        self.looks(now);
         if let Err(error) = sleep(&self.epoll, events, timeout)
             && error != rustix::io::Errno::INTR
         {
             warn!("waiting for events: {error}");
         }
+        self.looks.found(events.len());
     }
 }

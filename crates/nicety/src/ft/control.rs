@@ -156,7 +156,9 @@ fn ports(path: &Path, is_json: bool) -> Result<(), Failure> {
         return output::print(&format!("{:#}\n", Value::Object(all)));
     }
     if logged.is_empty() {
-        return output::print("no port of this daemon has ft_peer\n");
+        let text =
+            "no port of this daemon has ft_peer; a port whose replica it keeps is shown by that port's own daemon\n";
+        return output::print(text);
     }
     output::print(&logged.iter().map(|(port, report)| format!("{port}: {report}\n")).collect::<String>())
 }

@@ -83,6 +83,12 @@ fn short(count: u64) -> String {
     format!("{amount:.decimals$}{}", letter.unwrap_or('Z'))
 }
 
+/// A port's adapter in a word.
+pub fn adapter(port: &PortReport) -> String {
+    let link = if port.members.is_some() { "(team)" } else { "(uplink)" };
+    port.adapter.clone().unwrap_or_else(|| link.to_owned())
+}
+
 fn frames(queues: &[QueueReport]) -> u64 {
     queues.iter().map(|queue| queue.frames).fold(0, u64::saturating_add)
 }
@@ -100,7 +106,7 @@ pub fn table(ports: &[PortReport], width: Option<usize>) -> String {
     let head = ["PORT", "ADAPTER", "GROUP", "VLAN", "STATE"].map(str::to_owned);
     let mut rows = vec![row(head, ["TX", "RX", "DROPPED", "ERRORS"].map(str::to_owned))];
     rows.extend(ports.iter().map(|port| {
-        let adapter = port.adapter.clone().unwrap_or_else(|| "(uplink)".to_owned());
+        let adapter = adapter(port);
         let group = port.port_group.clone().unwrap_or_else(|| "-".to_owned());
         let drops = port.transmit_drops.values().chain(port.receive_drops.values());
         let dropped = drops.fold(0, |sum: u64, drop| sum.saturating_add(*drop));

@@ -1,4 +1,4 @@
-//! The page of `nicety top`: its contents and layout, at 80 columns or more.
+//! The page of `nicety top`: its contents and layout. Below 80 columns it has fewer columns of rates.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -14,7 +14,7 @@ use ratatui::widgets::{Paragraph, Row as TableRow, StatefulWidget, Table, TableS
 
 use super::sample::{Row, Sample, rows, shares};
 use crate::output::{count, size};
-use crate::ports::{NO_PORTS, policy, word};
+use crate::ports::{NO_PORTS, adapter, policy, word};
 
 /// Columns that the ports can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,36 @@ const COLUMNS: [(Column, &str, u16); 8] = [
     (Column::Drops, "DROP/s", 8),
     (Column::Waiting, "WAIT", 6),
 ];
+
+/// Columns by their worth: a narrow screen shows the first ones, in the table's order.
+const WORTH: [Column; 8] = [
+    Column::Port,
+    Column::TxBits,
+    Column::RxBits,
+    Column::State,
+    Column::Drops,
+    Column::TxFrames,
+    Column::RxFrames,
+    Column::Waiting,
+];
+/// A port's name has at least so many characters of a narrow screen.
+const NAME_MIN: u16 = 8;
+
+/// The columns that fit, with their widths, as places in [`COLUMNS`]: the one that the ports are sorted by first, then by worth. The
+/// names' column takes what the others leave.
+fn fitting(width: u16, sorted: Option<usize>) -> Vec<(usize, u16)> {
+    let place = |column: Column| COLUMNS.iter().position(|(known, ..)| *known == column);
+    let (mut left, mut shown) = (width.saturating_sub(NAME_MIN), Vec::new());
+    let others = WORTH.iter().filter_map(|column| place(*column)).filter(|at| Some(*at) != sorted);
+    for at in sorted.into_iter().chain(others).filter(|at| *at != 0) {
+        let Some(rest) = left.checked_sub(COLUMNS[at].2 + 1) else { break };
+        left = rest;
+        shown.push((at, COLUMNS[at].2));
+    }
+    shown.push((0, (NAME_MIN + left).min(COLUMNS[0].2)));
+    shown.sort_unstable();
+    shown
+}
 
 /// The order of the ports. Equal ones keep the daemon's order, so that they stay in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,10 +264,13 @@ impl Page {
     }
 
     fn table(&self, rows: &[Row], selected: Option<usize>, area: Rect, buffer: &mut Buffer) {
-        let right = |text: String, width: u16| format!("{text:>width$}", width = usize::from(width));
+        let columns = fitting(area.width, self.order.at);
         let cells = |cells: [String; COLUMNS.len()]| {
-            let aligned = cells.into_iter().zip(COLUMNS).enumerate();
-            TableRow::new(aligned.map(|(at, (text, (_, _, width)))| if at < 2 { text } else { right(text, width) }))
+            TableRow::new(columns.iter().map(|&(at, width)| match COLUMNS[at].0 {
+                Column::Port => cut(&cells[at], width),
+                Column::State => cells[at].clone(),
+                _ => format!("{:>width$}", cells[at], width = usize::from(width)),
+            }))
         };
         let mark = |at: usize, name: &str| match self.order {
             Order { at: Some(sorted), is_descending } if sorted == at => {
@@ -249,7 +282,7 @@ impl Page {
         let lines = rows.iter().map(|row| {
             let rates = row.rates;
             cells([
-                cut(&row.report.name, COLUMNS[0].2),
+                row.report.name.clone(),
                 word(row.report.condition).to_owned(),
                 short(rates.tx_bits),
                 short(rates.tx_frames),
@@ -263,10 +296,8 @@ impl Page {
                 _ => Style::default(),
             })
         });
-        let table = Table::new(lines, COLUMNS.map(|(_, _, width)| Constraint::Length(width)))
-            .header(head)
-            .column_spacing(1)
-            .row_highlight_style(Modifier::REVERSED);
+        let widths: Vec<Constraint> = columns.iter().map(|(_, width)| Constraint::Length(*width)).collect();
+        let table = Table::new(lines, widths).header(head).column_spacing(1).row_highlight_style(Modifier::REVERSED);
         let mut state = TableState::new().with_selected(selected);
         StatefulWidget::render(table, area, buffer, &mut state);
     }
@@ -281,7 +312,7 @@ fn detail(row: &Row) -> Vec<Line<'static>> {
             lines.push(Line::raw(format!("  {name:9}  {what}")));
         }
     };
-    line("adapter", report.adapter.clone().unwrap_or_else(|| "(uplink)".to_owned()));
+    line("adapter", adapter(report));
     line("address", report.mac.clone().unwrap_or_default());
     line("policy", policy(report));
     line("features", report.features.join(", "));

@@ -209,6 +209,20 @@ fn a_selected_port_stays_selected_and_on_the_screen_whatever_the_order() {
 }
 
 #[test]
+fn a_screen_of_forty_columns_shows_both_rates_and_the_column_that_sorts() {
+    let mut page = page();
+    let narrow = |page: &Page| {
+        let mut terminal = Terminal::new(TestBackend::new(40, 8)).unwrap();
+        terminal.draw(|frame| page.draw(frame.area(), frame.buffer_mut())).unwrap();
+        let buffer = terminal.backend().buffer();
+        buffer.content[80..120].iter().map(|cell| cell.symbol()).collect::<String>()
+    };
+    assert_eq!(narrow(&page), "PORT        STATE     TX bit/s  RX bit/s");
+    (0..7).for_each(|_| page.key(KeyCode::Right));
+    assert_eq!(narrow(&page), "PORT         TX bit/s  RX bit/s  ▼DROP/s", "the state gives way");
+}
+
+#[test]
 fn a_switch_without_ports_says_how_to_get_one() {
     let none = Sample { at: Instant::now(), ports: Vec::new(), threads: Vec::new() };
     let mut page = Page::new(page().daemon, none);

@@ -100,7 +100,7 @@ impl Relay {
         let task = std::fs::read_link("/proc/thread-self").unwrap();
         *self.children.lock().unwrap() = Path::new("/proc").join(task).join("children");
         let connect = |between| self.connect(between);
-        keep_with(start, Seam { connect: &connect, restarts_most: usize::MAX })
+        keep_with(start, Seam { connect: &connect, restarts_most: usize::MAX, ..Seam::default() })
     }
 
     /// Process numbers of the daemons. The serving daemon is the last.

@@ -248,7 +248,7 @@ impl Inner {
         } else {
             self.pass_each(&mut control, batch, picks, &mut all, now);
         }
-        let may_hold = !all.waits || only.is_some() || self.all_classes_wait(&control, port);
+        let may_hold = all.waits && self.much_waits(&control, only, port);
         self.control = Some(control);
         if all.is_due {
             // Some may go now, and no event of the uplink says so.
@@ -256,7 +256,7 @@ impl Inner {
             self.room.insert(0);
             shell.schedule();
         }
-        if all.waits && may_hold {
+        if may_hold {
             *holds |= self.hold(PortId(port), now, shell);
         }
         all.taken
@@ -265,14 +265,20 @@ impl Inner {
     /// Whether so much waits of each class that a port uses that it may be held until little is left of one. A port that waited for one of
     /// its classes would take from the others what they are promised: frames of a class that waits longer than the others are dropped
     /// when its room is used up.
-    fn all_classes_wait(&mut self, control: &Control, port: u16) -> bool {
+    ///
+    /// While little waits the port goes on. If it were held for its first frame, its next one would come when the first had left, and wait
+    /// for another packet of somebody else.
+    fn much_waits(&mut self, control: &Control, only: Option<u16>, port: u16) -> bool {
+        let few = self.backlog.few();
+        if let Some(class) = only {
+            return self.backlog.lane_bytes(Lane { class, port }) > few;
+        }
         let used = control.used.get(usize::from(port)).copied().unwrap_or_default();
         let classes = (0..control.states.len() as u16).map(|class| (used.has(class), Lane { class, port }));
         let waiting = classes.map(|(is_used, lane)| (is_used, self.backlog.lane_bytes(lane)));
         let mut lanes = waiting.filter(|(is_used, bytes)| *is_used || *bytes > 0);
-        let few = self.backlog.few();
         let by_lane = lanes.clone().count() > 1;
-        let waits = !by_lane || lanes.all(|(_, bytes)| bytes > few);
+        let waits = lanes.all(|(_, bytes)| bytes > few);
         self.backlog.release_by_lane(PortId(port), by_lane);
         waits
     }

@@ -76,9 +76,14 @@ impl Membership {
         Arc::ptr_eq(&self.family.0, &family.0) && self.function == function
     }
 
-    /// The same port's place in another family.
-    pub fn moved(&self, family: &SharedFamily, function: u16) -> Self {
-        Self { port: self.port, ..Self::of(family, function) }
+    /// The same port has its place in another family, under this policy of its host. The answer is for the function.
+    pub fn move_to(&mut self, family: &SharedFamily, function: u16, policy: Option<FunctionPolicy>) -> Answer {
+        let place = Self::of(family, function);
+        let new = Self { port: self.port, host: policy.or(place.host), ..place };
+        let addresses = [self.host, new.host].map(|host| host.map(|host| host.address));
+        *self = new;
+        self.take_effect();
+        self.family.lock().moved(self.function, addresses[0] != addresses[1])
     }
 
     /// Changes the host's policy; the answer is for the function.

@@ -53,6 +53,14 @@ impl Capabilities {
         }
     }
 
+    /// Whether this client gives a request up that is not answered in time, and takes a later answer for one that it does not expect.
+    /// QEMU does (hw/vfio-user/proxy.c, vfio_user_send_wait), and names all of these (vfio_user_validate_version). Other known clients
+    /// wait for ever.
+    pub fn gives_up(&self) -> bool {
+        let names_all = self.pgsizes.is_some() && self.max_dma_maps.is_some() && self.write_multiple.is_some();
+        names_all && self.port_strings.is_none()
+    }
+
     /// Most descriptors per message to this peer; 1 if it did not say.
     pub fn fd_limit(&self) -> usize {
         self.max_msg_fds.map_or(1, |n| n.min(MAX_MESSAGE_FDS as u64) as usize)

@@ -147,6 +147,9 @@ impl Session {
         let (mut left, mut answers) = (batch.len as usize, 0);
         let rest = self.tally.as_ref().and_then(|tally| tally.left(&batch.first));
         self.core.outbound.put_rest(rest.as_deref().unwrap_or_default());
+        if self.is_late() {
+            self.core.cut_answers();
+        }
         while left > 0 {
             if !self.inbound.has_whole() && self.inbound.fill(&self.socket, &mut self.core.counters)? != Fill::Bytes {
                 return Err(SessionError::ClosedWithinMessage);

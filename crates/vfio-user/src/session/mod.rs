@@ -8,6 +8,7 @@
 mod decline;
 mod handle;
 mod kept;
+mod late;
 mod memory;
 mod requests;
 mod saved;
@@ -28,6 +29,7 @@ use requests::{Kind, Requests};
 pub use decline::decline;
 pub(crate) use handle::errno_of;
 pub use kept::{Batch, Unread};
+use late::Late;
 use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 pub use saved::SavedSession;
@@ -75,6 +77,8 @@ struct Core {
     writing: Option<Writing>,
     /// The memory change in progress.
     changing: Option<Changing>,
+    /// Requests that the client may have given up.
+    late: Late,
 }
 
 impl AsFd for Session {
@@ -99,6 +103,7 @@ impl Session {
                 work: Work::default(),
                 writing: None,
                 changing: None,
+                late: Late::default(),
             },
             tally: None,
         }
@@ -115,6 +120,16 @@ impl Session {
     /// Never blocks, and does a bounded amount of work: in a flood some messages wait for the next call. After an error the
     /// session is over: call [`Session::disconnect`], then drop it.
     pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
+        let progress = self.handle(device)?;
+        if !self.is_kept() {
+            self.flush()?;
+        }
+        Ok(progress)
+    }
+
+    /// Like [`Session::receive`], but leaves the new answers unsent: send them by [`Session::flush`], or [`Session::finish`] if it is
+    /// [kept](Session::keep).
+    pub fn handle(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
         self.core.work = Work::default();
         if self.is_kept() {
             self.finish()?;
@@ -132,9 +147,6 @@ impl Session {
                 Fill::Closed if self.inbound.has_partial() => return Err(SessionError::ClosedWithinMessage),
                 Fill::Closed => return Err(SessionError::Closed),
             }
-        }
-        if !self.is_kept() {
-            self.flush()?;
         }
         Ok(Progress {
             handled,
@@ -258,6 +270,7 @@ impl Session {
                 self.core.go_on(device);
                 continue;
             }
+            self.core.handles(self.inbound.position());
             let outcome = match self.inbound.next() {
                 Ok(None) => break,
                 Ok(Some(message)) => self.core.handle(message, device),

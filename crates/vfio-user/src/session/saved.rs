@@ -6,6 +6,7 @@ use nicety_peer::Table;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::late::Late;
 use super::requests::{Requests, SavedRequests};
 use super::work::{SavedWriting, Work, Writing};
 use super::{Core, Session};
@@ -48,7 +49,8 @@ impl Session {
     /// A descriptor cannot be duplicated.
     pub fn save(&self, table: &mut Table) -> Result<Option<SavedSession>, Errno> {
         let Self { socket, inbound, core, tally: _ } = self;
-        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing: _ } = core;
+        let Core { outbound, counters: _, peer, map_limit, maps, requests, work: _, writing, changing: _, late: _ } =
+            core;
         if !self.is_saveable() {
             return Ok(None);
         }
@@ -88,6 +90,7 @@ impl Session {
                     None => None,
                 },
                 changing: None,
+                late: Late::default(),
             },
             tally: None,
         })

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use nicety_peer::{PeerFd, Table, peek_from};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg};
 use serde::{Deserialize, Serialize};
 
@@ -147,6 +147,22 @@ impl Inbound {
             }
         }
         Ok(())
+    }
+
+    /// Position in the stream of the next message.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Position in the stream behind all bytes that the peer has sent so far.
+    pub fn end_of_stream(&self, socket: impl AsFd) -> u64 {
+        let in_socket = ioctl_fionread(socket).unwrap_or(0);
+        let unread = match &self.peek {
+            // The waiting bytes are in the socket as well, behind those that were taken.
+            Some(peek) => in_socket.saturating_sub(peek.taken as u64),
+            None => in_socket + self.waiting().len() as u64,
+        };
+        self.position.saturating_add(unread)
     }
 
     /// Whether only a part of a message has come.

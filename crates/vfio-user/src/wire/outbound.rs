@@ -133,6 +133,37 @@ impl Outbound {
         (self.buffer.get(self.sent..).unwrap_or_default(), self.fds.is_empty())
     }
 
+    /// Cuts whole answers that are not sent down to their headers, if `cuts` says so of a header. The rest of a message whose first
+    /// bytes were sent stays.
+    pub fn cut(&mut self, mut cuts: impl FnMut(&Header) -> bool) {
+        let (buffer, mut kept) = (std::mem::take(&mut self.buffer), Vec::new());
+        kept.extend_from_slice(buffer.get(..self.sent).unwrap_or_default());
+        let mut at = self.sent;
+        for end in &mut self.ends {
+            let part = buffer.get(at..*end).unwrap_or_default();
+            let Some(messages) = whole_messages(part) else {
+                // The rest of a message.
+                at = *end;
+                kept.extend_from_slice(part);
+                *end = kept.len();
+                continue;
+            };
+            for (header, bytes) in messages {
+                let new_at = kept.len();
+                if header.is_reply() && bytes.len() > HEADER_SIZE && cuts(&header) {
+                    self.fds.retain(|(of, _)| *of != at);
+                    Header { size: HEADER_SIZE as u32, ..header }.encode(&mut kept);
+                } else {
+                    self.fds.iter_mut().filter(|(of, _)| *of == at).for_each(|(of, _)| *of = new_at);
+                    kept.extend_from_slice(bytes);
+                }
+                at += bytes.len();
+            }
+            *end = kept.len();
+        }
+        self.buffer = kept;
+    }
+
     /// Appends what another process has not sent of its messages.
     pub fn put_rest(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
@@ -216,6 +247,18 @@ fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// The messages that these bytes are. `None` if a part of one is among them.
+fn whole_messages(mut bytes: &[u8]) -> Option<Vec<(Header, &[u8])>> {
+    let mut messages = Vec::new();
+    while !bytes.is_empty() {
+        let header = Header::decode(bytes.first_chunk()?);
+        let (message, rest) = bytes.split_at_checked(header.check().ok()?)?;
+        messages.push((header, message));
+        bytes = rest;
+    }
+    Some(messages)
 }
 
 /// The header of the reply to `request`.

@@ -15,7 +15,7 @@ const QEMU_JSON: &str = "{\"capabilities\": {\"max_msg_fds\": 16, \"migration\":
     \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \"pgsizes\": 4096, \
     \"write_multiple\": true}}";
 
-fn qemu_version() -> Vec<u8> {
+pub fn qemu_version() -> Vec<u8> {
     [&[0, 0, 0, 0], QEMU_JSON.as_bytes(), &[0]].concat()
 }
 

@@ -10,6 +10,7 @@ mod hostile;
 mod interrupts;
 mod kept;
 mod kit;
+mod late;
 #[path = "../../../peer/tests/lingering/mod.rs"]
 mod lingering;
 mod listener;

@@ -255,7 +255,7 @@ impl Adapter for E1000 {
                 }
                 self.settle_link(cx);
             }
-            Event::Lost => self.lose(cx),
+            Event::Lost | Event::Unanswered => self.lose(cx),
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; no doorbell page is mapped.

@@ -234,7 +234,7 @@ impl Adapter for E1000e {
                 }
                 self.settle_link(cx);
             }
-            Event::Lost => self.lose(cx),
+            Event::Lost | Event::Unanswered => self.lose(cx),
             Event::Restored => self.resume_restored(cx),
             Event::Missed(frames) => self.registers.count(r::MPC, frames),
             // Addresses are translated in every call; a mapped page has the values of `shown`.

@@ -155,7 +155,7 @@ impl Igb {
     /// The rings are lost: has the driver reset the chip. Until then it is as after a reset, but for interrupts: the driver's mask and
     /// routes are lost.
     pub(super) fn lose(&mut self, cx: &mut Context<'_>) {
-        let cable = self.phy.is_plugged();
+        let cable = self.lost.map_or_else(|| self.phy.is_plugged(), |lost| lost.cable);
         self.reset_chip(cx);
         self.causes.show(&mut self.function, cx);
         self.lost = Some(Lost::begin(cable, cx.now));

@@ -11,7 +11,7 @@
 //! functions cannot set PFU, and their word is lost (igb_obtain_mbx_lock_pf tries for 10 ms, ixgbe_obtain_mbx_lock_pf once). It also waits
 //! until the driver has acknowledged a reply, which Linux's would overwrite.
 
-use nicety_adapter::family::{Answer, Ask, Grant, Held, MESSAGE_WORDS, Request, Standing};
+use nicety_adapter::family::{Answer, Ask, Grant, Held, MESSAGE_WORDS, Request, Rights, Standing};
 use nicety_adapter::{Context, Outbox};
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
@@ -58,16 +58,15 @@ impl Mailbox {
 
     /// Whether this saved state is possible, and these registers grant what it says and nothing else: a family judges by it.
     pub fn fits(&self, registers: &r::Bank) -> bool {
-        let Standing { ready, version: _, addresses, vlans, silent_from: _ } = self.standing;
+        let Standing { ready: _, version: _, addresses, vlans, silent_from: _ } = self.standing;
         let valid = registers.of(r::RAH).iter().skip(1).filter(|high| *high & ADDRESS_VALID != 0).count();
         let tags: u32 = registers.of(r::VFTA).iter().map(|word| word.count_ones()).sum();
         let multicast = if self.promiscuous || self.overflow { rctl::MPE } else { 0 };
-        let enabled = if ready { registers[r::RCTL] & rctl::EN } else { 0 };
         addresses <= ADDRESSES_MOST
             && vlans <= VLANS_MOST
             && valid == usize::from(addresses)
             && tags == u32::from(vlans) + 1
-            && registers[r::RCTL] == enabled | multicast | RECEIVER
+            && registers[r::RCTL] & !rctl::EN == multicast | RECEIVER
     }
 }
 
@@ -207,15 +206,55 @@ impl VirtualFunction {
                 self.set_multicast_mode();
             }
             Grant::AllMulticast(on) => {
+                self.set_wish(on);
                 self.mailbox.promiscuous = on;
                 self.set_multicast_mode();
             }
+            Grant::WantsAllMulticast => {
+                self.set_wish(true);
+                self.mailbox.promiscuous = false;
+                self.set_multicast_mode();
+            }
+            Grant::Rights(rights) => self.set_rights(rights),
             Grant::NoVlans => self.void_vlans(),
             Grant::Vlan { id, on } => self.set_vlan(id, on),
             Grant::FrameMax(bytes) => {
                 let pool = self.registers[r::VMOLR] & !vmolr::RLPML;
                 self.registers[r::VMOLR] = pool | bytes.min(vmolr::RLPML);
             }
+        }
+    }
+
+    /// Keeps whether the driver wants all multicast frames: the pool's own bit.
+    fn set_wish(&mut self, on: bool) {
+        let pool = self.registers[r::VMOLR] & !vmolr::MPE;
+        self.registers[r::VMOLR] = pool | if on { vmolr::MPE } else { 0 };
+    }
+
+    /// The host's new policy, while the queues run on.
+    fn set_rights(&mut self, rights: Rights) {
+        let Rights { address, addresses, all_multicast, vlans, tells } = rights;
+        let loses = (address.is_some() && address != self.last_address())
+            || (!addresses && self.mailbox.standing.addresses > 0);
+        if address.is_some() {
+            self.set_address(0, address);
+        }
+        if !addresses {
+            self.mailbox.standing.addresses = 0;
+            (1..self.registers.of(r::RAL).len()).for_each(|index| self.set_address(index, None));
+        }
+        let wants = self.mailbox.promiscuous || self.registers[r::VMOLR] & vmolr::MPE != 0;
+        self.set_wish(wants);
+        self.mailbox.promiscuous = wants && all_multicast;
+        self.set_multicast_mode();
+        if !vlans {
+            self.void_vlans();
+        }
+        if self.mailbox.standing.ready {
+            self.registers[r::RCTL] |= rctl::EN;
+            self.registers[r::TCTL] |= tctl::EN;
+            self.mailbox.standing.ready = !(loses && tells);
+            self.mailbox.news |= loses && tells;
         }
     }
 

@@ -261,7 +261,7 @@ impl Adapter for VirtualFunction {
             }
             Event::Answer(answer) => self.answered(&answer, cx),
             Event::Restored => self.resume_restored(cx),
-            Event::Lost => self.lose(cx),
+            Event::Lost | Event::Unanswered => self.lose(cx),
             // Addresses are translated in every call; a mapped page has the values of `shown`; no register counts missed frames.
             Event::Memory | Event::Page | Event::Missed(_) => {}
         }

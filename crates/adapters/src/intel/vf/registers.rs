@@ -81,6 +81,8 @@ pub const RXDCTL_VME: u32 = 1 << 30;
 pub mod vmolr {
     /// Longest frame, tags and check sequence included.
     pub const RLPML: u32 = 0x3fff;
+    /// All multicast frames.
+    pub const MPE: u32 = 1 << 28;
     /// Tags are stripped.
     pub const STRVLAN: u32 = 1 << 30;
 }

@@ -14,8 +14,7 @@
 //!
 //! Two differences. Linux refuses to clear addresses unless the message has a valid one, which no driver sends
 //! (igb_set_vf_mac_filter; e1000_set_uc_addr_vf in igbvf's vf.c sends zeros): here they are cleared. Linux notes a change of trust
-//! and resets nothing (igb_ndo_set_vf_trust), so a function keeps addresses that it may not have any more: here it is reset, as an
-//! 82599's is.
+//! (igb_ndo_set_vf_trust), so a function keeps addresses that it may not have any more: here it loses them, and its driver is told.
 
 use nicety_adapter::family::{Answer, Ask, Grant, Message, Reply, Request, Standing};
 
@@ -42,7 +41,7 @@ const SILENCE_NS: u64 = 2_000_000_000;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: false, multicast_needs_trust: false }
+    PhysicalFunction { policies, answers: answer, hears, multicast_needs_trust: false }
 }
 
 fn is_silent(ask: &Ask) -> bool {
@@ -52,7 +51,7 @@ fn is_silent(ask: &Ask) -> bool {
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let first = message[0];
     if first == RESET {
-        return Answer { silent_from: Some(ask.at), ..reset(policy, ask, true, &[]) };
+        return Answer { silent_from: Some(ask.at), ..reset(policy, ask, &[]) };
     }
     if !ask.standing.ready {
         let refusal = (!is_silent(ask)).then(|| Reply::new(&[first | word::NACK]));

@@ -13,11 +13,14 @@
 //! | GET_QUEUES | from 1.1: two each way; one traffic class if the port tags its frames, else none |
 //! | GET_RETA, GET_RSS_KEY | from 1.2, if the host lets it (`query_rss on`) |
 //! | UPDATE_XCAST_MODE | from 1.2: none, multicast; all multicast if it is trusted; promiscuous: NACK, as of an 82599 |
-//! | GET_LINK_STATE | from 1.2: whether its link is forced down |
+//! | GET_LINK_STATE | from 1.2: it is enabled |
 //! | others | NACK |
 //!
 //! Differences: Linux has versions 1.4 and 1.6, which add IPsec. Its drivers try 1.7 first, and then from 1.5 downwards: without
-//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux also stops the receiver at longer frames. Its PF must have a long MTU for functions to have one: here it has the longest.
+//! them they take 1.3. Mode "none" also stops hashed multicast frames there. In version 1.0 Linux also stops the receiver at longer frames. Its PF must have a long MTU for functions to have one: here it has the longest. Linux
+//! forces a function's link down by a reset: VFRE and VFTE are off, GET_LINK_STATE says so to a driver that has reset, and a driver that
+//! was told so asks again after its next reset only (ixgbe_set_vf_link_state, ixgbevf_up_complete). Here the link itself goes down, as
+//! of an 82576, and comes up at once.
 
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Message, Reply, Request, Standing};
 
@@ -81,7 +84,7 @@ const RETA: u32 = 0x4444_4444;
 
 /// A card with functions under these policies.
 pub fn card(policies: Vec<FunctionPolicy>) -> PhysicalFunction {
-    PhysicalFunction { policies, answers: answer, hears, disables_by_reset: true, multicast_needs_trust: true }
+    PhysicalFunction { policies, answers: answer, hears, multicast_needs_trust: true }
 }
 
 fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
@@ -89,7 +92,7 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
     let first = message[0];
     if first == RESET {
         // ixgbe_vf_clear_mbx.
-        return reset(policy, ask, policy.enabled, &[0; MESSAGE_WORDS - 3]);
+        return reset(policy, ask, &[0; MESSAGE_WORDS - 3]);
     }
     if !standing.ready {
         return Answer { reply: Some(Reply::new(&[first | word::NACK])), ..read() };
@@ -131,7 +134,7 @@ fn answer(policy: FunctionPolicy, ask: &Ask, message: &Message) -> Answer {
         }
         UPDATE_XCAST_MODE if since(version::V1_2) => xcast_mode(policy, &mut words, standing),
         GET_LINK_STATE if since(version::V1_2) => {
-            words[1] = policy.enabled.into();
+            words[1] = 1;
             UNCHANGED
         }
         _ => REFUSED,
@@ -170,7 +173,9 @@ fn xcast_mode(policy: FunctionPolicy, words: &mut Message, standing: &Standing) 
         return REFUSED;
     }
     if words[1] > xcast::MULTI && !policy.trusted {
+        let grant = if words[1] == xcast::ALLMULTI { Grant::WantsAllMulticast } else { Grant::AllMulticast(false) };
         words[1] = xcast::MULTI;
+        return grant.into();
     }
     match words[1] {
         ..=xcast::ALLMULTI => Grant::AllMulticast(words[1] == xcast::ALLMULTI).into(),

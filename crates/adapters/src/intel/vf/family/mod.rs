@@ -4,7 +4,9 @@ pub mod igb;
 pub mod ixgbe;
 
 pub use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::family::{Answer, Ask, Family, Grant, HASHES, Held, MESSAGE_WORDS, Message, Reply, Request};
+use nicety_adapter::family::{
+    Answer, Ask, Family, Grant, HASHES, Held, MESSAGE_WORDS, Message, Reply, Request, Rights,
+};
 use nicety_frame::Mac;
 
 /// Bits of a message's first word (Linux: e1000_mbx.h, ixgbe_mbx.h).
@@ -41,8 +43,6 @@ pub struct PhysicalFunction {
     answers: Answers,
     /// Answer to a reset without a message, or to an acknowledgement.
     hears: fn(&Ask) -> Answer,
-    /// Whether the host's `state disable` resets the function; else its link goes down.
-    disables_by_reset: bool,
     /// Whether a function must be trusted to receive all multicast frames.
     multicast_needs_trust: bool,
 }
@@ -53,8 +53,21 @@ impl PhysicalFunction {
         let is_another = ask.address.is_some_and(|address| address != policy.address);
         let has_others = ask.standing.addresses > 0 || is_another;
         let needs_trust = has_others || (self.multicast_needs_trust && held.all_multicast);
-        let is_disabled_otherwise = self.disables_by_reset && ask.standing.ready && held.enabled != policy.enabled;
-        (needs_trust && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged) || is_disabled_otherwise
+        // A daemon of an earlier version disabled an 82599's function by a reset.
+        let is_disabled = ask.standing.ready && !held.enabled;
+        (needs_trust && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged) || is_disabled
+    }
+
+    /// What a function may have by this policy. `loses_trust`: it may have addresses that it must not have any more.
+    fn rights(&self, policy: FunctionPolicy, has_new_address: bool, loses_trust: bool) -> Answer {
+        let rights = Rights {
+            address: (has_new_address || loses_trust).then_some(policy.address),
+            addresses: policy.trusted,
+            all_multicast: policy.trusted || !self.multicast_needs_trust,
+            vlans: !policy.tagged,
+            tells: loses_trust,
+        };
+        Answer { grant: Some(Grant::Rights(rights)), checks_tags: Some(policy.checks_tags), ..Answer::default() }
     }
 }
 
@@ -67,25 +80,16 @@ impl Family for PhysicalFunction {
         self.policies.get(usize::from(function)).copied()
     }
 
-    /// Trust, and an 82599's link: the function's driver must reset it, and asks anew by the new policy. A message without CTS says so
-    /// (ixgbe_ndo_set_vf_trust, ixgbe_set_vf_link_state in Linux's ixgbe_sriov.c). The address is another one at once, and the driver
-    /// learns it when it resets (ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac). A port's VLAN ends the function's own without a word
-    /// (ixgbe_enable_port_vlan, igb_enable_port_vlan).
+    /// The function's queues run on: no PF driver stops them here. A change of trust is noted (igb_ndo_set_vf_trust). Only a function that
+    /// loses an address by it is told, by a message without CTS: it must learn its address by a reset. Linux's ixgbe_ndo_set_vf_trust
+    /// tells each, so that its driver asks for all multicast frames again: here an earlier request counts from now on. The address is
+    /// another one at once, and the driver learns it when it resets (ixgbe_ndo_set_vf_mac, igb_ndo_set_vf_mac). A port's VLAN ends the
+    /// function's own without a word (ixgbe_enable_port_vlan, igb_enable_port_vlan).
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer> {
         let own = self.policies.get_mut(usize::from(function))?;
         let old = std::mem::replace(own, policy);
-        let checks_tags = Some(policy.checks_tags);
-        let restarts = old.trusted != policy.trusted || (self.disables_by_reset && old.enabled != policy.enabled);
-        let grant = match (old.address != policy.address, old.tagged != policy.tagged) {
-            // One answer changes one thing.
-            (true, true) => return Some(self.reset(function)),
-            _ if restarts => return Some(self.reset(function)),
-            (true, false) => Some(Grant::Address(policy.address)),
-            (false, true) => Some(Grant::NoVlans),
-            (false, false) => None,
-        };
-        let changes = grant.is_some() || old.checks_tags != policy.checks_tags;
-        changes.then_some(Answer { grant, checks_tags, ..Answer::default() })
+        let has_new_address = old.address != policy.address;
+        (old != policy).then(|| self.rights(policy, has_new_address, old.trusted && !policy.trusted))
     }
 
     /// igb_reset and ixgbe_down with their igb_ping_all_vfs: a message without CTS.
@@ -94,13 +98,17 @@ impl Family for PhysicalFunction {
         Answer { reply: Some(Reply::new(&[word::CONTROL])), checks_tags, ..reset_event() }
     }
 
+    fn moved(&mut self, function: u16, has_new_address: bool) -> Answer {
+        self.policy(function).map(|policy| self.rights(policy, has_new_address, !policy.trusted)).unwrap_or_default()
+    }
+
     fn answer(&mut self, function: u16, ask: &Ask) -> Answer {
         let Some(policy) = self.policy(function) else { return Answer::default() };
         let answer = match &ask.request {
             Request::Message(message) if message[0] & (word::ACK | word::NACK) != 0 => read(),
             Request::Message(message) => (self.answers)(policy, ask, message),
             Request::Reset | Request::Acknowledged => (self.hears)(ask),
-            Request::Restored(held) if self.differs(policy, ask, *held) => self.reset(function),
+            Request::Restored(held) if self.differs(policy, ask, *held) => self.moved(function, false),
             Request::Restored(_) => Answer::default(),
         };
         // A function does not save this: it is its host's, who may be another one.
@@ -118,7 +126,7 @@ fn reset_event() -> Answer {
 }
 
 /// The answer to RESET: the first words, and what is granted.
-fn reset(policy: FunctionPolicy, ask: &Ask, enabled: bool, more: &[u32]) -> Answer {
+fn reset(policy: FunctionPolicy, ask: &Ask, more: &[u32]) -> Answer {
     // A trusted function keeps the address that its driver has set (igb_set_vf_mac, ixgbe_set_vf_mac).
     let own = ask.address.filter(|_| policy.trusted).or(Some(policy.address)).filter(|address| is_station(*address));
     let [a, b, c, d, e, f] = own.unwrap_or(Mac([0; 6])).0;
@@ -128,7 +136,7 @@ fn reset(policy: FunctionPolicy, ask: &Ask, enabled: bool, more: &[u32]) -> Answ
     words.iter_mut().zip(first).for_each(|(word, first)| *word = first);
     words.iter_mut().skip(3).zip(more).for_each(|(word, more)| *word = *more);
     let words = words.get(..3 + more.len()).unwrap_or_default();
-    let grant = Some(Grant::Reset { ready: true, enabled, address: own });
+    let grant = Some(Grant::Reset { ready: true, enabled: true, address: own });
     Answer { reply: Some(Reply::new(words)), grant, ..read() }
 }
 

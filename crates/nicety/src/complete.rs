@@ -1,0 +1,223 @@
+//! Completions: a shell's script asks this program on each Tab, so that they know the ports, groups and adapters that there are.
+//!
+//! The scripts are clap_complete's. Their interface is versioned with that crate, so a package brings the scripts of its own program.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::builder::ArgExt;
+use clap::{Command, CommandFactory};
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate, complete};
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
+use nicety_adapters::REGISTRY;
+use nicety_control::api::Exported;
+use nicety_control::{self as control, Ask, Reply};
+use nicety_host::{Form, Host, KINDS, List};
+
+use crate::cli::{Cli, HOST_FILE};
+use crate::exit::{Exit, Failure};
+use crate::find::{Search, TIMEOUT};
+use crate::output;
+
+/// The variable by which a script asks. Its value is the shell's name.
+const ASKED: &str = "NICETY_COMPLETE";
+/// Variables of clap_complete's scripts: the place of the word at the cursor, and what parts the answers.
+const INDEX: &str = "_CLAP_COMPLETE_INDEX";
+const SEPARATOR: &str = "_CLAP_IFS";
+
+/// Writes a shell's script.
+pub fn script(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let known: &dyn EnvCompleter = match shell {
+        clap_complete::Shell::Bash => &Bash,
+        clap_complete::Shell::Zsh => &Zsh,
+        clap_complete::Shell::Fish => &Fish,
+        other => return Err(Failure::new(Exit::Usage, format!("there are none for {other}: bash, zsh or fish"))),
+    };
+    let mut text = Vec::new();
+    known.write_registration(ASKED, "nicety", "nicety", "nicety", &mut text).map_err(Failure::with(Exit::Failed))?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if shell == clap_complete::Shell::Zsh {
+        // zsh reads the file at the first Tab, and calls it for the answer.
+        text.push_str("[ \"$funcstack[1]\" = _nicety ] && _clap_dynamic_completer_nicety \"$@\"\n");
+    }
+    output::print(&text)
+}
+
+/// Whether a script has started this program.
+pub fn is_asked() -> bool {
+    std::env::var_os(ASKED).is_some()
+}
+
+/// Answers a script: one candidate a line. Whatever fails, nothing but candidates is printed: the person is typing.
+pub fn answer(words: &[OsString]) -> Result<(), Failure> {
+    let begin = words.iter().position(|word| word == "--").map_or(words.len(), |at| at + 1);
+    let mut words = words[begin..].to_vec();
+    let number = std::env::var(INDEX).ok().and_then(|text| text.parse().ok());
+    let mut index = number.unwrap_or(words.len().saturating_sub(1));
+    let is_bash = std::env::var_os(ASKED).is_some_and(|shell| shell == "bash");
+    let cut = if is_bash { join(&mut words, &mut index) } else { 0 };
+    let here = std::env::current_dir().ok();
+    let found = complete(&mut command(), words, index, here.as_deref()).unwrap_or_default();
+    let values = found.iter().filter_map(|candidate| candidate.get_value().to_str()?.get(cut..));
+    let separator = std::env::var(SEPARATOR).unwrap_or_else(|_| "\n".to_owned());
+    output::print(&values.collect::<Vec<_>>().join(&separator))
+}
+
+/// bash makes three words of `adapter=e1000`. Joins them again. Returns the length of what bash already has of the word at the cursor.
+fn join(words: &mut Vec<OsString>, index: &mut usize) -> usize {
+    let mut cut = 0;
+    let mut at = 1;
+    while at < words.len() {
+        if words[at] != "=" {
+            at += 1;
+            continue;
+        }
+        let value = if at + 1 < words.len() { words.remove(at + 1) } else { OsString::new() };
+        words.remove(at);
+        words[at - 1].push("=");
+        if *index == at || *index == at + 1 {
+            cut = words[at - 1].len();
+        }
+        words[at - 1].push(value);
+        *index -= if *index > at { 2 } else { usize::from(*index == at) };
+    }
+    cut
+}
+
+/// The hosts that the person may mean: that of the file in this folder, and those that run.
+fn hosts() -> Vec<Host> {
+    let file = Host::read(Path::new(HOST_FILE)).ok();
+    let running = Search::new().running.into_iter().filter_map(|running| {
+        match control::ask_within(&running.control, Ask::Export, TIMEOUT).ok()? {
+            Reply::Exported(Exported { text }) => Host::parse(&text, &running.host).ok(),
+            _ => None,
+        }
+    });
+    file.into_iter().chain(running).collect()
+}
+
+fn names(lists: &[List]) -> Vec<String> {
+    let hosts = hosts();
+    let mut names: Vec<String> =
+        lists.iter().flat_map(|list| hosts.iter().flat_map(|host| host.document.names_in(*list))).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn candidates(names: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<CompletionCandidate> {
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Names of entries of these lists.
+fn of(lists: &'static [List]) -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(names(lists)))
+}
+
+/// `KEY=VALUE` of an entry of this list: the keys, and behind a `=` the words that the key may have.
+fn values(list: List) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
+        let keys = KINDS.iter().find(|kind| kind.name == list.key()).map_or(&[][..], |kind| kind.keys);
+        let text = current.to_string_lossy();
+        let Some((key, begun)) = text.split_once('=') else {
+            let begun = keys.iter().filter(|key| key.name.starts_with(&*text));
+            return candidates(begun.map(|key| format!("{}=", key.name)));
+        };
+        let words = match keys.iter().find(|known| known.name == key).map(|known| known.form) {
+            Some(Form::Flag) => vec!["true".to_owned(), "false".to_owned()],
+            Some(Form::UplinkName | Form::UplinkNames(_)) => names(LINKS),
+            Some(Form::Name) if key == "port_group" => names(&[List::Groups]),
+            Some(Form::Name) if key == "card" => names(&[List::Cards]),
+            form => form.and_then(Form::words).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        };
+        candidates(words.iter().filter(|word| word.starts_with(begun)).map(|word| format!("{key}={word}")))
+    })
+}
+
+/// Whatever may be a port of the switch.
+const LINKS: &[List] = &[List::Ports, List::Uplinks, List::Teams];
+
+/// The command line, whose arguments know what there is.
+fn command() -> Command {
+    let adapters = || ArgValueCandidates::new(|| candidates(REGISTRY.iter().map(|entry| entry.about.name)));
+    let captured: &[List] = &[List::Ports, List::Uplinks, List::Teams, List::Groups];
+    let mut all = Cli::command();
+    for (name, argument, lists) in [
+        ("attach", "port", &[List::Ports][..]),
+        ("ports", "port", LINKS),
+        ("trace", "port", LINKS),
+        ("capture", "of", captured),
+    ] {
+        all = all.mut_subcommand(name, |one| with(one, argument, of(lists)));
+    }
+    for (name, argument) in [("adapters", "name"), ("compare", "adapters")] {
+        all = all.mut_subcommand(name, |one| with(one, argument, adapters()));
+    }
+    all = all.mut_subcommand("ports", |one| with(one, "group", of(&[List::Groups])));
+    all = all.mut_subcommand("port", |mut port| {
+        for (name, lists) in [
+            ("remove", &[List::Ports][..]),
+            ("set", &[List::Ports]),
+            ("restart", LINKS),
+            ("save", &[List::Ports]),
+            ("restore", &[List::Ports]),
+        ] {
+            port = port.mut_subcommand(name, |one| with(one, "port", of(lists)));
+        }
+        with_values(port, List::Ports)
+    });
+    let lists: [(&str, &'static [List]); 6] = [
+        ("group", &[List::Groups]),
+        ("uplink", &[List::Uplinks]),
+        ("card", &[List::Cards]),
+        ("team", &[List::Teams]),
+        ("mirror", &[List::Mirrors]),
+        ("class", &[List::Classes]),
+    ];
+    for (name, list) in lists {
+        all = all.mut_subcommand(name, |mut one| {
+            for change in ["remove", "set"] {
+                one = one.mut_subcommand(change, |change| with(change, "name", of(list)));
+            }
+            with_values(one, list[0])
+        });
+    }
+    all
+}
+
+/// The same, one of whose arguments has this extension. In place: `Command::mut_arg` moves an argument behind the others.
+fn with(command: Command, argument: &str, extension: impl ArgExt + 'static) -> Command {
+    let mut extension = Some(extension);
+    command.mut_args(|arg| match extension.take_if(|_| arg.get_id() == argument) {
+        Some(extension) => arg.add(extension),
+        None => arg,
+    })
+}
+
+/// The same, whose `add` and `set` know the keys of the list.
+fn with_values(mut command: Command, list: List) -> Command {
+    for change in ["add", "set"] {
+        command = command.mut_subcommand(change, |one| with(one, "values", values(list)));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_bash_has_parted_at_an_equals_sign_are_one_again() {
+        let joined = |line: &[&str], mut index: usize| {
+            let mut words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let cut = join(&mut words, &mut index);
+            (words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "), index, cut)
+        };
+        let line = ["nicety", "port", "add", "vm3", "adapter", "=", "e1"];
+        assert_eq!(joined(&line, 6), ("nicety port add vm3 adapter=e1".into(), 4, 8));
+        assert_eq!(joined(&line[..6], 5), ("nicety port add vm3 adapter=".into(), 4, 8));
+        let two = ["nicety", "port", "add", "vm3", "adapter", "=", "e1000", "port_group", "=", "w"];
+        assert_eq!(joined(&two, 9), ("nicety port add vm3 adapter=e1000 port_group=w".into(), 5, 11));
+        assert_eq!(joined(&two[..8], 7), ("nicety port add vm3 adapter=e1000 port_group".into(), 5, 0));
+    }
+}
