@@ -275,6 +275,8 @@ pub struct Daemon {
     look: Mutex<Option<Look>>,
     /// VMMs of another process go on here, and this one has not begun to serve.
     takes_over: AtomicBool,
+    /// A signal has told this process to end.
+    is_ending: AtomicBool,
 }
 
 impl Daemon {
@@ -333,6 +335,7 @@ impl Daemon {
             tolerance: OnceLock::new(),
             look: Mutex::default(),
             takes_over: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         })
     }
 
@@ -350,6 +353,16 @@ impl Daemon {
     /// Everything has started.
     pub(crate) fn serves(&self) {
         self.takes_over.store(false, Ordering::Relaxed);
+    }
+
+    /// A signal has told this process to end.
+    pub(crate) fn ends(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a signal has told this process to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
     }
 
     /// What this process may not open is opened by this from now on.

@@ -278,7 +278,11 @@ fn table_of(channel: &Channel, message: &Message) -> Result<Table, String> {
 
 /// A message of this kind, or the reason why none came.
 fn wanted(channel: &Channel, wanted: u8, within: Duration) -> Result<Message, String> {
-    match channel.receive(within) {
+    understood(channel.receive(within), wanted)
+}
+
+fn understood(received: Result<Message, ChannelError>, wanted: u8) -> Result<Message, String> {
+    match received {
         Ok(message) if message.kind == wanted => Ok(message),
         Ok(message) if message.kind == kind::REFUSED => Err(message.text()),
         Ok(message) => Err(format!("it sent message {} instead of {wanted}", message.kind)),

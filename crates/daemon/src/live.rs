@@ -13,7 +13,9 @@ pub mod texts;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
 
 use nicety_host::{Document, Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig, did_you_mean};
 use nicety_keeper::{KeptBy, Opener};
@@ -31,6 +33,9 @@ use crate::{named, sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 use texts::Texts;
+
+/// Time in which an upgrade is given up by a daemon that is told to end: it may just be handing over, and each step has a limit.
+const GIVES_UP: Duration = Duration::from_secs(10);
 
 /// The losses that a change may cause to attached VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,6 +149,8 @@ pub struct Live {
     kept: Option<Mutex<Kept>>,
     /// Ends the process after another has taken over.
     end: OnceLock<Handle>,
+    /// Another process has taken over.
+    is_replaced: AtomicBool,
 }
 
 /// What an upgrade needs.
@@ -170,6 +177,7 @@ impl Live {
             after_restart: Mutex::default(),
             kept: None,
             end: OnceLock::new(),
+            is_replaced: AtomicBool::new(false),
         }
     }
 
@@ -228,11 +236,28 @@ impl Live {
         let program = program.unwrap_or_else(|| kept.program.clone());
         let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
         let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, without, stops);
-        if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
+        if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
+            self.is_replaced.store(true, Ordering::Relaxed);
             // Another process makes changes now: those that wait here never begin.
             let _never_released = (ManuallyDrop::new(running), ManuallyDrop::new(kept));
         }
         upgraded
+    }
+
+    /// This process is told to end: waits for an upgrade under way, which gives up unless the next daemon has taken over. True if it has.
+    pub(crate) fn gives_up_upgrade(&self) -> bool {
+        let Some(kept) = &self.kept else { return false };
+        let end = Instant::now() + GIVES_UP;
+        loop {
+            if self.is_replaced.load(Ordering::Relaxed) {
+                return true;
+            }
+            let is_under_way = matches!(kept.try_lock(), Err(TryLockError::WouldBlock));
+            if !is_under_way || Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The running configuration, in which uplinks are blocked that the plane has blocked for a loop.

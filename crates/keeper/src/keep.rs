@@ -448,7 +448,7 @@ impl Keeper<'_> {
             return;
         }
         if self.is_ending {
-            self.current.tell(kind::REFUSED, b"the daemon is about to end", None);
+            self.current.tell(kind::REFUSED, ENDING.as_bytes(), None);
             return;
         }
         if !self.upgrades.take(Instant::now()) {
@@ -623,6 +623,15 @@ fn next(daemon: &mut Daemon, held: &Held) -> Option<Message> {
 fn is_lacking(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
+}
+
+/// The service ends: no daemon is started any more.
+const ENDING: &str = "the daemon is about to end";
+
+/// Whether the keeper's reason why there is no heir means that the service ends: it passes the signal to the daemon too.
+pub fn is_end_of_service(why: &str) -> bool {
+    let told = [SIGTERM, SIGINT].map(|signal| format!("signal {signal} ended it"));
+    why.ends_with(ENDING) || told.iter().any(|told| why.ends_with(told))
 }
 
 /// The end of a process, in words.

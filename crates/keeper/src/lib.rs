@@ -45,7 +45,7 @@ pub use channel::{Channel, ChannelError, FDS_MOST, Message};
 pub use held::{Group, Why};
 #[doc(hidden)]
 pub use keep::{Between, Seam, keep_with};
-pub use keep::{Start, keep};
+pub use keep::{Start, is_end_of_service, keep};
 pub use link::{Begins, Holder, KeptBy, Renewal};
 pub use opener::{Asked, Asker, Client, OPENS_WITHIN, Opened, Opener, Opening, Task, name, socket_of};
 pub use rights::{administers, give_administration_up};

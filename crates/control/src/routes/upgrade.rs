@@ -33,12 +33,12 @@ pub(crate) async fn upgrade(
         let alone = if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
         info!("{asks} upgrades the daemon{named}{alone}");
         let upgraded = live.upgrade(program, &without, &|stops| served.pause(stops));
-        if upgraded.is_ok() || matches!(upgraded, Err(UpgradeError::Lost(_))) {
+        if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
             served.end_after_answers(&live);
         }
         match upgraded {
             Ok(upgraded) => Ok(axum::Json(upgraded)),
-            Err(why @ UpgradeError::Lost(_)) => Err(Problem::new(HALFWAY, why.to_string())),
+            Err(why) if why.stands_still() => Err(Problem::new(HALFWAY, why.to_string())),
             Err(why) => Err(Problem::new(NOT_UPGRADED, why.to_string())),
         }
     })

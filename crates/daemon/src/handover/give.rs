@@ -2,15 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nicety_keeper::{Channel, ChannelError, KeptBy};
+use nicety_keeper::{Channel, ChannelError, KeptBy, Message, is_end_of_service};
 use nicety_peer::Table;
 use tracing::{info, warn};
 
 use super::{
     FRONT_KIND, Loss, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, Steps, TAKES, Upgraded,
-    from_bytes, kind, send_state, to_bytes, wanted,
+    from_bytes, kind, send_state, to_bytes, understood, wanted,
 };
 use crate::daemon::{Daemon, Frozen, Stopped};
 use crate::worker::Without;
@@ -36,7 +36,25 @@ pub enum UpgradeError {
         "the new daemon took all ports, and then: {0}; both end, and this daemon's program begins again under its VMs"
     )]
     Lost(String),
+    /// It was not replaced, and ends, for it was told to.
+    #[error("{0}; this daemon was told to end meanwhile (SIGTERM or SIGINT), and ends")]
+    Ending(String),
+    /// The new program took the ports and then failed, and this process was told to end.
+    #[error("the new daemon took all ports, and then: {0}; both were told to end (SIGTERM or SIGINT), and end")]
+    LostAtEnd(String),
 }
+
+impl UpgradeError {
+    /// Whether this daemon stands still for ever.
+    pub fn stands_still(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::LostAtEnd(_))
+    }
+}
+
+/// Time between two looks whether this process is told to end, while the next one prepares.
+const LOOKS: Duration = Duration::from_millis(50);
+/// The keeper's signal comes to this process as soon as to the next one, whose end is known first.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Hands all ports to a new daemon, which the keeper starts from this program. `stops` is called when the workers are about to stop, and
 /// again with false if they go on. On success the workers stand still for ever. VMs of the ports `without` are not asked, and lose their
@@ -54,8 +72,8 @@ pub fn upgrade(
     stops: &dyn Fn(bool),
 ) -> Result<Upgraded, UpgradeError> {
     let losses = losses(daemon, without).map_err(UpgradeError::Refused)?;
-    let channel = kept.upgrade(program).map_err(UpgradeError::Refused)?;
-    let prepared = prepare(&channel, offer, sockets);
+    let channel = kept.upgrade(program).map_err(|why| refused(daemon, why))?;
+    let prepared = prepare(&channel, daemon, offer, sockets);
     let taken = prepared.and_then(|build| {
         stops(true);
         kept.stops();
@@ -66,9 +84,10 @@ pub fn upgrade(
         taken.map(|steps| (build, steps))
     });
     match taken {
-        Ok((build, steps)) => going(&channel, build, steps, losses).inspect_err(|_lost| {
+        Ok((build, steps)) => going(&channel, build, steps, losses).map_err(|why| {
             kept.abandon();
             kept.is_stuck();
+            if daemon.is_ending() { UpgradeError::LostAtEnd(why) } else { UpgradeError::Lost(why) }
         }),
         Err(why) => {
             let is_closed = why == ChannelError::Closed.to_string();
@@ -81,7 +100,7 @@ pub fn upgrade(
                 why += &advice;
             }
             warn!(program = %program.display(), "not upgraded: {why}");
-            Err(UpgradeError::Refused(format!("{}: {why}", program.display())))
+            Err(refused(daemon, format!("{}: {why}", program.display())))
         }
     }
 }
@@ -106,6 +125,15 @@ fn advice(daemon: &Daemon, why: &str) -> Option<String> {
     Some(format!(" (`nicety upgrade --without {name}` goes on without this VM: {loses})"))
 }
 
+/// Nothing was changed. This daemon goes on, unless it was told to end.
+fn refused(daemon: &Daemon, why: String) -> UpgradeError {
+    let end = Instant::now() + TOLD_WITHIN;
+    while is_end_of_service(&why) && !daemon.is_ending() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if daemon.is_ending() { UpgradeError::Ending(why) } else { UpgradeError::Refused(why) }
+}
+
 /// The reason that the new daemon has sent before it ended: it may have done so while this one was still sending.
 fn last_words(channel: &Channel) -> Option<String> {
     let messages = std::iter::from_fn(|| channel.receive(Duration::ZERO).ok());
@@ -113,13 +141,38 @@ fn last_words(channel: &Channel) -> Option<String> {
 }
 
 /// Waits until the new daemon is ready for the ports. Returns its build.
-fn prepare(channel: &Channel, offer: &Offer, Sockets { control, page }: Sockets<'_>) -> Result<String, String> {
-    let build = wanted(channel, kind::HELLO, PREPARES)?.text();
+fn prepare(
+    channel: &Channel,
+    daemon: &Daemon,
+    offer: &Offer,
+    Sockets { control, page }: Sockets<'_>,
+) -> Result<String, String> {
+    let build = wanted_of(daemon, channel, kind::HELLO)?.text();
     let sockets: Vec<_> = [control].into_iter().chain(page).collect();
     let sent = send_state(channel, kind::OFFER, &to_bytes(OFFER_KIND, offer), &Table::default(), &sockets);
     sent.map_err(|error| error.to_string())?;
-    wanted(channel, kind::PREPARED, PREPARES)?;
+    wanted_of(daemon, channel, kind::PREPARED)?;
     Ok(build)
+}
+
+/// A message of this kind while this daemon serves. It may be told to end meanwhile.
+fn wanted_of(daemon: &Daemon, channel: &Channel, kind: u8) -> Result<Message, String> {
+    let end = Instant::now() + PREPARES;
+    loop {
+        goes_on(daemon)?;
+        let received = channel.receive(LOOKS);
+        if !matches!(received, Err(ChannelError::Late(_))) {
+            return understood(received, kind);
+        }
+        if Instant::now() >= end {
+            return understood(Err(ChannelError::Late(PREPARES)), kind);
+        }
+    }
+}
+
+/// An upgrade is given up when this daemon is told to end.
+fn goes_on(daemon: &Daemon) -> Result<(), String> {
+    if daemon.is_ending() { Err("the upgrade was given up".to_owned()) } else { Ok(()) }
 }
 
 /// Stops the workers and sends all state. On an error the workers go on.
@@ -165,6 +218,7 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     send(kind::END, &to_bytes(REST_KIND, &rest), &Table::default())?;
     let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;
+    goes_on(daemon)?;
     // The other process has all state now: it goes on if it hears this, or finds this process gone.
     channel.send(kind::GO, b"", &[], TAKES).map_err(words)?;
     Ok(Steps {
@@ -177,11 +231,10 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     })
 }
 
-fn going(channel: &Channel, build: String, steps: Steps, without: Vec<Loss>) -> Result<Upgraded, UpgradeError> {
-    let answer = wanted(channel, kind::GOING, PREPARES).map_err(UpgradeError::Lost)?;
-    let ports: Going = super::bytes_of(answer.fds.into_iter().next())
-        .and_then(|bytes| from_bytes(GOING_KIND, &bytes))
-        .map_err(UpgradeError::Lost)?;
+fn going(channel: &Channel, build: String, steps: Steps, without: Vec<Loss>) -> Result<Upgraded, String> {
+    let answer = wanted(channel, kind::GOING, PREPARES)?;
+    let ports: Going =
+        super::bytes_of(answer.fds.into_iter().next()).and_then(|bytes| from_bytes(GOING_KIND, &bytes))?;
     let ports: Vec<PortPause> = ports.0.into_iter().map(|(name, stopped_ns)| PortPause { name, stopped_ns }).collect();
     let stopped_ns = ports.iter().map(|port| port.stopped_ns).max().unwrap_or(0);
     info!(build, stopped_us = stopped_ns / 1000, ports = ports.len(), "another daemon serves now, and this one ends");
