@@ -260,7 +260,14 @@ impl<'a> Prepared<'a> {
         }
         output::print(&summary(self.host, socket))?;
         match unit_lacks(&self.begin.file) {
-            Some(lacks) => Err(Failure::new(Exit::Failed, lacks)),
+            Some(lacks) => {
+                // Lines to paste: without the program's name before each.
+                output::print(&format!("\n{lacks}\n"))?;
+                Err(Failure::new(
+                    Exit::Failed,
+                    format!("this host file cannot be served under {} as it is", lacks.unit),
+                ))
+            }
             None => Ok(()),
         }
     }
