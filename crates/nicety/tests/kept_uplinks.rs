@@ -68,7 +68,7 @@ impl Kept {
         let is_daemon = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
         };
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_daemon).next_back()
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).rfind(is_daemon)
     }
 
     fn signal(&self, signal: &str, pid: u32) {
