@@ -29,6 +29,8 @@ struct Stage {
     features: u64,
 }
 
+type Losses = Vec<(String, String)>;
+
 impl Stage {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
@@ -47,7 +49,8 @@ impl Stage {
         Self { folder, host, daemon, e1000, virtio, features }
     }
 
-    fn upgrade(&self, without: &[&str]) -> Result<(Arc<Daemon>, Vec<(String, String)>), String> {
+    /// The next daemon, and what was lost: each port's name, and the sentence.
+    fn upgrade(&self, without: &[&str]) -> Result<(Arc<Daemon>, Losses), String> {
         let without: Vec<String> = without.iter().map(|name| (*name).to_owned()).collect();
         let (new, upgraded) = replaced_without(&self.daemon, &self.host, &without);
         let upgraded = upgraded.map_err(|error| error.to_string())?;

@@ -65,9 +65,7 @@ impl Kept {
     fn daemon(&self) -> Option<u32> {
         let keeper = self.keeper.0.id();
         let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-        let is_daemon = |pid: &u32| {
-            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
-        };
+        let is_daemon = |pid: &u32| station::is_daemon((*pid).into());
         children.split_whitespace().map(|pid| pid.parse().unwrap()).rfind(is_daemon)
     }
 

@@ -216,7 +216,7 @@ mod tests {
         let whole = long.len();
         packet_of(&mut long, &inner);
         for (from, len) in
-            [(4, whole), (1000, whole + 4), (2000, long.len() - 4), (2 * BLOCK_MOST & !3, long.len() - 1)]
+            [(4, whole), (1000, whole + 4), (2000, long.len() - 4), ((2 * BLOCK_MOST) & !3, long.len() - 1)]
         {
             assert_eq!(end_of_blocks(&long[from..len], false), Some(whole - from), "{from}..{len}");
         }

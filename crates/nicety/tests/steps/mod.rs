@@ -107,6 +107,11 @@ fn state(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
+/// Whether a keeper's child is a daemon: it also starts openers, and an acceptor.
+pub fn is_daemon(pid: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
+}
+
 /// Whether a daemon has sent the relay something that has not passed.
 fn has_more(ends: &[Channel; 2]) -> bool {
     let mut fds = [PollFd::new(&ends[1], PollFlags::IN)];
@@ -125,7 +130,7 @@ impl Relay {
     /// Process numbers of the daemons. The serving daemon is the last.
     pub fn pids(&self) -> Vec<u64> {
         let list = std::fs::read_to_string(&*self.children.lock().unwrap()).unwrap_or_default();
-        list.split_whitespace().map(|pid| pid.parse().unwrap()).filter(|pid| crate::station::is_daemon(*pid)).collect()
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).filter(|pid| is_daemon(*pid)).collect()
     }
 
     /// A channel whose messages pass here. The thread ends with either end.
