@@ -722,10 +722,14 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
             tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
-        keep(daemon, config);
     }
     daemon.set_io_control(host);
     daemon.set_mirrors(host);
+}
+
+/// The keeper holds what the uplinks have opened that go on here: after their workers serve them.
+pub(crate) fn keep_uplinks(daemon: &Daemon, host: &Host) {
+    host.uplinks.iter().for_each(|config| keep(daemon, config));
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.

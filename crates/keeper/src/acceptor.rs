@@ -89,12 +89,16 @@ impl Acceptor {
         }
     }
 
-    /// Tells the acceptor where it accepts.
-    fn tell(&self) {
-        let Some((_, channel)) = &self.running else { return };
+    /// Tells the acceptor where it accepts. One that does not read is ended: the keeper waits for nobody, and the next one is told.
+    fn tell(&mut self) {
+        let Some((process, channel)) = &mut self.running else { return };
         let fds: Vec<BorrowedFd<'_>> = self.control.iter().map(AsFd::as_fd).collect();
-        // If it has ended, the next one is told.
-        let _ = channel.send(kind::CONTROL, b"", &fds, Duration::from_secs(1));
+        if channel.send(kind::CONTROL, b"", &fds, Duration::ZERO).is_err() {
+            // It may have ended already.
+            let _ = process.kill();
+            let _status = process.wait();
+            self.running = None;
+        }
     }
 
     /// The end for another acceptor, if one is to be started now.

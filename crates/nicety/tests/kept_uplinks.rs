@@ -139,7 +139,8 @@ fn a_killed_daemon_leaves_its_taps_as_they_are_and_a_normal_end_takes_them_along
     kept.kill();
     assert_eq!(taps.map(shown), before, "{}", kept.log());
 
-    // A tap of an uplink that is removed goes, and comes as a new one.
+    // A tap of an uplink that is removed goes, also from a daemon that came by an upgrade, and comes as a new one.
+    kept.done(&["upgrade"]);
     kept.done(&["uplink", "remove", "tap2", "--yes"]);
     kept.until("tap2 is gone", || !is_there("tap2"));
     kept.done(&["uplink", "remove", "tap1", "--yes"]);
