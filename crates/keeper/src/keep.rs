@@ -46,7 +46,7 @@ const HURRY_AT_START_MOST: Duration = Duration::from_secs(30);
 /// The time for which they may do so: at once, and then the divisor of all time.
 const HURRIES: (Duration, u32) = (Duration::from_secs(60), 20);
 /// Upgrades that a daemon may ask for at once, and a second.
-const UPGRADES: (u32, f64) = (60, 1.0);
+const UPGRADES: (u32, f64) = (200, 5.0);
 /// Messages of a daemon that are heard before the keeper looks after everything else: more than a channel has room for.
 const MESSAGES_AT_ONCE: usize = 1024;
 /// The time that daemons' messages may take: at once, and then the divisor of all time. They wait in their channels meanwhile.

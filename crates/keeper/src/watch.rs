@@ -33,7 +33,7 @@ impl Manager {
     }
 
     fn feed(&self) -> Result<(), Errno> {
-        send(&self.0, b"WATCHDOG=1", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+        send(&self.0, b"WATCHDOG=1\n", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
     }
 }
 

@@ -82,7 +82,7 @@ fn a_daemon_runs_before_vms_only_for_an_upgrade_that_the_keeper_has_begun_and_on
         until("the heir has gone", || children().len() == 1);
     }
     // Without end: not each of them is begun.
-    let refusals = (0..200).map(|_| heard(&daemon)).filter(|why| why.contains("too often")).count();
+    let refusals = (0..600).map(|_| heard(&daemon)).filter(|why| why.contains("too often")).count();
     assert!(refusals > 100, "{refusals}");
     // Messages of no kind, and descriptors with each.
     let null = std::fs::File::open("/dev/null").unwrap();

@@ -26,6 +26,8 @@ mod steps;
 mod steps_of;
 #[path = "upgraded/still.rs"]
 mod still;
+#[path = "upgraded/storms.rs"]
+mod storms;
 #[path = "upgraded/unapplied.rs"]
 mod unapplied;
 #[path = "upgraded/uplinks.rs"]
