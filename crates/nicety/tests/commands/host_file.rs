@@ -143,7 +143,9 @@ fn check_names_mirrors_with_their_ports_and_their_rate() {
 
 #[test]
 fn check_shows_what_is_set_and_warns_of_what_cannot_work() {
-    let uplink = "[[uplink]]\nkind = \"pair\"\nsocket = \"a\"\n[[uplink]]\nkind = \"stream\"\nsocket = \"b\"\nrate = \"1Gbit/s\"\n";
+    // An uplink without VLANs of its own carries those of ports.
+    let uplink = "[[uplink]]\nkind = \"pair\"\nsocket = \"a\"\ntrunk = \"20\"\n[[uplink]]\nkind = \"stream\"\nsocket = \"b\"\n\
+                  rate = \"1Gbit/s\"\ntrunk = \"20\"\n";
     let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nsend_average = \"10Mbit/s\"\nsend_burst = \"64KiB\"\n";
     let scratch = Scratch::with(&format!("{HOST}port_group = \"web\"\n{uplink}{group}"));
     let ended = scratch.run(&["serve", "--check"]);
@@ -152,11 +154,12 @@ fn check_shows_what_is_set_and_warns_of_what_cannot_work() {
     let row = ended.out.lines().find(|line| line.starts_with("port vm2")).unwrap();
     assert!(row.contains("  port_group web, ") && row.contains("vlan 10") && row.contains("10Mbit/s"), "{row}");
     let message: Vec<&str> = ended.err.lines().collect();
+    assert!(message[0].starts_with("warning: port vm1 has no VLAN, and no uplink and no other port"), "{message:?}");
     assert!(
-        message[0].starts_with("warning: port vm2 is in VLAN 10, which no uplink and no other port carries"),
+        message[1].starts_with("warning: port vm2 is in VLAN 10, which no uplink and no other port carries"),
         "{message:?}"
     );
-    assert!(message[1].starts_with("warning: uplinks pair and stream both carry the flat network"), "{message:?}");
+    assert!(message[2].starts_with("warning: uplinks pair and stream both carry VLAN 20"), "{message:?}");
 }
 
 /// The error of `serve` and `serve --check` for a host file that cannot be served, in one folder.
