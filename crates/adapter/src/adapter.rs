@@ -88,6 +88,12 @@ pub trait Adapter: Snapshot + Send {
         None
     }
 
+    /// Why its receiver takes no frame now, as far as its registers tell, in words for a person: "its receiver is off (CSR0.RXON)".
+    /// `None` also if it is not driven, or if only its rings in guest memory tell.
+    fn receive_block(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Takes its next ask for its family, after [`Outbox::ASK`](crate::Outbox::ASK). The answer comes as [`Event::Answer`].
     fn ask(&mut self) -> Option<Ask> {
         None

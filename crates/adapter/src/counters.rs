@@ -76,6 +76,10 @@ reasons! {
     QueueOff = "queue-off",
     /// It came in on a link that its team does not use now.
     UnusedLink = "unused-link",
+    /// It came in by an uplink, or by a team, that is blocked.
+    Blocked = "blocked",
+    /// It had left by another uplink: the two lead into one network, or it is a probe that proves that.
+    Looped = "looped",
     /// It came from the port that gets a mirror's copies: nothing goes from there into the switch.
     MirrorPort = "mirror-port",
     /// A mirror's copy beyond the mirror's rate.

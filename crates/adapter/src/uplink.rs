@@ -14,6 +14,8 @@ pub enum News {
     Vacant(String),
     /// The uplink works again.
     Back(String),
+    /// Two uplinks lead into one network, and one of them is blocked.
+    Looped(String),
     /// A port's frames leave by another uplink of a team from now on, and why.
     Moved(String),
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
+mod block;
 mod charge;
 pub mod intel;
 pub mod lance;

@@ -143,6 +143,10 @@ pub struct UpgradeRequest {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub program: Option<PathBuf>,
+    /// Ports that go on without their VMs, whose connections are closed. The refusal of an upgrade names a port whose VM is in the way,
+    /// and what that VM would lose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
 }
 
 /// A port that was restarted.

@@ -15,7 +15,7 @@ use super::served::{Peer, Served};
 use super::{REQUEST_MOST, TIMEOUT};
 
 /// Longest body except a host file and a port's state: a frame of 64 KiB in hexadecimal, or a port with 4095 addresses.
-const SMALL_MOST: usize = 256 << 10;
+pub(super) const SMALL_MOST: usize = 256 << 10;
 /// The time that a long body waits for the one before it. Its sender's own timeout is longer.
 const TURN: Duration = Duration::from_secs(30);
 

@@ -7,6 +7,7 @@ use nicety_daemon::daemon::{Daemon, RestartError};
 use nicety_daemon::live::Live;
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
+use tokio::sync::Notify;
 
 use super::api::AddressList;
 use super::{ADDRESSES_MOST, Inspect};
@@ -52,47 +53,56 @@ impl Inspect for Daemon {
 /// The daemon, once it runs. The control socket is made before any port is opened, so that a second daemon with the same host
 /// file disturbs nothing.
 #[derive(Default)]
-pub struct Soon(OnceLock<Arc<Live>>);
+pub struct Soon {
+    live: OnceLock<Arc<Live>>,
+    looped: Arc<Notify>,
+}
 
 impl Soon {
     /// Sets the running daemon. Only the first call counts.
     pub fn runs(&self, live: &Arc<Live>) {
-        let _already_set = self.0.set(Arc::clone(live));
+        let looped = Arc::clone(&self.looped);
+        live.daemon().on_loop(Box::new(move || looped.notify_one()));
+        let _already_set = self.live.set(Arc::clone(live));
     }
 }
 
 impl Inspect for Soon {
     fn is_ready(&self) -> bool {
-        self.0.get().is_some()
+        self.live.get().is_some()
     }
 
     fn ports(&self) -> Vec<PortReport> {
-        self.0.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
+        self.live.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
     }
 
     fn addresses(&self) -> AddressList {
         let none = || AddressList { addresses: Vec::new(), more: 0 };
-        self.0.get().map_or_else(none, |live| Inspect::addresses(live.daemon()))
+        self.live.get().map_or_else(none, |live| Inspect::addresses(live.daemon()))
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
         let missing = || Err(RestartError::Missing(name.to_owned()));
-        self.0.get().map_or_else(missing, |live| live.restart(name))
+        self.live.get().map_or_else(missing, |live| live.restart(name))
     }
 
     fn save(&self, name: &str) -> Result<PortState, SaveError> {
         let missing = || Err(SaveError::Missing(name.to_owned()));
-        self.0.get().map_or_else(missing, |live| live.daemon().save(name))
+        self.live.get().map_or_else(missing, |live| live.daemon().save(name))
     }
 
     fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
-        match self.0.get() {
+        match self.live.get() {
             Some(live) => live.daemon().restore(name, state),
             None => Err(SaveError::Missing(name.to_owned())),
         }
     }
 
     fn live(&self) -> Option<Arc<Live>> {
-        self.0.get().cloned()
+        self.live.get().cloned()
+    }
+
+    fn looped(&self) -> Option<Arc<Notify>> {
+        Some(Arc::clone(&self.looped))
     }
 }

@@ -32,23 +32,27 @@ use nicety_daemon::live::Live;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::{AccountError, Host, did_you_mean, group_number};
+use nicety_keeper::Opener;
 use nicety_sandbox::Kind;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
 use tracing::warn;
 
 use api::AddressList;
 use served::{Changers, Served};
-use server::Server;
+use server::{Accepting, Server};
 
 pub mod api;
 mod body;
 mod budget;
 mod client;
 mod clients;
+mod handed;
 mod inspect;
 mod keeper;
+mod naming;
 mod page;
 mod routes;
 mod schemas;
@@ -59,6 +63,7 @@ mod stream;
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
 pub use keeper::{keeper_socket, may_change};
+pub use naming::{Begun, Change, HEAD_MOST, body, change_in, opened_by, opened_by_entry};
 pub use page::{Bound, Line, Page, Recent};
 
 /// The API version: the first part of the paths, and the version of `--json`.
@@ -100,6 +105,11 @@ pub trait Inspect: Send + Sync {
 
     /// The interface for changes; `None` if the daemon cannot be changed.
     fn live(&self) -> Option<Arc<Live>> {
+        None
+    }
+
+    /// Notified when the daemon has blocked an uplink by itself, which [`Live::keep_loops`] keeps. `None`: never.
+    fn looped(&self) -> Option<Arc<Notify>> {
         None
     }
 }
@@ -154,6 +164,15 @@ pub enum ControlError {
 }
 
 impl ControlError {
+    /// Whether this process may not make sockets of the page's kind. A systemd unit may forbid it (RestrictAddressFamilies=).
+    pub fn is_page_forbidden(&self) -> bool {
+        let forbids = |error: &io::Error| {
+            let errno = Errno::from_io_error(error);
+            matches!(errno, Some(Errno::AFNOSUPPORT | Errno::PERM | Errno::ACCESS))
+        };
+        matches!(self, Self::Page { error, .. } if forbids(error))
+    }
+
     /// Whether another process serves the socket; that process can be asked who it is.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::Listen(ListenError::InUse(_)))
@@ -171,6 +190,17 @@ pub struct Prepared {
     folder: Option<PathBuf>,
     /// Whether another daemon serves the socket already.
     pub served: bool,
+    /// Has the socket's connections accepted by another process.
+    opener: Option<Arc<Opener>>,
+}
+
+impl Prepared {
+    /// The keeper behind this opener has the socket's connections accepted, if it can.
+    #[must_use]
+    pub fn accepted_by(mut self, opener: Option<Arc<Opener>>) -> Self {
+        self.opener = opener;
+        self
+    }
 }
 
 /// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
@@ -208,7 +238,7 @@ fn checked(
         }
         None => look(path, &access)? == Place::Served,
     };
-    Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
+    Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served, opener: None })
 }
 
 /// Makes the default folder, for the owner only. The keeper and the daemon do.
@@ -231,10 +261,10 @@ pub struct Control {
 impl Control {
     /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
-        let Prepared { path, access, group, folder, served: _ } = prepared;
+        let Prepared { path, access, group, folder, served: _, opener } = prepared;
         folder.map_or(Ok(()), make_folder)?;
         let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
-        Self::serve(listener, access, group, host, inspect)
+        Self::serve(listener, access, group, host, inspect, opener.as_deref())
     }
 
     /// Goes on with the socket of a daemon that this one replaces. `prepared` is of [`again`].
@@ -244,10 +274,10 @@ impl Control {
         host: &Path,
         inspect: Arc<dyn Inspect>,
     ) -> Result<Self, ControlError> {
-        let Prepared { path, access, group, folder: _, served: _ } = prepared;
+        let Prepared { path, access, group, folder: _, served: _, opener } = prepared;
         let mut listener = Listener::go_on(socket, path)?;
         listener.own();
-        Self::serve(listener, access, group, host, inspect)
+        Self::serve(listener, access, group, host, inspect, opener.as_deref())
     }
 
     fn serve(
@@ -256,6 +286,7 @@ impl Control {
         group: Option<(u32, String)>,
         host: &Path,
         inspect: Arc<dyn Inspect>,
+        opener: Option<&Opener>,
     ) -> Result<Self, ControlError> {
         let path = listener.path().to_owned();
         let system = |error| ControlError::System { path: path.clone(), error };
@@ -271,7 +302,8 @@ impl Control {
             handed_over: Mutex::default(),
             large: Arc::new(Semaphore::new(1)),
         });
-        let server = Server { listener, end: Arc::clone(&end), served };
+        let accepting = Accepting::new(&listener, opener).map_err(system)?;
+        let server = Server { listener, accepting, end: Arc::clone(&end), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_io().enable_time().build().map_err(system)?;
         let thread = nicety_sandbox::spawn(Kind::Control, "control", 0, move || server.run(&runtime));

@@ -61,7 +61,7 @@ impl IntoResponse for Box<Problem> {
     info(
         title = "Nicety",
         description = "Reads the state of a running daemon, and changes it. Served on the daemon's control socket. Each answer without \
-                       success is a problem (RFC 9457).",
+                       success is a problem (RFC 9457). With a keeper each connection has one request (`Connection: close`).",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     paths(

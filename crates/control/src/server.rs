@@ -2,7 +2,7 @@
 //! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,8 +15,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nicety_daemon::clock::Clock;
 use nicety_daemon::port_log::{Share, counted};
+use nicety_keeper::Opener;
 use nicety_socket::{Listener, PeerCredentials};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::sync::Notify;
 use tower_service::Service;
 use tracing::{debug, warn};
@@ -24,6 +25,7 @@ use tracing::{debug, warn};
 use super::body::Busy;
 use super::budget::{Budget, Meter, Metered};
 use super::clients::{Client, Clients};
+use super::handed::{Coming, Handed, Stream};
 use super::served::{Peer, Served};
 use super::stream::Endless;
 use super::{TIMEOUT, routes};
@@ -41,10 +43,51 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 /// The control socket's server.
 pub(super) struct Server {
+    /// Dropping it removes the socket's file.
     pub(super) listener: Listener,
+    pub(super) accepting: Accepting,
     /// Ends the server.
     pub(super) end: Arc<Notify>,
     pub(super) served: Arc<Served>,
+}
+
+/// Who accepts the connections.
+pub(super) enum Accepting {
+    /// This process, from this listening socket.
+    Own(OwnedFd),
+    /// Another process, which has read what a connection begins with (docs/adr/0027).
+    Handed(Coming),
+}
+
+impl Accepting {
+    pub(super) fn new(listener: &Listener, opener: Option<&Opener>) -> io::Result<Self> {
+        Ok(match opener.and_then(|opener| opener.accepts(listener.as_fd())) {
+            Some(connections) => Self::Handed(Coming::new(connections)?),
+            None => Self::Own(listener.as_fd().try_clone_to_owned()?),
+        })
+    }
+}
+
+/// [`Accepting`] in a runtime.
+enum Source {
+    Own(UnixListener),
+    Handed(Handed),
+}
+
+impl Source {
+    fn new(accepting: Accepting) -> io::Result<Self> {
+        Ok(match accepting {
+            Accepting::Own(listener) => Self::Own(UnixListener::from_std(listener.into())?),
+            Accepting::Handed(connections) => Self::Handed(Handed::new(connections)?),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Own(listener) => Ok(Stream::of(listener.accept().await?.0)),
+            Self::Handed(handed) => handed.accept().await,
+        }
+    }
 }
 
 impl Server {
@@ -58,32 +101,37 @@ impl Server {
     }
 
     async fn serve(self) -> io::Result<()> {
-        // A second descriptor of the socket: dropping the first one removes its file.
-        let listener = UnixListener::from_std(self.listener.as_fd().try_clone_to_owned()?.into())?;
-        let router = routes::router(Arc::clone(&self.served));
+        let Self { listener: _removes_the_file, accepting, end, served } = self;
+        let source = Source::new(accepting)?;
+        let router = routes::router(Arc::clone(&served));
         // A client that holds all descriptors causes no more log lines than any other.
         let (clock, mut share) = (Clock::start(), Share::default());
         let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
-        let mut paused = self.served.paused.subscribe();
+        let mut paused = served.paused.subscribe();
+        let looped = served.inspect.looped().unwrap_or_default();
         loop {
-            if let Some(live) = self.served.handed_over() {
+            if let Some(live) = served.handed_over() {
                 clients.finish(LAST_ANSWERS).await;
                 live.end_handed_over();
-                self.end.notified().await;
+                end.notified().await;
                 return Ok(());
             }
             let is_paused = *paused.borrow_and_update();
             let accepted = tokio::select! {
                 biased;
-                () = self.end.notified() => return Ok(()),
+                () = end.notified() => return Ok(()),
                 _ = paused.changed() => continue,
-                accepted = listener.accept(), if !is_paused => accepted,
+                () = looped.notified() => {
+                    keep_loops(&served);
+                    continue;
+                }
+                accepted = source.accept(), if !is_paused => accepted,
             };
             clients.tidy();
             match accepted {
-                Ok((stream, _)) => {
-                    let peer = PeerCredentials::of(&stream);
-                    let reader = peer.filter(|_| !self.served.changers.has(peer)).map(|peer| peer.uid);
+                Ok(stream) => {
+                    let peer = PeerCredentials::of(stream.socket());
+                    let reader = peer.filter(|_| !served.changers.has(peer)).map(|peer| peer.uid);
                     clients.make_room_for(reader);
                     let meter = reader.map(|user| Meter::new(&budget, user));
                     clients.add(answer(stream, peer, &router, meter));
@@ -113,8 +161,17 @@ impl Server {
     }
 }
 
+/// Keeps what runs, beside this thread, which may not open files.
+fn keep_loops(served: &Served) {
+    let Some(live) = served.inspect.live() else { return };
+    let keep = move || live.keep_loops();
+    if let Err(error) = nicety_sandbox::spawn(nicety_sandbox::Kind::ControlChange, "control-change", 0, keep) {
+        warn!("an uplink was blocked, and that is not kept: {error}");
+    }
+}
+
 /// Speaks HTTP with a client, in its own task.
-fn answer(stream: UnixStream, peer: Peer, router: &Router, meter: Option<Meter>) -> Client {
+fn answer(stream: Stream, peer: Peer, router: &Router, meter: Option<Meter>) -> Client {
     let reader = meter.as_ref().and(peer).map(|peer| peer.uid);
     let busy = Arc::new(AtomicBool::new(false));
     let (answering, router) = (Arc::clone(&busy), router.clone());
@@ -143,6 +200,7 @@ fn answer(stream: UnixStream, peer: Peer, router: &Router, meter: Option<Meter>)
         let mut http = hyper::server::conn::http1::Builder::new();
         // A client may close its half after the request, as socat does.
         http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
+        http.keep_alive(stream.may_ask_again());
         let connection = http.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         loop {

@@ -38,7 +38,7 @@ use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{End, Neighbour, Plane, Port, SavedNumbers, Split, State};
+use nicety_plane::{End, Loop, Neighbour, Plane, Port, SavedNumbers, Split, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
@@ -233,6 +233,10 @@ pub struct PortView {
     pub tolerance: Option<ToleranceReport>,
     /// Why it would not survive a kill of this process. `None`: it would, or there is no keeper.
     pub not_kept: Option<String>,
+    /// Whether it is an uplink, or a team, that carries nothing.
+    pub blocked: bool,
+    /// The loop of which it is a part: one of its two uplinks is blocked.
+    pub in_loop: Option<Loop>,
 }
 
 #[derive(Debug)]
@@ -271,6 +275,8 @@ pub struct Daemon {
     look: Mutex<Option<Look>>,
     /// VMMs of another process go on here, and this one has not begun to serve.
     takes_over: AtomicBool,
+    /// A signal has told this process to end.
+    is_ending: AtomicBool,
 }
 
 impl Daemon {
@@ -329,6 +335,7 @@ impl Daemon {
             tolerance: OnceLock::new(),
             look: Mutex::default(),
             takes_over: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         })
     }
 
@@ -346,6 +353,16 @@ impl Daemon {
     /// Everything has started.
     pub(crate) fn serves(&self) {
         self.takes_over.store(false, Ordering::Relaxed);
+    }
+
+    /// A signal has told this process to end.
+    pub(crate) fn ends(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a signal has told this process to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
     }
 
     /// What this process may not open is opened by this from now on.
@@ -716,9 +733,15 @@ impl Daemon {
         if let Some(team) = team {
             self.fill_place(name, team, Some(Arc::clone(&port)));
         }
+        // Nothing comes in by an uplink without a descriptor.
+        let leads_out = fd.is_some() && team.is_none();
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         let joined = self.plane.join_with(Arc::clone(&port), policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
+        if leads_out {
+            let guarded = self.plane.guard_uplink(id, name);
+            guarded.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
+        }
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
         let (name, policy, agents) = (name.to_owned(), policy.clone(), UplinkAgents::default());
@@ -821,6 +844,8 @@ impl Daemon {
             mirrored_by: Vec::new(),
             tolerance: None,
             not_kept: None,
+            blocked: false,
+            in_loop: None,
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
@@ -830,6 +855,7 @@ impl Daemon {
         self.note_tolerance(&mut views);
         let now = self.clock.now();
         views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
+        self.note_blocked(&mut views);
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
         for wanted in self.plane.switch().wanted(now) {
             if let Some(view) = at.get_mut(&wanted.port) {
@@ -909,6 +935,8 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         mirrored_by: Vec::new(),
         tolerance: None,
         not_kept: running.log.why_not_kept().or_else(lost),
+        blocked: false,
+        in_loop: None,
     }
 }
 

@@ -178,6 +178,18 @@ pub struct Upgraded {
     /// The parts of that time. A daemon of an earlier version does not say.
     #[serde(default)]
     pub steps: Steps,
+    /// Ports that went on without their VMs, as the request asked.
+    #[serde(default)]
+    pub without: Vec<Loss>,
+}
+
+/// A port that goes on without its VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Loss {
+    /// Name of the port.
+    pub name: String,
+    /// What its VM loses, in words.
+    pub loses: String,
 }
 
 /// The parts of the time for which nothing moved, one after the other, and how much was handed over in it.
@@ -266,7 +278,11 @@ fn table_of(channel: &Channel, message: &Message) -> Result<Table, String> {
 
 /// A message of this kind, or the reason why none came.
 fn wanted(channel: &Channel, wanted: u8, within: Duration) -> Result<Message, String> {
-    match channel.receive(within) {
+    understood(channel.receive(within), wanted)
+}
+
+fn understood(received: Result<Message, ChannelError>, wanted: u8) -> Result<Message, String> {
+    match received {
         Ok(message) if message.kind == wanted => Ok(message),
         Ok(message) if message.kind == kind::REFUSED => Err(message.text()),
         Ok(message) => Err(format!("it sent message {} instead of {wanted}", message.kind)),

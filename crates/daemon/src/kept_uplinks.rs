@@ -1,5 +1,5 @@
-//! What the kernel would take away with this process if it were killed: a tap that this process has made, the XDP program of an interface.
-//! The keeper holds it, and the next daemon goes on with it (docs/adr/0022).
+//! What would be lost with this process if it were killed: a tap that it has made, which the kernel removes, and a capture's file, which the
+//! next daemon would begin anew. The keeper holds it, and the next daemon goes on with it (docs/adr/0022).
 //!
 //! The name under which it is held says what it is, and of which uplink. So a daemon that serves something else, such as one that was killed
 //! within a live change, finds another name, and has the keeper close it.
@@ -25,8 +25,9 @@ const WHAT_MOST: usize = 64;
 /// makes it again.
 pub(crate) fn name(config: &UplinkConfig, place: usize) -> Option<String> {
     let mut what = match &config.kind {
-        UplinkKind::Tap { .. } => named::uplink(config)?,
-        UplinkKind::Xdp { .. } | UplinkKind::Capture { .. } => return None,
+        UplinkKind::Tap { .. } | UplinkKind::Capture { .. } => named::uplink(config)?,
+        // Its sockets end with the process: frames that were in its rings are of no use to another one, which does not know them.
+        UplinkKind::Xdp { .. } => return None,
         // A peer connects again, and bytes that were read of a message are lost with the process.
         UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => return None,
     };
@@ -83,13 +84,9 @@ impl UplinkHold {
             self.forget();
             return true;
         };
-        // Of the queue of an interface the link of its program. The socket itself ends with its process: frames that were in its rings are
-        // of no use to another one, which does not know them.
-        let last = descriptors.last().copied();
-        let held = self.holder.hold(&self.name, number, last.as_slice());
-        // The descriptors that this one replaces are closed, or the same.
+        let held = self.holder.hold(&self.name, number, descriptors);
         match held.and_then(|()| self.holder.forget(&self.name, number)) {
-            Err(error) => !ChannelError::is_passing(error),
+            Err(error) => !error.is_passing() && !matches!(error, ChannelError::NotHeld(_)),
             Ok(()) => true,
         }
     }

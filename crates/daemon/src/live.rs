@@ -4,6 +4,7 @@
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
 //! state is kept in the [state file](state), and by the [keeper](texts).
 
+mod blocked;
 pub mod capture;
 pub mod plan;
 pub mod state;
@@ -12,7 +13,9 @@ pub mod texts;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
 
 use nicety_host::{Document, Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig, did_you_mean};
 use nicety_keeper::{KeptBy, Opener};
@@ -30,6 +33,9 @@ use crate::{named, sandbox, serve};
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 use texts::Texts;
+
+/// Time in which an upgrade is given up by a daemon that is told to end: it may just be handing over, and each step has a limit.
+const GIVES_UP: Duration = Duration::from_secs(10);
 
 /// The losses that a change may cause to attached VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,6 +149,8 @@ pub struct Live {
     kept: Option<Mutex<Kept>>,
     /// Ends the process after another has taken over.
     end: OnceLock<Handle>,
+    /// Another process has taken over.
+    is_replaced: AtomicBool,
 }
 
 /// What an upgrade needs.
@@ -169,6 +177,7 @@ impl Live {
             after_restart: Mutex::default(),
             kept: None,
             end: OnceLock::new(),
+            is_replaced: AtomicBool::new(false),
         }
     }
 
@@ -199,11 +208,16 @@ impl Live {
     }
 
     /// Replaces this daemon by a program; by its own path, if none is named. `stops` is called when nothing moves from now on, and
-    /// again with false if this daemon goes on. Changes wait.
+    /// again with false if this daemon goes on. Changes wait. VMs of the ports `without` are not asked, and lose their connections.
     ///
     /// # Errors
     /// See [`UpgradeError`].
-    pub fn upgrade(&self, program: Option<PathBuf>, stops: &dyn Fn(bool)) -> Result<Upgraded, UpgradeError> {
+    pub fn upgrade(
+        &self,
+        program: Option<PathBuf>,
+        without: &[String],
+        stops: &dyn Fn(bool),
+    ) -> Result<Upgraded, UpgradeError> {
         let kept = self.kept.as_ref().ok_or(UpgradeError::NotKept)?;
         let kept = match kept.try_lock() {
             Ok(kept) => kept,
@@ -221,16 +235,38 @@ impl Live {
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
-        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, stops);
-        if matches!(upgraded, Ok(_) | Err(UpgradeError::Lost(_))) {
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, without, stops);
+        if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
+            self.is_replaced.store(true, Ordering::Relaxed);
             // Another process makes changes now: those that wait here never begin.
             let _never_released = (ManuallyDrop::new(running), ManuallyDrop::new(kept));
         }
         upgraded
     }
 
+    /// This process is told to end: waits for an upgrade under way, which gives up unless the next daemon has taken over. True if it has.
+    pub(crate) fn gives_up_upgrade(&self) -> bool {
+        let Some(kept) = &self.kept else { return false };
+        let end = Instant::now() + GIVES_UP;
+        loop {
+            if self.is_replaced.load(Ordering::Relaxed) {
+                return true;
+            }
+            let is_under_way = matches!(kept.try_lock(), Err(TryLockError::WouldBlock));
+            if !is_under_way || Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The running configuration, in which uplinks are blocked that the plane has blocked for a loop.
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let mut running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(host) = blocked::with_loops(&running.host, &self.daemon.looped()) {
+            running.host = host;
+        }
+        running
     }
 
     /// The daemon.
@@ -248,6 +284,14 @@ impl Live {
         self.running().host.document.text()
     }
 
+    /// This key of the host file is not in force, and the log says why.
+    pub fn is_not_in_force(&self, key: &str) {
+        let mut all = self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !all.iter().any(|known| known == key) {
+            all.push(key.to_owned());
+        }
+    }
+
     /// Keys that need a restart of the daemon.
     pub fn after_restart(&self) -> Vec<String> {
         self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
@@ -262,7 +306,9 @@ impl Live {
 
     /// The changes that applying a host file would make.
     pub fn plan(&self, new: &Host) -> Plan {
-        self.plan_of(&self.running().host, new)
+        let running = self.running();
+        let kept = blocked::keep(&running.host, new.clone());
+        self.plan_of(&running.host, kept.as_ref().unwrap_or(new))
     }
 
     /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
@@ -364,7 +410,7 @@ impl Live {
     ) -> Result<Changed, ChangeError> {
         let values = |host: &Host| match list {
             List::Ports => Ok(nicety_host::with_usual_priority(&host.document.entry(list, name), values)),
-            _ => Ok(values.to_vec()),
+            _ => Ok(blocked::said(list, values)),
         };
         self.set_by(list, name, values, consent)
     }
@@ -434,6 +480,14 @@ impl Live {
         Ok(())
     }
 
+    /// Keeps what runs after the plane has blocked an uplink.
+    pub fn keep_loops(&self) {
+        let running = self.running();
+        if let Some(why) = self.unkept(&running) {
+            warn!("an uplink was blocked, and that is not kept: {why}");
+        }
+    }
+
     fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
@@ -444,6 +498,7 @@ impl Live {
 
     /// Changes the running configuration to `new`.
     fn change(&self, running: &mut Running, new: Host, consent: &Consent) -> Result<Changed, ChangeError> {
+        let new = blocked::keep(&running.host, new).map_err(ChangeError::Wrong)?;
         let plan = self.plan_of(&running.host, &new);
         let against: Vec<Change> = plan.cuts_off().filter(|change| !consent.covers(change)).cloned().collect();
         if !against.is_empty() {
@@ -488,6 +543,7 @@ impl Live {
         host.cards.iter().for_each(|card| self.daemon.set_card(card));
         self.daemon.set_io_control(&host);
         self.daemon.set_mirrors(&host);
+        blocked::log(&running.host, &host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
@@ -504,22 +560,24 @@ impl Live {
         all.clone()
     }
 
+    /// Saves the running state. Returns the reason if it will be lost.
+    fn unkept(&self, running: &Running) -> Option<String> {
+        let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
+        let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
+        let in_file = self.state.keep(&running.file, &running.host).err().map(words);
+        let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
+        (!lacks.is_empty()).then(|| lacks.join("; "))
+    }
+
     /// Saves the running state, even if only a part of the change was made.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
-        let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
-        let keep = || {
-            let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
-            let in_file = self.state.keep(&running.file, &running.host).err().map(words);
-            let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
-            (!lacks.is_empty()).then(|| lacks.join("; "))
-        };
         match done {
             Ok(mut changed) => {
-                changed.not_kept = keep();
+                changed.not_kept = self.unkept(running);
                 Ok(changed)
             }
             Err(ChangeError::Halfway { why, mut changed }) => {
-                changed.not_kept = keep();
+                changed.not_kept = self.unkept(running);
                 Err(ChangeError::Halfway { why, changed })
             }
             Err(error) => Err(error),

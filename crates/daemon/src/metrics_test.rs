@@ -15,9 +15,11 @@ fn facts() -> Facts {
         attached: true,
         driven: true,
         sent: 1,
+        received: 0,
         counters,
         features: Vec::new(),
         stalls: Vec::new(),
+        receive_block: None,
         backlog_frames: 4,
         backlog_bytes: 5000,
         shared_bytes: 0,
@@ -63,6 +65,8 @@ fn facts() -> Facts {
         mirrored_by: Vec::new(),
         tolerance: None,
         not_kept: None,
+        blocked: false,
+        in_loop: None,
     };
     let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };

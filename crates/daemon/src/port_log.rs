@@ -79,6 +79,8 @@ pub enum Kind {
     Vacant,
     /// The uplink's peer is back.
     Back,
+    /// Two uplinks lead into one network, and one of them is blocked.
+    Looped,
     /// The port uses another link of a team.
     Moved,
     /// The port has failed.
@@ -153,6 +155,7 @@ impl Kind {
             Self::RefusedAccess => "of accesses to memory that is not mapped",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
+            Self::Looped => "of uplinks that lead into one network",
             Self::Moved => "of other links that the port uses",
             Self::Failed => "of a port that has failed",
             Self::Forbidden => "of frames that the port's policy refused",

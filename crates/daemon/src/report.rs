@@ -9,12 +9,12 @@ use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
 use nicety_host::{FunctionConfig, MirrorConfig, Role, policy_words};
 use nicety_memory::Refusal;
-use nicety_plane::{ClassState, MemberState, State};
+use nicety_plane::{ClassState, Loop, MemberState, State};
 use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::daemon::{MemberViews, PortView};
+use crate::daemon::{MemberViews, PortSpec, PortView};
 use crate::sharing::{Memory, SHARE_MEMORY};
 use crate::trace::vlan;
 
@@ -34,6 +34,8 @@ pub enum Condition {
     Broken,
     /// A defect of the daemon has ended the port. It passes no frames.
     Failed,
+    /// The uplink, or the team, carries nothing until it is told to. The sentence says how.
+    Blocked,
 }
 
 /// Traffic of one queue in one direction.
@@ -451,6 +453,14 @@ pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_upli
         let sentence = "its driver is up, but no memory is mapped for the adapter: in the VM's IOMMU the driver has mapped none yet";
         return (Condition::Attached, sentence.to_owned());
     }
+    if let Some(why) = state.receive_block {
+        return (Condition::Up, format!("its driver is up, but the adapter receives nothing: {why}"));
+    }
+    if state.backlog_frames > 0 && state.received == 0 {
+        let sentence =
+            "its driver is up and has received nothing: frames wait, and it has posted no receive buffers for them";
+        return (Condition::Up, sentence.to_owned());
+    }
     if state.held {
         return (
             Condition::Up,
@@ -491,12 +501,45 @@ fn multicast(wanted: &Wanted) -> String {
 }
 
 /// The condition of a port that is viewed, and the sentence that explains it.
-pub fn condition_of(PortView { spec, name, state, blank, members, .. }: &PortView) -> (Condition, String) {
+pub fn condition_of(view: &PortView) -> (Condition, String) {
+    let PortView { spec, name, state, blank, members, in_loop, .. } = view;
+    if view.blocked && state.failed.is_none() {
+        return (Condition::Blocked, of_blocked(name, members.is_some(), in_loop.as_ref()));
+    }
+    let (condition, sentence) = unblocked(spec.as_ref(), name, state, *blank, members.as_ref());
+    match in_loop {
+        Some(Loop { name, .. }) => {
+            (condition, format!("{sentence}; {name} leads into the same network, and is blocked"))
+        }
+        None => (condition, sentence),
+    }
+}
+
+/// How an uplink, or a team, that is blocked carries frames again.
+fn of_blocked(name: &str, is_team: bool, found: Option<&Loop>) -> String {
+    let list = if is_team { "team" } else { "uplink" };
+    let told = format!("`nicety {list} set {name} blocked=false`");
+    match found {
+        Some(Loop { other, .. }) => format!(
+            "it leads into the network of {other}, and frames went round: it carries nothing until {told}; part the two first"
+        ),
+        None if is_team => format!("it carries nothing until {told}"),
+        None => format!("it carries nothing until {told}, or a team takes it"),
+    }
+}
+
+fn unblocked(
+    spec: Option<&PortSpec>,
+    name: &str,
+    state: &State,
+    blank: bool,
+    members: Option<&MemberViews>,
+) -> (Condition, String) {
     if let Some(members) = members {
         return of_team(members);
     }
-    let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
-    condition(name, state, *blank, memory, spec.is_none())
+    let memory = spec.map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
+    condition(name, state, blank, memory, spec.is_none())
 }
 
 /// The condition of a team, with a sentence about each member.
@@ -543,6 +586,8 @@ impl PortReport {
             mirrored_by,
             tolerance,
             not_kept,
+            blocked: _,
+            in_loop: _,
         } = view;
         let (condition, mut sentence) = condition_of(view);
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);

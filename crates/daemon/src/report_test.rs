@@ -10,9 +10,11 @@ fn state() -> State {
         attached: true,
         driven: false,
         sent: 0,
+        received: 0,
         counters: Counters::default(),
         features: Vec::new(),
         stalls: Vec::new(),
+        receive_block: None,
         backlog_frames: 0,
         backlog_bytes: 0,
         held: false,
@@ -79,6 +81,22 @@ fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_re
 }
 
 #[test]
+fn a_port_whose_driver_is_up_and_that_receives_nothing_says_why() {
+    let shown = |state: &State| condition("vm1", state, false, Memory::SharedAlone, false);
+    let up = State { driven: true, ..state() };
+    let off = State { receive_block: Some("its receiver is off (RCTL.EN)"), ..up.clone() };
+    let sentence = "its driver is up, but the adapter receives nothing: its receiver is off (RCTL.EN)";
+    assert_eq!(shown(&off), (Condition::Up, sentence.to_owned()));
+    let waits = State { backlog_frames: 3, ..up };
+    assert!(shown(&waits).1.contains("has posted no receive buffers"), "{}", shown(&waits).1);
+    assert_eq!(
+        shown(&State { received: 1, ..waits }).1,
+        "a VM is attached, and its driver is up",
+        "only a little late"
+    );
+}
+
+#[test]
 fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     let up = State { features: vec!["tso4"], driven: true, ..state() };
     let (word, sentence) = condition("vm1", &up, true, Memory::SharedAlone, false);
@@ -135,6 +153,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         State { features: vec!["tso4", "rx-checksum"], driven: true, backlog_frames: 3, backlog_bytes: 900, ..state() };
     state.counters.sent(1, 45, 65_226);
     state.counters.received(0, 1, 60);
+    state.received = 1;
     state.counters.transmit_drop(Reason::SamePort);
     state.counters.receive_drop(Reason::BufferFull);
     state.counters.receive_drop(Reason::BufferFull);
@@ -179,6 +198,8 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mirrored_by: Vec::new(),
         tolerance: None,
         not_kept: None,
+        blocked: false,
+        in_loop: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

@@ -140,9 +140,9 @@ struct Stop {
 pub struct Halt(Arc<Stop>);
 
 impl Halt {
-    /// Asks the thread to stand still between two messages.
-    pub fn ask(&self) {
-        self.0.pause.ask();
+    /// Asks the thread to stand still between two messages. `without`: the port is to be saved without its front end.
+    pub fn ask(&self, without: bool) {
+        self.0.pause.ask(without);
         self.0.wake();
     }
 
@@ -179,7 +179,7 @@ impl Stop {
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         // A signal may end the wait early. Then the caller only tries again early.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
-        self.stand(|| served.front(None, listener));
+        self.stand(|_| served.front(None, listener));
     }
 
     fn wake(&self) {
@@ -188,7 +188,7 @@ impl Stop {
     }
 
     /// Stands still if the thread was asked to. Without a session there is only the listening socket to save.
-    fn stand(&self, save: impl FnOnce() -> Result<Front, NotSaved>) {
+    fn stand(&self, save: impl FnOnce(bool) -> Result<Front, NotSaved>) {
         if self.pause.is_asked() {
             // The end of the thread rings the bell again.
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -296,7 +296,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
             continue;
         }
         if stop.pause.is_asked() {
-            stop.stand(|| served.front(None, Some(listener)));
+            stop.stand(|_| served.front(None, Some(listener)));
             continue;
         }
         if nicety_peer::this_threads_is_exceeded() {
@@ -377,7 +377,7 @@ fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served:
             SessionServed::Ended(ended) => break session.end(ended),
             SessionServed::Interrupted => {
                 first = false;
-                stop.stand(|| served.front(Some(&session), listener));
+                stop.stand(|without| served.front(Some(&session).filter(|_| !without), listener));
             }
         }
     };
@@ -422,7 +422,10 @@ impl Served {
     /// The port as this thread knows it.
     fn front(&self, session: Option<&Session>, listener: Option<&Listener>) -> Result<Front, NotSaved> {
         let mut table = Table::default();
-        let [calls, errors] = self.signals.connections(&mut table)?;
+        let [calls, errors] = match session {
+            Some(_) => self.signals.connections(&mut table)?,
+            None => Default::default(),
+        };
         let listener = listener.map(|listener| table.put(listener)).transpose()?;
         let session = session.map(|session| session.save(&mut table)).transpose()?;
         let name = self.log.port().to_owned();

@@ -461,15 +461,17 @@ fn own(a: u8, b: u8, c: u8, d: u8) -> Mac {
 
 /// An uplink's policy: its VLANs.
 pub fn policy(config: &UplinkConfig) -> Policy {
-    let UplinkConfig { vlan, private, snooping, lldp, trust_marks, .. } = config;
-    let (private, snooping, trust_marks) = (*private, *snooping, *trust_marks);
-    Policy { vlan: vlan.clone(), private, snooping, lldp: lldp.receives, trust_marks, ..Policy::default() }
+    let UplinkConfig { vlan, private, snooping, lldp, trust_marks, blocked, .. } = config;
+    let (private, snooping, trust_marks, blocked) = (*private, *snooping, *trust_marks, *blocked);
+    let (vlan, is_service) = (vlan.clone(), config.kind == UplinkKind::Querier);
+    Policy { vlan, private, snooping, lldp: lldp.receives, trust_marks, blocked, is_service, ..Policy::default() }
 }
 
 /// The specification of a team of a host file at this path.
 pub(crate) fn team_spec(config: &TeamConfig, path: &Path) -> TeamSpec {
-    let TeamConfig { name, members, mode, vlan, private, snooping } = config;
-    let policy = Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, ..Policy::default() };
+    let TeamConfig { name, members, mode, vlan, private, snooping, blocked } = config;
+    let (private, snooping, blocked) = (*private, *snooping, *blocked);
+    let policy = Policy { vlan: vlan.clone(), private, snooping, blocked, ..Policy::default() };
     let set = match mode {
         TeamMode::Lacp(config) => config.system,
         _ => None,
@@ -580,6 +582,7 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
 pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     if config.queues() > 1 {
+        daemon.block_team(&config.name, config.blocked);
         return (0..usize::from(config.queues())).try_for_each(|place| {
             let name = queue_name(&config.name, place);
             daemon.set_uplink(&name, &settings(config), &policy(config), maker(config, place))
@@ -719,10 +722,14 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
             tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
-        keep(daemon, config);
     }
     daemon.set_io_control(host);
     daemon.set_mirrors(host);
+}
+
+/// The keeper holds what the uplinks have opened that go on here: after their workers serve them.
+pub(crate) fn keep_uplinks(daemon: &Daemon, host: &Host) {
+    host.uplinks.iter().for_each(|config| keep(daemon, config));
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.

@@ -51,8 +51,12 @@ pub fn serve_by(
         if signal == SIGHUP && (!had_terminal || has_terminal()) {
             supervision.reload(|| live.reload());
         } else {
-            ended_by = Some(signal);
-            break;
+            daemon.ends();
+            // If another process serves already, it has been told too: here the last answer is still to be sent.
+            if !live.gives_up_upgrade() {
+                ended_by = Some(signal);
+                break;
+            }
         }
     }
     let Some(ended_by) = ended_by else {

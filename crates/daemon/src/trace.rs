@@ -96,6 +96,10 @@ impl Words<'_> {
                 step => steps.extend(self.step(step)),
             }
         }
+        // A frame from outside may belong to a VLAN and to the flat network: a port of either gets it.
+        let gets_it = |port: &PortId| trace.receivers.iter().any(|(receiver, ..)| receiver == port);
+        aside.values_mut().for_each(|ports| ports.retain(|port| !gets_it(port)));
+        aside.retain(|_, ports| !ports.is_empty());
         steps.extend(aside.iter().map(|(reason, ports)| self.passes_by(*reason, ports)));
         let mut receivers = Vec::new();
         for (port, edit, prospect) in &trace.receivers {
@@ -156,6 +160,9 @@ impl Words<'_> {
                     return None;
                 }
                 trace_step(TraceStage::Policy, format!("{} let it through", guards.join(", ")))
+            }
+            Step::Vlan(Ok(fid)) if fid != 0 && policy.vlan == Vlan::Flat => {
+                trace_step(TraceStage::Vlan, format!("{}: ports here are in it", vlan(fid)))
             }
             Step::Vlan(Ok(fid)) => trace_step(TraceStage::Vlan, format!("{}: {}", vlan(fid), kind(&policy.vlan))),
             Step::Vlan(Err(_)) => {

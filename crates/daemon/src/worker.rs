@@ -50,7 +50,7 @@ use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use connections::DisconnectReason;
-pub use freezing::{NotFrozen, Order, Part};
+pub use freezing::{NotFrozen, Order, Part, Without};
 use late::Looks;
 pub use late::PATIENCE;
 use services::Services;

@@ -1,14 +1,14 @@
 //! Lays what real guests are made of, and says what was laid. `cargo xtask guests` runs this.
 //!
 //! `--again` removes it first, so that today's packages are brought. `--boot` boots a guest with each kernel. `--tests` lays what only
-//! the tests need, too: a kernel for several processors, and U-Boot with more drivers.
+//! the tests need, too: a kernel for several processors, U-Boot with more drivers, and programs of this machine, such as Chromium.
 
 mod help;
 
 use std::{env, process::ExitCode, time::Instant};
 
 use nicety_guests::{
-    Accel, Error, Firmware, Guest, GuestConfig, Image, Kernel, Root,
+    Accel, Error, Firmware, Guest, GuestConfig, Image, Kernel, Root, Tool,
     uml::{UmlConfig, UmlKernel},
 };
 
@@ -48,6 +48,7 @@ fn lay(again: bool, boot: bool, tests: bool) -> Result<(), Error> {
     Firmware::lay(&mut progress)?;
     let user_mode = UmlKernel::lay(&mut progress)?;
     if tests {
+        Tool::lay_all(&mut progress)?;
         UmlKernel::lay_smp(&mut progress)?;
         if std::env::var_os("NICETY_FULL").is_some_and(|value| value == "1") {
             UmlKernel::lay_virtual_time(&mut progress)?;

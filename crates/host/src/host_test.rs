@@ -54,6 +54,7 @@ fn ten_lines_are_a_host() {
             lldp: Lldp::default(),
             trust_marks: false,
             inward: None,
+            blocked: false,
             team: None,
         }]
     );
@@ -764,6 +765,35 @@ fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
     let up = "[uplink]\nkind = \"null\"\nname = \"wan\"\n";
     let host = parse(&format!("{up}{}", CARD.replace("82576\"", "82576\"\nfunctions = 2\nuplink = \"wan\""))).unwrap();
     assert_eq!((host.cards[0].functions, host.cards[0].uplink.as_deref()), (2, Some("wan")));
+}
+
+#[test]
+fn the_priority_in_a_guest_s_tags_counts_if_somebody_trusts_the_guest() {
+    let counts = |text: &str| !parse(text).unwrap().ports[0].policy.regenerates;
+    let tagged = format!("{CARD}vlan = 7\n");
+    assert!(!counts(&tagged));
+    assert!(counts(&format!("{tagged}trust_marks = true\n")));
+    assert!(counts(&format!("{tagged}trust = true\n")));
+    let up = "[[uplink]]\nkind = \"null\"\nname = \"up\"\nrate = \"1Gbit/s\"\n";
+    let name = parse(CARD).unwrap().ports[0].name.clone();
+    let class = |keys: &str| format!("{up}{tagged}[[io_class]]\nname = \"voice\"\nuplink = \"up\"\n{keys}\n");
+    assert!(counts(&class(&format!("pcp = 5\nports = \"{name}\""))), "a class believes it");
+    assert!(!counts(&class(&format!("dscp = 46\nports = \"{name}\""))), "its code point, not its priority");
+}
+
+/// `ip link set DEV vf N vlan ID [qos PRIORITY]`: 0 by default.
+#[test]
+fn a_vlan_that_is_set_or_taken_away_has_the_usual_priority_unless_the_change_names_one() {
+    let port: toml::Table = "vlan = 7\nqos = 5".parse().unwrap();
+    let set = |key: &str, value: Option<i64>| (key.to_owned(), value.map(toml::Value::Integer));
+    let of = |port: &toml::Table, values: &[(String, Option<toml::Value>)]| crate::with_usual_priority(port, values);
+    for vlan in [None, Some(20)] {
+        assert_eq!(of(&port, &[set("vlan", vlan)]), [set("vlan", vlan), set("qos", None)]);
+        let both = [set("vlan", vlan), set("qos", Some(3))];
+        assert_eq!(of(&port, &both), both);
+    }
+    assert_eq!(of(&port, &[set("qos", Some(3))]), [set("qos", Some(3))]);
+    assert_eq!(of(&toml::Table::new(), &[set("vlan", Some(20))]), [set("vlan", Some(20))], "it has none");
 }
 
 #[test]

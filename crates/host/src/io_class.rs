@@ -1,6 +1,7 @@
 //! `[[io_class]]`: a class of frames on an uplink or a team, and what it is promised there.
 
 use nicety_ioc::{CLASSES_MOST, Prefix, Terms};
+use nicety_switch::Vlan;
 use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
@@ -139,6 +140,39 @@ impl IoClassConfig {
     /// Whether its frames are those of all ports whose marks are trusted (`trust_marks`).
     pub(super) fn has_trusted_ports(&self) -> bool {
         self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
+    }
+
+    /// Whether a guest's own frame could choose it and gain by that: it has more than the class of the rest (`rest`), names no ports and no
+    /// groups, and looks at what guests write themselves. Such a class has frames of those guests alone whose word counts.
+    pub fn is_open_to_guests(&self, rest: &Terms) -> bool {
+        let has_more = self.terms.reservation.is_some() || self.terms.shares > rest.shares;
+        has_more && !self.is_rest() && self.ports.is_none() && self.pcp.is_none() && self.dscp.is_none()
+    }
+
+    /// Whether a port's frames can be of it although it names no ports: the host trusts the port, or has put it into the class's VLAN.
+    fn believes(&self, port: &PortConfig) -> bool {
+        let is_in = |vlan: &Vlan, id: u16| match vlan {
+            Vlan::Access(own) => own.number() == id,
+            Vlan::Trunk { allowed, native } => allowed.iter().chain(*native).any(|own| own.number() == id),
+            Vlan::Flat | Vlan::Service(_) => false,
+        };
+        port.policy.trust_marks || self.vlan.is_some_and(|id| is_in(&port.policy.vlan, id))
+    }
+
+    /// The guests whose frames a class has that names none, although others could choose it.
+    pub fn believed<'a>(&self, ports: &'a [PortConfig]) -> impl Iterator<Item = &'a str> {
+        ports.iter().filter(|port| self.believes(port)).map(|port| port.name.as_str())
+    }
+
+    /// The keys by which a guest's frame is of it, as in the host file.
+    pub fn chosen_by(&self) -> String {
+        let transport = self.transport.map(|TransportPorts(first, last)| match first == last {
+            true => format!("transport_ports = \"{first}\""),
+            false => format!("transport_ports = \"{first}-{last}\""),
+        });
+        let network = self.network.map(|network| format!("network = \"{network}\""));
+        let vlan = self.vlan.map(|vlan| format!("vlan = {vlan}"));
+        [transport, network, vlan].into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
     /// Whether all frames of a port are its own, unless a class before has them.

@@ -75,6 +75,33 @@ fn classes_have_their_frames_and_what_they_are_promised() {
 }
 
 #[test]
+fn a_class_with_more_than_the_rest_has_frames_of_those_guests_alone_whose_word_counts() {
+    let reserved = "reservation = \"1Gbit/s\"";
+    let ports = |guests: &str, classes: &str| {
+        let known = Host::parse(&format!("{UP}{guests}{classes}"), Path::new("/h")).unwrap();
+        let [outward, inward] = [known.outward_classes_of(&known.uplinks[0]), known.classes_of(&known.uplinks[0])];
+        [outward, inward].map(|classes| classes[1].ports.clone().map(|ports| ports.join(",")))
+    };
+    let some = |names: &str| Some(names.to_owned());
+    assert_eq!(
+        ports(GUESTS, &class("iscsi", reserved)),
+        [some("up"), some("")],
+        "what other uplinks bring is no guest's"
+    );
+    assert_eq!(ports(GUESTS, &class("nfs", "shares = 51")), [some("up"), some("")]);
+    assert_eq!(ports(GUESTS, &class("nfs", "shares = 50\nlimit = \"1Gbit/s\"")), [None, None], "nobody gains by it");
+    let few = class("nfs", "shares = 50") + &class("vm", "shares = 10");
+    assert_eq!(ports(GUESTS, &few), [some("up"), some("")]);
+    let named = class("iscsi", &format!("{reserved}\nports = \"vm2\"\ntransport_ports = \"3260\""));
+    assert_eq!(ports(GUESTS, &named), [some("vm2"), some("vm2")]);
+    let trusted = GUESTS.replacen("[[port]]", "trust_marks = true\n[[port]]", 1);
+    assert_eq!(ports(&trusted, &class("iscsi", reserved)), [some("vm1,up"), some("vm1")]);
+    let vlan = GUESTS.replacen("[[port]]", "vlan = 10\n[[port]]", 1);
+    let management = class("management", &format!("vlan = 10\n{reserved}"));
+    assert_eq!(ports(&vlan, &management), [some("vm1,up"), some("vm1")], "a port's VLAN is the operator's word");
+}
+
+#[test]
 fn reservations_are_kept_of_what_comes_in_too_or_refused() {
     let up = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s");
     let parse = |classes: &str| Host::parse(&format!("{up}{GUESTS}{classes}"), Path::new("/h"));

@@ -39,6 +39,7 @@ mod sections;
 mod team;
 mod tolerance;
 mod walk;
+mod way_out;
 mod workers;
 
 pub use access::{AccessConfig, AccountError, group_number};
@@ -62,6 +63,7 @@ pub use sections::KINDS;
 pub use team::{LacpConfig, TeamConfig, TeamMode, TransmitHash};
 pub use tolerance::open_key;
 pub use walk::{Key, Kind};
+pub use way_out::{carries, serves};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
 pub const FILE_MOST: u64 = 4 << 20;
@@ -140,6 +142,8 @@ pub struct UplinkConfig {
     pub trust_marks: bool,
     /// Inward I/O control, if there is any.
     pub inward: Option<InwardConfig>,
+    /// Whether it carries nothing.
+    pub blocked: bool,
     /// The team that it is in. Then the switch knows only that.
     pub team: Option<String>,
 }
@@ -148,7 +152,7 @@ impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
         // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
-        let other = Self { rate: self.rate, inward: self.inward, ..other.clone() };
+        let other = Self { rate: self.rate, inward: self.inward, blocked: self.blocked, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
@@ -510,6 +514,7 @@ impl Host {
             walk.name_tables(root.get_ref());
         }
         let mut host = sections::host(&mut walk, root.get_ref(), path);
+        policy::believe(&mut host);
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.into_errors())) }
     }
@@ -544,6 +549,9 @@ impl Host {
             .iter_mut()
             .filter(|class| class.has_trusted_ports())
             .for_each(|class| class.ports.clone_from(&believed));
+        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        let open = classes.iter_mut().filter(|class| !uplink.trust_marks && class.is_open_to_guests(&rest));
+        open.for_each(|class| class.ports = Some(class.believed(&self.ports).map(str::to_owned).collect()));
         classes
     }
 
@@ -562,6 +570,13 @@ impl Host {
             self.ports.iter().filter(|port| port.policy.trust_marks).map(|port| port.name.clone()).collect();
         let of_trusted = classes.iter_mut().filter(|class| class.has_trusted_ports());
         of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
+        // What comes in by another uplink is no guest's.
+        let others = self.uplinks.iter().map(|uplink| &uplink.name).chain(self.teams.iter().map(|team| &team.name));
+        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        for class in classes.iter_mut().filter(|class| class.is_open_to_guests(&rest)) {
+            let guests = class.believed(&self.ports).map(str::to_owned);
+            class.ports = Some(guests.chain(others.clone().cloned()).collect());
+        }
         reserve(&mut classes, &minimums, self.ports.len());
         classes
     }

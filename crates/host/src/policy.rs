@@ -8,7 +8,9 @@ use nicety_frame::Mac;
 use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
 use nicety_uplink::Rate;
 
+use super::Host;
 use super::form::{Form, words};
+use super::io_class::IoClassConfig;
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
 
@@ -34,6 +36,8 @@ const LLDP: [(&str, bool); 2] = [("receive", true), ("off", false)];
 /// The parts of a private VLAN that have names.
 pub(super) const PRIVATE: [(&str, Private); 2] =
     [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
+/// Whether an uplink or a team carries nothing.
+pub(super) const BLOCKED: Key = Key::new("blocked", Form::Flag, "true or false");
 /// The least MTU: IPv4's (RFC 791, section 3.2).
 pub(super) const MTU_LEAST: u32 = 68;
 
@@ -237,6 +241,9 @@ impl Parts {
             addresses,
             vlan: self.vlan.unwrap_or_default(),
             priority,
+            // Whom the host believes is known when all of its file is read: `believe`.
+            regenerates: true,
+            is_service: false,
             private: self.private.unwrap_or_default(),
             promiscuous: self.promiscuous.unwrap_or(usual.promiscuous),
             mac_changes: self.mac_changes.unwrap_or(usual.mac_changes),
@@ -250,6 +257,7 @@ impl Parts {
             snooping: self.snooping.unwrap_or(usual.snooping),
             lldp: self.lldp.unwrap_or(usual.lldp),
             trust_marks: self.trust_marks.unwrap_or(usual.trust_marks),
+            blocked: usual.blocked,
             transmit: self.send.shape(),
             receive: self.receive.shape(),
         }
@@ -301,12 +309,25 @@ impl ShapeParts {
     }
 }
 
+/// The priority that a guest puts into its tags counts if its marks are trusted, if a class believes it, or if it is a trusted function.
+pub(super) fn believe(host: &mut Host) {
+    for port in &mut host.ports {
+        let believes = |class: &IoClassConfig| {
+            class.pcp.is_some() && class.ports.as_ref().is_some_and(|ports| ports.contains(&port.name))
+        };
+        let is_trusted = port.function.as_ref().is_some_and(|function| function.trusted);
+        port.policy.regenerates = !(port.policy.trust_marks || is_trusted || host.io_classes.iter().any(believes));
+    }
+}
+
 /// The differences between a policy and the default, by the keys of the host file.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
         addresses,
         vlan,
         priority,
+        regenerates: _,
+        is_service: _,
         private,
         promiscuous,
         mac_changes,
@@ -319,6 +340,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         snooping,
         lldp,
         trust_marks,
+        blocked,
         log,
         transmit,
         receive,
@@ -357,6 +379,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("multicast_router_guard", multicast_router),
         ("snooping", snooping),
         ("trust_marks", trust_marks),
+        ("blocked", blocked),
         ("log_refusals", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
@@ -437,6 +460,10 @@ pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> 
     let community = walk.integer(section, "community");
     let community = community.map(|found| Private::Community(found.value as u16));
     walk.word(section, "private", &PRIVATE).map(|found| found.value).or(community)
+}
+
+pub(super) fn blocked(walk: &mut Walk, section: Section<'_>) -> bool {
+    walk.boolean(section, "blocked").is_some_and(|found| found.value)
 }
 
 #[cfg(test)]

@@ -96,6 +96,7 @@ static UPLINK: Kind = Kind {
         policy::KEYS[1],
         policy::KEYS[2],
         policy::KEYS[3],
+        policy::BLOCKED,
         Key::new("trust_marks", Form::Flag, "true or false"),
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false; not with kind = \"querier\""),
@@ -480,8 +481,8 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
     let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
     let trust_marks = walk.boolean(section, "trust_marks").is_some_and(|found| found.value);
-    let lldp = Lldp { sends, receives };
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, team: None })
+    let (lldp, blocked, team) = (Lldp { sends, receives }, policy::blocked(walk, section), None);
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, blocked, team })
 }
 
 fn inward(
@@ -755,8 +756,7 @@ fn can_map(entry: &Entry) -> bool {
     mappable(entry).is_some()
 }
 
-/// The part that a guest can map.
-/// Makes an adapter of each kind once, and remembers its answer: VMs may wait while a host file is read.
+/// The part that a guest can map. Makes an adapter of each kind once, and remembers its answer: VMs may wait while a host file is read.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     static KNOWN: Mutex<BTreeMap<&str, Option<Mappable>>> = Mutex::new(BTreeMap::new());
     let look = || {

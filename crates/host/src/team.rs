@@ -32,6 +32,8 @@ pub struct TeamConfig {
     pub private: Private,
     /// Whether it gets only the multicasts that were joined beyond it, and those that nobody has joined.
     pub snooping: bool,
+    /// Whether it carries nothing.
+    pub blocked: bool,
 }
 
 /// The rule by which a team uses its members.
@@ -196,6 +198,7 @@ pub(super) static TEAM: Kind = Kind {
         policy::KEYS[3],
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false"),
+        policy::BLOCKED,
     ],
     several: false,
 };
@@ -253,7 +256,8 @@ pub(super) fn team(
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let private = policy::private(walk, section).unwrap_or_default();
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
-    Some(TeamConfig { name: name?.value, members, mode: mode?, vlan, private, snooping })
+    let blocked = policy::blocked(walk, section);
+    Some(TeamConfig { name: name?.value, members, mode: mode?, vlan, private, snooping, blocked })
 }
 
 fn members(
@@ -300,6 +304,8 @@ fn members(
             }
         }
         uplink.team = Some(team.to_owned());
+        // It carries what its team carries. An uplink may have been blocked before a team took it.
+        uplink.blocked = false;
         members.push(wanted);
     }
     members

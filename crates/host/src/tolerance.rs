@@ -59,6 +59,15 @@ pub(super) fn check(walk: &mut Walk, section: Section<'_>, port: &PortConfig, is
     }
 }
 
+/// A warning if others than the owner and the group may read a key: who has it can pose as a host.
+pub fn open_key(path: &Path) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    let shown = path.display();
+    (mode & 0o004 != 0).then(|| {
+        format!("everybody on this machine may read the key {shown} (mode {:04o}): chmod o= {shown}", mode & 0o7777)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -95,13 +104,4 @@ mod tests {
         refused(ft, "ft_peer = \"host2\"", "port.ft_peer");
         refused("[ft]\nlisten = \"10.0.0.1:7001\"\n", "", "it is missing from this [ft]");
     }
-}
-
-/// A warning if others than the owner and the group may read a key: who has it can pose as a host.
-pub fn open_key(path: &Path) -> Option<String> {
-    let mode = std::fs::metadata(path).ok()?.permissions().mode();
-    let shown = path.display();
-    (mode & 0o004 != 0).then(|| {
-        format!("everybody on this machine may read the key {shown} (mode {:04o}): chmod o= {shown}", mode & 0o7777)
-    })
 }

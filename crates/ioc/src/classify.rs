@@ -117,13 +117,16 @@ impl Match {
         if !self.is_of(port) {
             return false;
         }
-        if self.vlan.is_some() || self.pcp.is_some() {
-            let Some(tag) = tag(batch, packet, pick) else { return false };
-            if self.vlan.is_some_and(|(first, last)| !(first..=last).contains(&tag.tci.id()))
-                || self.pcp.is_some_and(|pcp| pcp != tag.tci.priority())
-            {
+        if let Some((first, last)) = self.vlan {
+            let is_in = |tag: Tag| (first..=last).contains(&tag.tci.id());
+            if !tag(batch, packet, pick).is_some_and(is_in) {
                 return false;
             }
+        }
+        if let Some(pcp) = self.pcp
+            && priority(batch, packet, pick) != Some(pcp)
+        {
+            return false;
         }
         if self.dscp.is_none() && self.address.is_none() && self.transport.is_none() {
             return true;
@@ -170,6 +173,15 @@ fn tag(batch: &Batch, packet: &Packet, pick: Pick) -> Option<Tag> {
         Edit::Untag => vlan::outer(batch.head(packet)).and(vlan::second(batch.head(packet))),
         Edit::Tag(tag) | Edit::Retag(tag) => Some(tag),
     }
+}
+
+/// The priority of a frame: of its tag on the wire, or of the one that it came with and leaves without (IEEE 802.1Q-2018, 6.9.1 and 8.6.6).
+fn priority(batch: &Batch, packet: &Packet, pick: Pick) -> Option<u8> {
+    let tag = match pick.edit {
+        Edit::Untag => vlan::outer(batch.head(packet)),
+        _ => tag(batch, packet, pick),
+    };
+    tag.map(|tag| tag.tci.priority())
 }
 
 /// A class of frames.
@@ -318,6 +330,20 @@ mod tests {
             });
             assert!(found == 0 || len == frame().len(), "{len} bytes");
         }
+    }
+
+    /// IEEE 802.1Q-2018, 8.6.6: a frame's priority says in which queue it waits, whether it leaves with a tag or not.
+    #[test]
+    fn a_priority_counts_where_a_frame_leaves_without_its_tag() {
+        let class = |pcp| Class { matches: vec![Match { pcp: Some(pcp), ..Match::default() }], ..Class::default() };
+        let classifier = Classifier::new(&[Class::default(), class(5), class(2)]);
+        let two = Edit::Retag(Tag::customer(Tci::new(2, false, 7)));
+        with_frame(&frame(), |batch, packet| {
+            for (edit, found) in [(Edit::Keep, 1), (Edit::Untag, 1), (two, 2)] {
+                let pick = Pick { edit, ..Pick::whole(0) };
+                assert_eq!(classifier.of(3, batch, packet, pick), found, "{edit:?}");
+            }
+        });
     }
 
     #[test]

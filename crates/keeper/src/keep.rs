@@ -361,6 +361,7 @@ impl Keeper<'_> {
             let Some(message) = next(heir, &self.held) else { break };
             match message.kind {
                 kind::SERVES => self.succeed(),
+                kind::CONTROL => self.openers.control(message, true),
                 _ => self.hear(message),
             }
         }
@@ -372,6 +373,7 @@ impl Keeper<'_> {
             kind::UPGRADE => self.upgrade(PathBuf::from(OsString::from_vec(message.content))),
             // The next upgrade need not wait for its end.
             kind::ABANDON => {
+                self.openers.acceptor.heir_failed();
                 self.calm();
                 self.replaced.extend(self.heir.take().map(|(_, mut heir)| {
                     // It may have ended already.
@@ -385,6 +387,7 @@ impl Keeper<'_> {
                 (self.begins_again, self.serves_by) = (false, None);
             }
             kind::STUCK => self.begins_again = true,
+            kind::CONTROL => self.openers.control(message, false),
             kind::ALIVE => self.watch.heard(),
             _ => self.hear(message),
         }
@@ -431,6 +434,7 @@ impl Keeper<'_> {
         if let Some((program, heir)) = self.heir.take() {
             self.program = program;
             self.calm();
+            self.openers.acceptor.take_over();
             self.pace.calm(heir.process.id());
             self.watch.begin_anew();
             self.replaced.push(std::mem::replace(&mut self.current, heir));
@@ -444,7 +448,7 @@ impl Keeper<'_> {
             return;
         }
         if self.is_ending {
-            self.current.tell(kind::REFUSED, b"the daemon is about to end", None);
+            self.current.tell(kind::REFUSED, ENDING.as_bytes(), None);
             return;
         }
         if !self.upgrades.take(Instant::now()) {
@@ -485,6 +489,7 @@ impl Keeper<'_> {
     fn start_again(&mut self) -> io::Result<()> {
         // What was not heard may take long to close.
         self.held.close(self.current.channel.take().map(OwnedFd::from));
+        self.openers.acceptor.daemon_died();
         self.reserve.clear();
         let mut left = TRIES;
         self.current = loop {
@@ -519,6 +524,7 @@ impl Keeper<'_> {
             // Its last messages may have come since: if it has taken over, its predecessor ends.
             self.listen();
             if self.heir.take_if(|(_, heir)| heir.process.id() == ended).is_some() {
+                self.openers.acceptor.heir_failed();
                 self.calm();
                 self.current.tell(kind::ENDED, words(status).as_bytes(), None);
             }
@@ -550,6 +556,7 @@ impl Keeper<'_> {
                 self.program = program;
             }
             self.current = heir;
+            self.openers.acceptor.take_over();
             self.pass_end_on();
             self.serves_by = Some(Instant::now() + HEIR_WITHIN);
             return self.reap();
@@ -616,6 +623,15 @@ fn next(daemon: &mut Daemon, held: &Held) -> Option<Message> {
 fn is_lacking(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
+}
+
+/// The service ends: no daemon is started any more.
+const ENDING: &str = "the daemon is about to end";
+
+/// Whether the keeper's reason why there is no heir means that the service ends: it passes the signal to the daemon too.
+pub fn is_end_of_service(why: &str) -> bool {
+    let told = [SIGTERM, SIGINT].map(|signal| format!("signal {signal} ended it"));
+    why.ends_with(ENDING) || told.iter().any(|told| why.ends_with(told))
 }
 
 /// The end of a process, in words.

@@ -19,10 +19,14 @@
 //! What takes rights that the daemon has given up is opened for it by another process, which the keeper starts (`opener.rs`, `openers.rs`,
 //! docs/adr/0024).
 //!
+//! Another process accepts the control socket's connections, and reads the first request of each before the daemon has it: so the keeper
+//! learns from the user, and not from the daemon, what a change opens (`acceptor.rs`, docs/adr/0027).
+//!
 //! The keeper reads nothing that a guest or a VMM has written, no state of a port and no host file. Its messages are a byte for the kind
 //! and at most a path, a sentence or a name. It has one thread, and others that only close a VMM's descriptors.
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod budget;
 mod channel;
 mod closing;
@@ -36,11 +40,12 @@ mod pace;
 mod rights;
 mod watch;
 
+pub use acceptor::{Accepting, Connection, Connections, Heard};
 pub use channel::{Channel, ChannelError, FDS_MOST, Message};
 pub use held::{Group, Why};
 #[doc(hidden)]
 pub use keep::{Between, Seam, keep_with};
-pub use keep::{Start, keep};
+pub use keep::{Start, is_end_of_service, keep};
 pub use link::{Begins, Holder, KeptBy, Renewal};
 pub use opener::{Asked, Asker, Client, OPENS_WITHIN, Opened, Opener, Opening, Task, name, socket_of};
 pub use rights::{administers, give_administration_up};
@@ -126,4 +131,13 @@ pub mod kind {
     pub const FREE: u8 = 24;
     /// From an opener to the keeper: a line that it has written, or left out.
     pub const SAYS: u8 = 25;
+    /// To the keeper, with two descriptors: have the connections of this control socket accepted for daemons; the answer goes there, of
+    /// the same kind: a descriptor by which they come. To an acceptor, with a descriptor: accept these connections; without one: accept none.
+    /// A keeper of an earlier version closes both descriptors.
+    pub const CONTROL: u8 = 30;
+    /// To an opener, with a descriptor: it is an acceptor, and passes connections on there.
+    pub const ACCEPT: u8 = 31;
+    /// From an acceptor to daemons, with a descriptor: a connection of the control socket, and the bytes that were read of it. With two
+    /// descriptors these are in the second one, a memory file.
+    pub const CONNECTION: u8 = 32;
 }

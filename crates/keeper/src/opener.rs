@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::acceptor::{Accepting, Connections};
 use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
 use crate::{QUIETLY, SAYS, kind};
 
@@ -69,6 +70,16 @@ impl Opener {
             }
         }
         Ok(())
+    }
+
+    /// Has the keeper accept the connections of this control socket. `None`: this process accepts them by itself, because the keeper is of an
+    /// earlier version, or has no socket beside this one.
+    pub fn accepts(&self, control: BorrowedFd<'_>) -> Option<Connections> {
+        let (ours, theirs) = Channel::pair().ok()?;
+        self.channel.send(kind::CONTROL, b"", &[control, theirs.as_fd()], WITHIN).ok()?;
+        drop(theirs);
+        let mut answer = ours.receive(WITHIN).ok().filter(|answer| answer.kind == kind::CONTROL)?;
+        answer.fds.pop().map(Connections::from)
     }
 
     fn asks(&self, kind: u8, line: &str, within: Duration) -> Result<Asked, ChannelError> {
@@ -174,6 +185,8 @@ pub enum Task {
     IsNamed(String, Asker),
     /// Somebody has connected to the keeper's socket.
     Client(OwnedFd),
+    /// Accept the control socket's connections, until the keeper ends.
+    Accept(Accepting),
 }
 
 /// The process that waits for an opener's answer.
@@ -262,6 +275,10 @@ impl Opening {
                 (kind::OPEN, Some(fd)) => Task::Open(message.text(), Asker(fd.into())),
                 (kind::IS_NAMED, Some(fd)) => Task::IsNamed(message.text(), Asker(fd.into())),
                 (kind::CLIENT, Some(fd)) => Task::Client(fd),
+                (kind::ACCEPT, Some(fd)) => {
+                    let keeper = Channel::from(fcntl_dupfd_cloexec(&channel, 3)?);
+                    Task::Accept(Accepting::new(keeper, fd.into()))
+                }
                 _ => return Err(ChannelError::Foreign(None)),
             };
             return Ok((Self { channel, named }, task));

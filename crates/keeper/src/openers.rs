@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SocketFlags, accept_with};
 
+use crate::acceptor::Acceptor;
 use crate::budget::Budget;
 use crate::channel::{Channel, ChannelError, Message};
 use crate::closing::Closing;
@@ -60,6 +61,8 @@ pub(crate) struct Openers {
     closing: Closing,
     /// The keeper's socket, and its path.
     socket: Option<(OwnedFd, PathBuf)>,
+    /// Accepts the control socket's connections.
+    pub acceptor: Acceptor,
 }
 
 impl Openers {
@@ -68,7 +71,8 @@ impl Openers {
         let (named, running, closing) = (BTreeSet::new(), Vec::new(), Closing::new(&Arc::default()));
         let asked = Budget::new(ASKED.0, ASKED.1, Instant::now());
         let clients = Budget::new(CLIENTS.0, CLIENTS.1, Instant::now());
-        let mut this = Self { start: start.clone(), pace, named, running, asked, clients, closing, socket: None };
+        let (start, acceptor) = (start.clone(), Acceptor::default());
+        let mut this = Self { start, pace, named, running, asked, clients, closing, socket: None, acceptor };
         this.run(kind::BEGIN, b"", &[], true);
         let Some(first) = this.running.pop() else { return this };
         let Running { mut process, channel, .. } = first;
@@ -84,30 +88,55 @@ impl Openers {
 
     /// Starts an opener with a task.
     fn run(&mut self, task: u8, content: &[u8], fds: &[BorrowedFd<'_>], is_for_client: bool) {
-        let start = || -> io::Result<Running> {
+        let started = self.spawn(task, content, fds);
+        self.running.extend(started.map(|(process, channel)| {
+            let ends_by = Instant::now() + OPENS_WITHIN;
+            Running { process, channel: Some(channel), is_for_client, ends_by }
+        }));
+    }
+
+    /// Starts the program with a task.
+    fn spawn(&self, task: u8, content: &[u8], fds: &[BorrowedFd<'_>]) -> Option<(Child, Channel)> {
+        let start = || -> io::Result<(Child, Channel)> {
             let (ours, theirs) = Channel::pair()?;
             let mut command = Command::new(&self.start.program);
             command.args(&self.start.arguments).arg(OPENS).stdin(Stdio::from(OwnedFd::from(theirs)));
             command.env(SAYS, if lines::is_used_up(&About::Opened) { QUIETLY } else { "" });
             let process = command.spawn()?;
             self.pace.calm(process.id());
-            let ends_by = Instant::now() + OPENS_WITHIN;
-            Ok(Running { process, channel: Some(ours), is_for_client, ends_by })
+            Ok((process, ours))
         };
-        let running = match start() {
-            Ok(running) => running,
+        let (process, channel) = match start() {
+            Ok(started) => started,
             Err(error) => {
                 let program = self.start.program.display();
-                return say_about(About::Openers, &format!("{program} cannot be started: {error}"));
+                say_about(About::Openers, &format!("{program} cannot be started: {error}"));
+                return None;
             }
         };
-        if let Some(channel) = &running.channel {
-            let named = self.named.iter().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
-            let told: Result<(), ChannelError> = named.collect();
-            // It is given up when it does not end in time.
-            let _ = told.and_then(|()| channel.send(task, content, fds, WITHIN));
+        let named = self.named.iter().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
+        let told: Result<(), ChannelError> = named.collect();
+        // It is given up when it does not end in time.
+        let _ = told.and_then(|()| channel.send(task, content, fds, WITHIN));
+        Some((process, channel))
+    }
+
+    /// A daemon wants the connections of its control socket accepted.
+    pub fn control(&mut self, message: Message, is_heir: bool) {
+        // The keeper's socket is beside the control socket, and has a suffix.
+        let socket = self.socket.as_ref().map(|(_, path)| path.with_extension(""));
+        self.closing.close(self.acceptor.offer(message, socket.as_deref()));
+        if !is_heir {
+            self.acceptor.take_over();
         }
-        self.running.push(running);
+        self.accept_control();
+    }
+
+    /// Starts an acceptor if one is needed, and none runs.
+    fn accept_control(&mut self) {
+        let Some(end) = self.acceptor.end_for_next(Instant::now()) else { return };
+        let started = self.spawn(kind::ACCEPT, b"", &[end.as_fd()]);
+        self.acceptor.started(started);
     }
 
     fn count(&self, is_for_client: bool) -> usize {
@@ -156,6 +185,9 @@ impl Openers {
     }
 
     fn listen(&mut self) {
+        while let Some(message) = self.acceptor.next_message() {
+            self.hear(message);
+        }
         for at in 0..self.running.len() {
             while let Some(channel) = &self.running[at].channel {
                 match channel.receive(Duration::ZERO) {
@@ -182,6 +214,7 @@ impl Openers {
             running.channel.is_some() || !matches!(running.process.try_wait(), Ok(Some(_)))
         });
         self.accept();
+        self.accept_control();
     }
 
     /// The descriptors to wait for.
@@ -189,13 +222,14 @@ impl Openers {
         let takes_clients = self.count(true) < FOR_CLIENTS_MOST && self.clients.is_left();
         let socket = self.socket.iter().filter(move |_| takes_clients).map(|(socket, _)| socket.as_fd());
         let channels = self.running.iter().filter_map(|running| running.channel.as_ref()).map(AsFd::as_fd);
-        socket.chain(channels).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        socket.chain(channels).chain(self.acceptor.polled()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
     }
 
     /// The time at which an opener is given up.
     pub fn next(&self) -> Option<Instant> {
         let waits = (!self.clients.is_left()).then(|| Instant::now() + CLIENT_WAITS);
-        self.running.iter().map(|running| running.ends_by).chain(waits).min()
+        let openers = self.running.iter().map(|running| running.ends_by);
+        openers.chain(waits).chain(self.acceptor.starts_at()).min()
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
+use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
 use nicety_host::{Form, Host, KINDS, List};
 use serde_json::Value;
@@ -18,6 +19,7 @@ use crate::find::Meant;
 use crate::opens;
 use crate::output;
 use crate::ports::{restart, served};
+use crate::warnings::pairs_of;
 use crate::{save, write_back};
 
 /// `nicety apply`.
@@ -34,7 +36,7 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
     if !args.dry_run {
         opens::name_all(&socket, &host)?;
     }
-    let mut text = HostText { text, path: Some(host.path), agreed: Vec::new(), cut_off: args.yes };
+    let mut text = HostText { text, path: Some(host.path.clone()), agreed: Vec::new(), cut_off: args.yes };
     let plan = match control::ask(&socket, Ask::Plan(text.clone())).map_err(failure)? {
         Reply::Plan(plan) => plan,
         other => return Err(odd(&other)),
@@ -46,12 +48,78 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
     if args.dry_run {
         return Ok(());
     }
+    if !args.yes {
+        agree_to_loops(&loops_of(&host, &touched(&plan)))?;
+    }
     let cut_off: Vec<String> = plan.cuts_off().map(ToString::to_string).collect();
     if !cut_off.is_empty() && !args.yes {
-        agree()?;
+        agree(CUTS_OFF)?;
         text.agreed = cut_off;
     }
     tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string())
+}
+
+/// The uplinks and teams that a plan opens or changes, but for those that it blocks.
+fn touched(plan: &Plan) -> Vec<String> {
+    let is_blocked =
+        |change: &Change| change.keys.iter().any(|key| key.key == BLOCKED && key.to.as_deref() == Some("true"));
+    let changes = plan.changes.iter().filter(|change| matches!(change.object.as_str(), "uplink" | "team"));
+    let stays = changes.filter(|change| change.kind != Kind::Remove && !is_blocked(change));
+    stays.filter_map(|change| change.port.clone()).collect()
+}
+
+/// What is known of loops that uplinks or teams of these names would close in a host.
+fn loops_of(host: &Host, names: &[String]) -> Vec<String> {
+    let pairs = pairs_of(host).into_iter();
+    let pairs = pairs.filter(|pair| pair.is_known && pair.names.iter().any(|name| names.contains(name)));
+    pairs.map(|pair| pair.sentence).collect()
+}
+
+/// Asks before a change of an uplink or of a team closes a loop. One that is told to carry frames again was blocked for a reason: it may
+/// close one with each other one of its network.
+fn ask_about_loops(list: List, name: &str, values: &BTreeMap<String, Value>, socket: &Path) -> Result<(), Failure> {
+    if !matches!(list, List::Uplinks | List::Teams) {
+        return Ok(());
+    }
+    let before = match control::ask(socket, Ask::Export).map_err(failure)? {
+        Reply::Exported(exported) => exported.text,
+        other => return Err(odd(&other)),
+    };
+    // What is no host file, the daemon says.
+    let Ok(before) = Host::parse_change(&before, Path::new("/")) else { return Ok(()) };
+    let value = |value: &Value| toml::Value::try_from(value).ok();
+    let values: Vec<(String, Option<toml::Value>)> =
+        values.iter().map(|(key, one)| (key.clone(), value(one))).collect();
+    let document = if before.document.has(list, name) {
+        before.document.with_values(list, name, &values, Path::new("/"))
+    } else {
+        let entry = values.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect();
+        before.document.with(list, entry, Path::new("/"))
+    };
+    let Ok(after) = Host::parse_change(&document.text(), Path::new("/")) else { return Ok(()) };
+    let was_blocked = |host: &Host, name: &str| {
+        let uplink = host.uplink(name).is_some_and(|uplink| uplink.blocked);
+        uplink || host.team(name).is_some_and(|team| team.blocked)
+    };
+    // The daemon blocks what leaves a team.
+    let leaves = |name: &String| {
+        let [was, is] = [&before, &after].map(|host| host.uplink(name).map(|uplink| uplink.team.is_some()));
+        (was, is) == (Some(true), Some(false))
+    };
+    let is_new = |name: &String| was_blocked(&before, name) && !was_blocked(&after, name);
+    let pairs = pairs_of(&after).into_iter().filter(|pair| !pair.names.iter().any(leaves));
+    let loops = pairs.filter(|pair| {
+        pair.names.iter().any(is_new) || (pair.is_known && pair.names.iter().any(|changed| changed == name))
+    });
+    agree_to_loops(&loops.map(|pair| pair.sentence).collect::<Vec<_>>())
+}
+
+fn agree_to_loops(loops: &[String]) -> Result<(), Failure> {
+    if loops.is_empty() {
+        return Ok(());
+    }
+    output::print(&(loops.join("\n") + "\n"))?;
+    agree("may make a loop")
 }
 
 /// `nicety port`.
@@ -149,6 +217,9 @@ fn add(
             return Err(Failure::new(Exit::Usage, what));
         }
     }
+    if !options.yes {
+        ask_about_loops(list, name, &values, socket)?;
+    }
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
     made(options, socket, (list, name), |cut_off| Ask::Add { list, values: values.clone(), cut_off })
@@ -166,6 +237,9 @@ fn set(
     socket: &Path,
 ) -> Result<(), Failure> {
     let values = parsed(list, values);
+    if !options.yes {
+        ask_about_loops(list, name, &values, socket)?;
+    }
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
     made(options, socket, (list, name), |cut_off| Ask::Set {
@@ -221,21 +295,26 @@ fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<()
             let Problem { cuts_off, .. } = *problem;
             let lines = cuts_off.join("\n") + "\n";
             output::print(&lines)?;
-            agree()?;
+            agree(CUTS_OFF)?;
             tell(ask(true), &lines)
         }
         answer => tell(answer, ""),
     }
 }
 
-/// Asks the person for a yes on a terminal.
-fn agree() -> Result<(), Failure> {
+const CUTS_OFF: &str = "cuts VMs off";
+/// The key of uplinks and teams that carry nothing.
+const BLOCKED: &str = "blocked";
+
+/// Asks the person for a yes on a terminal to a change that does this.
+fn agree(does: &str) -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
-        let why = "this cuts VMs off, and there is no terminal to ask: nothing was done; --yes does it without asking";
+        let why =
+            format!("this {does}, and there is no terminal to ask: nothing was done; --yes does it without asking");
         return Err(Failure::new(Exit::Failed, why));
     }
-    output::print("This cuts VMs off. Go on? [y/N] ")?;
+    output::print(&format!("This {does}. Go on? [y/N] "))?;
     let mut answer = String::new();
     input.read_line(&mut answer).map_err(Failure::with(Exit::Failed))?;
     match answer.trim() {

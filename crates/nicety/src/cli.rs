@@ -170,6 +170,10 @@ goes on, and the answer says why.")]
 pub struct Upgrade {
     /// The new program, by its whole path [default: the path at which the running daemon was started]
     pub program: Option<PathBuf>,
+    /// Go on without the VM of this port, whose connection is closed; may be repeated. A refused upgrade says which port's VM is in the
+    /// way, and what it would lose
+    #[arg(long, value_name = "PORT")]
+    pub without: Vec<String>,
     /// JSON, with the pause of each port
     #[arg(long)]
     pub json: bool,
@@ -268,6 +272,8 @@ pub enum PortState {
     Broken,
     /// A defect of the daemon has ended it
     Failed,
+    /// The uplink or team carries nothing until it is told to
+    Blocked,
 }
 
 /// Changes to a port.

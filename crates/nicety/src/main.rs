@@ -35,6 +35,7 @@ mod save;
 mod serve;
 mod top;
 mod trace;
+mod unit;
 mod upgrade;
 mod vf;
 mod warnings;

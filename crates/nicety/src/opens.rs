@@ -9,8 +9,9 @@ use std::io::{Write, stderr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use nicety_control::{keeper_socket, may_change};
+use nicety_control::{keeper_socket, may_change, opened_by_entry};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::named;
 use nicety_host::{Host, List};
@@ -22,6 +23,8 @@ use rustix::process::{geteuid, getppid};
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
 use crate::serve::control_of;
+
+mod acceptor;
 
 /// A thing that an opener can open.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,8 +97,10 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
         Task::Client(socket) => {
             let peer = PeerCredentials::of(&socket);
             let client = Client::from(socket);
-            client.answer(&named_by(&opening, &args.host, &client, peer));
+            let asked = client.lines().map_err(|error| error.to_string());
+            client.answer(&asked.and_then(|asked| named_by(&opening, &args.host, asked, peer)));
         }
+        Task::Accept(accepting) => acceptor::run(&Arc::new((opening, accepting)), &args.host),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -166,18 +171,23 @@ fn are_named(opening: &Opening, path: &Path, lines: &[String]) -> Result<(), Str
     let path = path.display();
     Err(match file {
         Ok(_) => format!(
-            "neither {path} names {line}, nor a change by `nicety`, which tells the keeper: make this change by `nicety`"
+            "neither {path} names {line}, nor a change by a user who may: root, the control socket's owner, or a member of [daemon] \
+             control_change_group"
         ),
         Err(error) => format!(
-            "no change by `nicety` names {line}, and the host file cannot be read: {}",
+            "no change by a user who may names {line}, and the host file cannot be read: {}",
             error.to_string().replace('\n', "; ")
         ),
     })
 }
 
 /// Names what a client names, if its user may change the daemon.
-fn named_by(opening: &Opening, path: &Path, client: &Client, peer: Option<PeerCredentials>) -> Result<(), String> {
-    let asked = client.lines().map_err(|error| error.to_string())?;
+fn named_by(
+    opening: &Opening,
+    path: &Path,
+    asked: impl IntoIterator<Item = String>,
+    peer: Option<PeerCredentials>,
+) -> Result<(), String> {
     let file = Host::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let known = named::all(&file);
     let mut new = Vec::new();
@@ -232,11 +242,7 @@ pub fn name_entry(
     name: &str,
     values: &BTreeMap<String, serde_json::Value>,
 ) -> Result<(), Failure> {
-    let is_tap = values.get("kind").is_some_and(|kind| kind == "tap") || values.contains_key("queues");
-    let tap = (list == List::Uplinks && is_tap).then(|| named::tap(name));
-    let path = |key: &str| values.get(key).and_then(serde_json::Value::as_str).map(Path::new);
-    let files = path("socket").map(named::socket).into_iter().chain(path("file").map(named::capture));
-    name_lines(control, tap.into_iter().chain(files).collect())
+    name_lines(control, opened_by_entry(list, name, values).into_iter().collect())
 }
 
 /// Names at the keeper what a host file has opened.

@@ -245,6 +245,7 @@ pub(crate) fn word(condition: Condition) -> &'static str {
         Condition::Saved => "saved",
         Condition::Broken => "broken",
         Condition::Failed => "failed",
+        Condition::Blocked => "blocked",
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,6 +32,7 @@ use tracing::{info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
+use crate::unit::{self, Lacks, Unit};
 use crate::warnings::warnings;
 use crate::{log, opens, output};
 
@@ -66,9 +66,12 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let mut kept = Kept::new(kept)?;
     match begins {
         Begins::First(mut groups) => {
+            let is_first = groups.is_empty();
             let (what, note, follows) = begin_again(args, &mut groups)?;
             kept.follows = follows;
-            begin(args, what, Vec::from_iter(note), Some(kept), groups, None)
+            // After a kill VMs wait.
+            let lacks = is_first.then(|| unit_lacks(&what.host)).flatten().map(|lacks| lacks.line());
+            begin(args, what, note.into_iter().chain(lacks).collect(), Some(kept), groups, None)
         }
         Begins::Heir(channel) => {
             let taking = Taking::begin(channel).map_err(Failure::with(Exit::Failed))?;
@@ -188,6 +191,12 @@ fn begin(
     })
 }
 
+/// What the unit that serves this host file does not allow.
+pub fn unit_lacks(host: &Host) -> Option<Lacks> {
+    let unit = Unit::of(&host.path, Path::new("/"))?;
+    unit::lacks(host, &unit)
+}
+
 /// The checked resources of a host file: `--check` ends with them, and serving begins with them.
 struct Prepared<'a> {
     begin: &'a Begin,
@@ -223,7 +232,10 @@ impl<'a> Prepared<'a> {
             (control::prepare(host, socket), ports)
         };
         match (control, ports) {
-            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports, record, kept }),
+            (Ok(control), Ok(ports)) => {
+                let control = control.accepted_by(kept.as_ref().and_then(|kept| kept.opener.clone()));
+                Ok(Self { begin, host, control, ports, record, kept })
+            }
             (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
             (Ok(_), Err(errors)) => Err(Failure::new(Exit::Failed, errors)),
             (Err(error), Err(errors)) => Err(Failure::new(Exit::Failed, format!("{error}\n{errors}"))),
@@ -246,19 +258,38 @@ impl<'a> Prepared<'a> {
         for warning in warnings(self.host) {
             output::tell(format_args!("warning: {warning}"));
         }
-        output::print(&summary(self.host, socket))
+        output::print(&summary(self.host, socket))?;
+        match unit_lacks(&self.begin.file) {
+            Some(lacks) => {
+                // Lines to paste: without the program's name before each.
+                output::print(&format!("\n{lacks}\n"))?;
+                Err(Failure::new(
+                    Exit::Failed,
+                    format!("this host file cannot be served under {} as it is", lacks.unit),
+                ))
+            }
+            None => Ok(()),
+        }
     }
 
     fn serve(self, socket: &Path, recent: &Arc<Recent>) -> Result<(), Failure> {
         let soon = Arc::new(Soon::default());
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
         let mut control = control.map_err(|error| unheld(error, self.host, socket))?;
-        let bound = Bound::take(self.host).map_err(Failure::with(Exit::Failed))?;
+        let (bound, page_fails) = match Bound::take(self.host) {
+            // Without the page VMs have their networks all the same.
+            Err(error) if error.is_page_forbidden() => {
+                warn!("the page is not served: {error}; `nicety serve --check` says what allows it");
+                (None, true)
+            }
+            bound => (bound.map_err(Failure::with(Exit::Failed))?, false),
+        };
         let mut page = start_page(bound, self.host, &soon, recent).map_err(Failure::with(Exit::Failed))?;
         let mut entry = None;
         report_kept_changes(self.begin);
         let ready = |daemon: &Arc<Daemon>| {
             let live = live(daemon, self.begin, &mut control, page.as_mut(), self.kept)?;
+            page_in_force(&live, !page_fails);
             soon.runs(&live);
             entry = enter(self.host, &control);
             confine(&sandbox::folders(self.host, socket, self.record))?;
@@ -288,9 +319,13 @@ impl Heir<'_> {
         let Self { begin, socket, recent } = self;
         let (host, soon) = (&begin.host, Arc::new(Soon::default()));
         let (mut control, mut entry, mut page, taken) = (None, None, None, OnceCell::new());
+        let page_socket = taking.page();
+        // One that the daemon before does not serve is bound before this process is confined.
+        let new_page = page_socket.is_none().then(|| Bound::take(host));
         let prepared = || -> Result<_, String> {
             descriptors::provide(host.ports.len(), host.daemon.workers).map_err(|error| error.to_string())?;
             let control = control::again(host, socket).map_err(|error| error.to_string())?;
+            let control = control.accepted_by(kept.as_ref().and_then(|kept| kept.opener.clone()));
             let daemon = taking.start(host)?;
             if let Some(kept) = &kept {
                 daemon.keep_by(Arc::clone(&kept.holder));
@@ -303,7 +338,6 @@ impl Heir<'_> {
             taking.refuse(&why);
             Failure::new(Exit::Failed, why)
         })?;
-        let page_socket = taking.page();
         let start = || {
             let _set_once = taken.set(taking.take(&daemon, host).map_err(ServeError::HandOver)?);
             Ok(daemon)
@@ -314,8 +348,10 @@ impl Heir<'_> {
             let socket_fd = taken.control.try_clone()?;
             let served = Control::go_on(prepared, socket_fd, &host.path, inspect).map_err(std::io::Error::other)?;
             let served = control.insert(served);
-            page = page_again(page_socket, host, &soon, recent);
+            let bound = new_page.unwrap_or_else(|| Bound::go_on(host, page_socket));
+            page = page_again(bound, host, &soon, recent);
             let live = live(daemon, begin, served, page.as_mut(), kept)?;
+            page_in_force(&live, page.is_some() || host.daemon.page.is_none());
             soon.runs(&live);
             entry = enter(host, served);
             taken.tell();
@@ -364,13 +400,25 @@ fn start_page(
     bound.map(start).transpose()
 }
 
-/// Goes on with the page of a daemon that this one replaces. Without it the ports are served all the same.
-fn page_again(socket: Option<OwnedFd>, host: &Host, soon: &Arc<Soon>, recent: &Arc<Recent>) -> Option<Page> {
-    let page = Bound::go_on(host, socket).and_then(|bound| start_page(bound, host, soon, recent));
+/// Goes on with the page of a daemon that this one replaces, or begins with it. Without it the ports are served all the same.
+fn page_again(
+    bound: Result<Option<Bound>, ControlError>,
+    host: &Host,
+    soon: &Arc<Soon>,
+    recent: &Arc<Recent>,
+) -> Option<Page> {
+    let page = bound.and_then(|bound| start_page(bound, host, soon, recent));
     page.unwrap_or_else(|error| {
-        warn!("the page is not served any more: {error}");
+        warn!("the page is not served: {error}; `nicety serve --check` says whether its unit allows it");
         None
     })
+}
+
+/// Reports a page that the host file asks for, and that is not served.
+fn page_in_force(live: &Live, is_so: bool) {
+    if !is_so {
+        live.is_not_in_force("daemon.page");
+    }
 }
 
 /// Lists the daemon, if the host file wants that.

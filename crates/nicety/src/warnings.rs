@@ -1,76 +1,172 @@
 //! `serve --check`: settings that can be served but cannot work.
 
-use nicety_host::{Host, PortConfig, UplinkConfig, UplinkKind};
-use nicety_switch::{Private, Vlan, VlanId};
+use nicety_host::{Host, IoClassConfig, PortConfig, UplinkConfig, UplinkKind, carries, serves};
+use nicety_switch::{Private, Vlan};
 
-/// Sentences, each about frames that cannot pass, or that would loop.
+/// Sentences, each about frames that cannot pass, that would loop, or that guests could put into a class.
 pub fn warnings(host: &Host) -> Vec<String> {
     let mut warnings: Vec<String> = host.ports.iter().filter_map(|port| lonely(host, port)).collect();
-    let alone: Vec<UplinkConfig> = host.uplinks.iter().filter(|uplink| uplink.team.is_none()).cloned().collect();
-    warnings.extend(loops(&alone));
+    warnings.extend(pairs(host, &master).into_iter().map(|pair| pair.sentence));
+    warnings.extend(host.io_classes.iter().filter_map(|class| open_class(host, class)));
     warnings
+}
+
+/// A sentence if guests could choose a class by their own frames, and gain by that.
+fn open_class(host: &Host, class: &IoClassConfig) -> Option<String> {
+    let rest = host.io_classes.iter().find(|rest| rest.is_rest() && rest.uplink == class.uplink);
+    let rest = rest.map(|rest| rest.terms).unwrap_or_default();
+    let believed: Vec<&str> = class.believed(&host.ports).collect();
+    // Ports with VLANs cannot choose another one.
+    let chooses_tags = |port: &PortConfig| port.policy.vlan == Vlan::Flat && !believed.contains(&port.name.as_str());
+    let by_vlan_alone = class.network.is_none() && class.transport.is_none();
+    if !class.is_open_to_guests(&rest) || (by_vlan_alone && !host.ports.iter().any(chooses_tags)) {
+        return None;
+    }
+    let IoClassConfig { name, uplink, .. } = class;
+    let what = if class.terms.reservation.is_some() { "a reservation" } else { "more shares than class vm" };
+    let keys = class.chosen_by();
+    let whose = match &believed[..] {
+        [] => "no guest".to_owned(),
+        some => format!("{} alone", some.join(", ")),
+    };
+    Some(format!(
+        "class {uplink}/{name} has {what}, and any guest could choose it by {keys}: it has frames of {whose}; write {keys} together with \
+         ports = \"…\" or groups = \"…\""
+    ))
 }
 
 /// A sentence if a port's network has no other member.
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
-    let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
-    // A querier carries no traffic.
-    let is_way_out = |uplink: &&UplinkConfig| uplink.kind != UplinkKind::Querier && uplink.team.is_none();
-    let uplinks = host.uplinks.iter().filter(is_way_out).map(|uplink| &uplink.vlan);
-    let mut all = others.chain(uplinks).chain(host.teams.iter().map(|team| &team.vlan));
+    if host.has_way_out(&port.policy.vlan) {
+        return None;
+    }
+    let mut others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
     let name = &port.name;
     match &port.policy.vlan {
-        Vlan::Access(id) if !all.any(|other| carries(other, *id)) => {
+        Vlan::Access(id) if !others.any(|other| carries(other, *id)) => {
             Some(format!("port {name} is in VLAN {id}, which no uplink and no other port carries: it reaches nobody"))
         }
-        Vlan::Service(id) if !all.any(|other| serves(other, *id)) => Some(format!(
+        Vlan::Service(id) if !others.any(|other| serves(other, *id)) => Some(format!(
             "port {name} is in service VLAN {id}, which no uplink and no other port carries: it reaches nobody"
         )),
-        Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !all.any(|other| *other == Vlan::Flat) => {
+        Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !others.any(|other| *other == Vlan::Flat) => {
             Some(format!(
                 "port {name} has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody"
             ))
         }
+        vlan if port.function.is_some() && host.ways_out().next().is_some() => Some(format!(
+            "port {name} is a function {}, which no uplink carries: it reaches ports of this host alone",
+            of(vlan)
+        )),
         _ => None,
     }
 }
 
-fn carries(vlan: &Vlan, id: VlanId) -> bool {
+/// What a port's VLANs are, behind "a function".
+fn of(vlan: &Vlan) -> String {
     match vlan {
-        Vlan::Access(other) => *other == id,
-        Vlan::Trunk { allowed, native } => allowed.contains(id) || *native == Some(id),
-        Vlan::Flat | Vlan::Service(_) => false,
+        Vlan::Flat => "on the flat network".to_owned(),
+        Vlan::Access(id) => format!("in VLAN {id}"),
+        Vlan::Service(id) => format!("in service VLAN {id}"),
+        Vlan::Trunk { allowed, .. } => format!("with VLANs {allowed}"),
     }
 }
 
-fn serves(vlan: &Vlan, id: VlanId) -> bool {
-    match vlan {
-        Vlan::Service(other) => *other == id,
-        Vlan::Trunk { allowed, .. } => allowed.contains(id),
-        Vlan::Flat | Vlan::Access(_) => false,
+/// An uplink outside teams, or a team: the switch knows it as one way out.
+struct Way<'a> {
+    name: &'a str,
+    vlan: &'a Vlan,
+    private: Private,
+    /// The interfaces of the host behind it.
+    interfaces: Vec<&'a str>,
+}
+
+/// Two ways out between which the switch relays frames. If both lead into one network, these go round.
+pub struct Pair {
+    /// Their names.
+    pub names: [String; 2],
+    /// Whether the host says that both lead into one network.
+    pub is_known: bool,
+    /// What to do.
+    pub sentence: String,
+}
+
+/// The pairs of a host file that are not blocked.
+pub fn pairs_of(host: &Host) -> Vec<Pair> {
+    pairs(host, &master)
+}
+
+/// The bridge or bond that an interface of this machine is a port of.
+fn master(interface: &str) -> Option<String> {
+    let master = std::fs::read_link(format!("/sys/class/net/{interface}/master")).ok()?;
+    Some(master.file_name()?.to_str()?.to_owned())
+}
+
+fn interface(uplink: &UplinkConfig) -> Option<&str> {
+    match &uplink.kind {
+        UplinkKind::Tap { name, .. } => Some(name),
+        UplinkKind::Xdp { interface, .. } => Some(interface),
+        _ => None,
     }
 }
 
-/// Pairs of uplinks between which the switch would loop frames, if both lead to the same network.
-fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
+fn ways(host: &Host) -> Vec<Way<'_>> {
     let leads = |uplink: &&UplinkConfig| {
-        !matches!(uplink.kind, UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier)
+        let is_dead_end = matches!(uplink.kind, UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier);
+        uplink.team.is_none() && !uplink.blocked && !is_dead_end
     };
-    let uplinks: Vec<&UplinkConfig> = uplinks.iter().filter(leads).collect();
-    let mut sentences = Vec::new();
-    for (index, one) in uplinks.iter().enumerate() {
-        for other in &uplinks[index + 1..] {
+    let uplinks = host.uplinks.iter().filter(leads).map(|uplink| Way {
+        name: &uplink.name,
+        vlan: &uplink.vlan,
+        private: uplink.private,
+        interfaces: interface(uplink).into_iter().collect(),
+    });
+    let teams = host.teams.iter().filter(|team| !team.blocked).map(|team| {
+        let members = team.members.iter().filter_map(|member| host.uplink(member));
+        Way {
+            name: &team.name,
+            vlan: &team.vlan,
+            private: team.private,
+            interfaces: members.filter_map(interface).collect(),
+        }
+    });
+    uplinks.chain(teams).collect()
+}
+
+fn pairs(host: &Host, master: &dyn Fn(&str) -> Option<String>) -> Vec<Pair> {
+    let ways = ways(host);
+    let mut pairs = Vec::new();
+    for (index, one) in ways.iter().enumerate() {
+        for other in &ways[index + 1..] {
             let apart = one.private == Private::Isolated && other.private == Private::Isolated;
-            if !apart && let Some(what) = shared(&one.vlan, &other.vlan) {
-                sentences.push(format!(
-                    "uplinks {} and {} both carry {what}: if they lead into one network, frames go round without end; part them \
-                     by VLAN, or give both private = \"isolated\"",
-                    one.name, other.name
-                ));
+            if let (false, Some(what)) = (apart, shared(one.vlan, other.vlan)) {
+                pairs.push(pair(one, other, &what, master));
             }
         }
     }
-    sentences
+    pairs
+}
+
+fn pair(one: &Way<'_>, other: &Way<'_>, what: &str, master: &dyn Fn(&str) -> Option<String>) -> Pair {
+    let of =
+        |way: &Way<'_>| -> Vec<String> { way.interfaces.iter().filter_map(|interface| master(interface)).collect() };
+    let others = of(other);
+    let common = of(one).into_iter().find(|known| others.contains(known));
+    let names = [one.name, other.name].map(str::to_owned);
+    let [one, other] = &names;
+    let (both, then) = match &common {
+        Some(bridge) => {
+            (format!("both carry {what} into {bridge}"), "frames go round, and the newer one will be blocked")
+        }
+        None => (
+            format!("both carry {what}"),
+            "if they lead into one network, frames go round, and the newer one will be blocked",
+        ),
+    };
+    let sentence = format!(
+        "uplinks {one} and {other} {both}: {then}; make them a team, part them by VLAN, or give both private = \"isolated\""
+    );
+    Pair { names, is_known: common.is_some(), sentence }
 }
 
 /// A network that both uplinks reach.
@@ -113,8 +209,9 @@ mod tests {
     #[test]
     fn a_vlan_that_nobody_else_carries_is_told() {
         let alone = "port vm0 is in VLAN 10, which no uplink and no other port carries: it reaches nobody";
-        assert_eq!(of(&[PAIR], &["vlan = 10", ""]), [alone]);
+        assert!(of(&[PAIR], &["vlan = 10", ""]).is_empty(), "an uplink without VLANs carries it with its tag");
         let trunk = format!("{PAIR}\ntrunk = \"5-10\"");
+        assert_eq!(of(&[&trunk], &["vlan = 11"]), [alone.replace("10", "11")]);
         assert!(of(&[&trunk], &["vlan = 10"]).is_empty());
         assert!(of(&[], &["vlan = 10", "vlan = 10"]).is_empty());
         assert!(of(&[], &["vlan = 10", "trunk = \"20\"\nnative = 10"]).is_empty());
@@ -133,6 +230,8 @@ mod tests {
             flat.len() == 1 && flat[0].starts_with("uplinks up0 and up1 both carry the flat network: "),
             "{flat:?}"
         );
+        let blocked = format!("{STREAM}\nblocked = true");
+        assert!(of(&[PAIR, &blocked], &[""]).is_empty(), "it carries nothing");
         let isolated = [PAIR, STREAM].map(|uplink| format!("{uplink}\nprivate = \"isolated\""));
         assert!(of(&[&isolated[0], &isolated[1]], &[""]).is_empty());
         let with = |uplink: &str, more: &str| format!("{uplink}\n{more}");
@@ -141,5 +240,56 @@ mod tests {
         assert!(found.len() == 1 && found[0].starts_with("uplinks up0 and up1 both carry VLAN 10: "), "{found:?}");
         assert!(of(&[&with(PAIR, "vlan = 5"), &with(STREAM, "vlan = 6")], &["vlan = 5", "vlan = 6"]).is_empty());
         assert!(of(&[PAIR, "kind = \"null\""], &[""]).is_empty(), "it leads nowhere");
+    }
+
+    #[test]
+    fn two_ways_into_one_bridge_of_the_host_are_known_to_be_a_loop() {
+        let tap = |name: &str| format!("[[uplink]]\nkind = \"tap\"\nname = \"{name}\"\n");
+        let team = "[[team]]\nname = \"lan\"\nmode = \"active-standby\"\nmembers = \"l0\"\n";
+        let text = ["l0", "l1", "m0"].map(tap).concat() + team;
+        let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
+        let master = |interface: &str| (interface != "m0").then(|| "br0".to_owned());
+        let known: Vec<Pair> = pairs(&host, &master).into_iter().filter(|pair| pair.is_known).collect();
+        let [pair] = &known[..] else { panic!() };
+        assert_eq!(
+            (pair.names.each_ref().map(String::as_str), pair.sentence.as_str()),
+            (
+                ["l1", "lan"],
+                "uplinks l1 and lan both carry the flat network into br0: frames go round, and the newer one will be blocked; make them \
+                 a team, part them by VLAN, or give both private = \"isolated\""
+            )
+        );
+    }
+
+    #[test]
+    fn a_class_with_more_that_guests_could_choose_is_told_and_whose_word_counts() {
+        let class = |name: &str, more: &str| format!("[[io_class]]\nuplink = \"up0\"\nname = \"{name}\"\n{more}\n");
+        let of = |class: &str, ports: &[&str]| {
+            let ports: String = ports.iter().enumerate().map(|(index, more)| {
+                format!("[[port]]\nname = \"vm{index}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:{index:02x}\"\nsocket = \"{index}\"\n{more}\n")
+            }).collect();
+            let text = format!("[[uplink]]\nname = \"up0\"\n{PAIR}\nrate = \"1Gbit/s\"\n{ports}{class}");
+            warnings(&Host::parse(&text, Path::new("/etc/host.toml")).unwrap())
+        };
+        let reserved = "reservation = \"100Mbit/s\"";
+        assert_eq!(
+            of(&class("iscsi", reserved), &["", ""]),
+            [
+                "class up0/iscsi has a reservation, and any guest could choose it by transport_ports = \"3260\": it has frames of no guest; \
+              write transport_ports = \"3260\" together with ports = \"…\" or groups = \"…\""
+            ]
+        );
+        let more = of(&class("migration", "shares = 100"), &["", "trust_marks = true"]);
+        assert!(more[0].starts_with("class up0/migration has more shares than class vm, and any guest could choose it by transport_ports = \"49152-49215\": it has frames of vm1 alone; "), "{more:?}");
+        assert!(of(&class("iscsi", &format!("{reserved}\nports = \"vm0\"")), &[""]).is_empty());
+        assert!(of(&class("nfs", "limit = \"100Mbit/s\""), &[""]).is_empty(), "nobody gains by a limit");
+        let management = class("management", &format!("vlan = 10\n{reserved}"));
+        let told =
+            |more: &str| of(&management, &[more, more]).iter().any(|told| told.starts_with("class up0/management"));
+        assert_eq!(
+            (told("vlan = 10"), told("")),
+            (false, true),
+            "the VLAN of a port is the operator's word, a tag is the guest's"
+        );
     }
 }

@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use namespace::{inside, ip, ip_with};
+use pcap_file::pcapng::{Block, PcapNgReader};
 use station::Process;
 use tempfile::TempDir;
 
@@ -64,10 +65,8 @@ impl Kept {
     fn daemon(&self) -> Option<u32> {
         let keeper = self.keeper.0.id();
         let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-        let is_daemon = |pid: &u32| {
-            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
-        };
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_daemon).next_back()
+        let is_daemon = |pid: &u32| station::is_daemon((*pid).into());
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).rfind(is_daemon)
     }
 
     fn signal(&self, signal: &str, pid: u32) {
@@ -140,7 +139,8 @@ fn a_killed_daemon_leaves_its_taps_as_they_are_and_a_normal_end_takes_them_along
     kept.kill();
     assert_eq!(taps.map(shown), before, "{}", kept.log());
 
-    // A tap of an uplink that is removed goes, and comes as a new one.
+    // A tap of an uplink that is removed goes, also from a daemon that came by an upgrade, and comes as a new one.
+    kept.done(&["upgrade"]);
     kept.done(&["uplink", "remove", "tap2", "--yes"]);
     kept.until("tap2 is gone", || !is_there("tap2"));
     kept.done(&["uplink", "remove", "tap1", "--yes"]);
@@ -150,4 +150,81 @@ fn a_killed_daemon_leaves_its_taps_as_they_are_and_a_normal_end_takes_them_along
     assert!(is_there("tap0") && is_there("tap1") && !is_there("tap2"), "{}", kept.log());
     kept.end();
     assert!(!taps.iter().any(|tap| is_there(tap)));
+}
+
+#[test]
+fn a_daemon_that_is_killed_within_a_change_leaves_the_taps_that_the_next_one_serves_and_no_other() {
+    if !inside("a_daemon_that_is_killed_within_a_change_leaves_the_taps_that_the_next_one_serves_and_no_other") {
+        return;
+    }
+    let kept = Kept::start("[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n");
+    ip("tuntap add dev own0 mode tap\nlink set own0 up\naddress add 203.0.113.1/24 dev own0");
+    kept.done(&["uplink", "add", "own0", "kind=tap", "--yes"]);
+    let before = ["tap0", "own0"].map(shown);
+    let taps = ["tap1", "tap2", "tap3"];
+    for (at, tap) in taps.iter().enumerate() {
+        // The change comes to its end, or to a part of it, or is not begun.
+        let words: &[&str] = if at == 2 { &["remove", "tap1"] } else { &["add", tap, "kind=tap"] };
+        let mut change = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        change.arg("uplink").args(words).args(["--yes", "--control"]).arg(kept.path("control.sock"));
+        let mut change = change.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let named = format!("names tap {tap}:");
+        if at == 1 {
+            kept.until("the change is being made", || kept.log().contains(&named));
+        }
+        kept.kill();
+        change.wait().unwrap();
+    }
+    kept.until("taps are those of the uplinks", || {
+        let output = kept.asked(&["ports", "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let names: Vec<&str> =
+            report["ports"].as_array().into_iter().flatten().filter_map(|port| port["name"].as_str()).collect();
+        names.contains(&"tap0") && taps.iter().all(|tap| is_there(tap) == names.contains(tap))
+    });
+    assert_eq!(["tap0", "own0"].map(shown)[0], before[0], "{}", kept.log());
+    assert!(shown("own0").1 == before[1].1, "{}", kept.log());
+    kept.end();
+    assert!(is_there("own0") && !is_there("tap0"), "what the administrator has made stays");
+}
+
+#[test]
+fn a_capture_goes_on_after_a_kill_behind_what_it_has() {
+    if !inside("a_capture_goes_on_after_a_kill_behind_what_it_has") {
+        return;
+    }
+    let kept = Kept::start(
+        "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n[[uplink]]\nkind = \"capture\"\nname = \"all\"\nfile = \"all.pcapng\"\n",
+    );
+    ip(
+        "link set tap0 up\naddress add 192.0.2.1/24 dev tap0\nneighbour add 192.0.2.2 lladdr 02:00:00:00:00:02 dev tap0",
+    );
+    let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+    let captured = |word: &str| {
+        let file = std::fs::read(kept.path("all.pcapng")).unwrap();
+        file.windows(word.len()).any(|bytes| bytes == word.as_bytes())
+    };
+    let rounds = ["before the kill", "after one kill", "after two kills"];
+    for (round, word) in rounds.iter().enumerate() {
+        kept.until(word, || {
+            socket.send_to(word.as_bytes(), "192.0.2.2:9").unwrap();
+            captured(word)
+        });
+        assert!(rounds[..=round].iter().all(|word| captured(word)), "{}", kept.log());
+        if round < 2 {
+            kept.kill();
+        }
+    }
+    let path = kept.path("all.pcapng");
+    kept.done(&["uplink", "remove", "all", "--yes"]);
+    let mut reader = PcapNgReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+    let mut packets = 0;
+    while let Some(block) = reader.next_block() {
+        packets += usize::from(matches!(block.unwrap(), Block::EnhancedPacket(_)));
+    }
+    assert!(packets >= 3);
+    // Another one begins anew: the keeper has let go of the file.
+    kept.done(&["uplink", "add", "all", "kind=capture", &format!("file={}", path.display()), "--yes"]);
+    assert!(!captured(rounds[0]));
+    kept.end();
 }

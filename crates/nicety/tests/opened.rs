@@ -82,13 +82,22 @@ impl Kept {
 
 /// The daemons that a keeper has started. Openers are its children, too.
 fn daemons_of(keeper: u32) -> Vec<u32> {
+    children_of(keeper, "--kept")
+}
+
+fn children_of(keeper: u32, argument: &str) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{keeper}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     let children: Vec<u32> =
         lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect();
-    let is_daemon =
-        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"));
-    children.into_iter().filter(is_daemon).collect()
+    let is_one =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(argument));
+    children.into_iter().filter(is_one).collect()
+}
+
+/// The openers and acceptors that a keeper has started.
+fn openers_of(keeper: u32) -> Vec<u32> {
+    children_of(keeper, "--opens")
 }
 
 /// A process's effective capabilities (proc_pid_status(5)).
@@ -113,19 +122,19 @@ fn is_there(interface: &str) -> bool {
     Command::new("ip").args(["link", "show", interface]).output().unwrap().status.success()
 }
 
-/// A change by another HTTP client than `nicety`. Returns the answer.
-fn post(control: PathBuf, list: &str, entry: &str) -> String {
+/// A request by another HTTP client than `nicety`. Returns the answer.
+fn request(control: PathBuf, line: &str, fields: &str, body: &str) -> String {
     let mut socket = UnixStream::connect(control).unwrap();
-    write!(
-        socket,
-        "POST /v1/{list} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{entry}",
-        entry.len()
-    )
-    .unwrap();
+    write!(socket, "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{fields}\r\n{body}")
+        .unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// A change by such a client.
+fn post(control: PathBuf, list: &str, entry: &str) -> String {
+    request(control, &format!("POST /v1/{list}"), &format!("content-length: {}\r\n", entry.len()), entry)
 }
 
 #[test]
@@ -139,14 +148,9 @@ fn a_kept_daemon_has_taps_without_the_right_to_make_them() {
     without(&kept);
     assert!(is_there("tap0"), "{}", kept.log());
 
-    // A change by `nicety` names what it opens; one by another client does not.
     kept.done(&["uplink", "add", "tap7", "kind=tap", "--yes"]);
     kept.done(&["uplink", "add", "tap8", "kind=tap", "queues=2", "--yes"]);
     assert!(is_there("tap7") && is_there("tap8"));
-    let answer = post(kept.path("control.sock"), "uplinks", r#"{"kind":"tap","name":"tap9"}"#);
-    assert!(answer.contains("nothing was done") && answer.contains("make this change by `nicety`"), "{answer}");
-    assert!(kept.log().contains("the daemon asked for \"tap tap9\", which no user has named"), "{}", kept.log());
-    assert!(!is_there("tap9"));
 
     // The same of listening sockets: the threads that make changes may make none.
     kept.done(&["port", "add", "vm2", "adapter=vmxnet3", "mac=52:54:00:12:34:02", "socket=vm2.sock", "mode=0660"]);
@@ -160,10 +164,8 @@ fn a_kept_daemon_has_taps_without_the_right_to_make_them() {
     let mode = std::fs::metadata(kept.path("vm2.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
     assert!(UnixStream::connect(kept.path("vm2.sock")).is_ok() && kept.path("near.sock").exists());
+    // The way of earlier versions: what is opened is named at the keeper's socket first.
     let vm3 = r#"{"name":"vm3","adapter":"e1000","mac":"52:54:00:12:34:03","socket":"vm3.sock"}"#;
-    let answer = post(kept.path("control.sock"), "ports", vm3);
-    assert!(answer.contains("nothing was done") && answer.contains("vm3.sock"), "{answer}");
-    // As docs/live-control.md says how.
     let address = SocketAddrUnix::new(kept.path("control.sock.keeper")).unwrap();
     let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&client, &address).unwrap();
@@ -198,6 +200,68 @@ fn a_kept_daemon_has_taps_without_the_right_to_make_them() {
     Command::new("kill").args(["-TERM", &keeper.0.id().to_string()]).status().unwrap();
     assert_eq!(keeper.0.wait().unwrap().code(), Some(0));
     assert!(!dir.path().join("control.sock.keeper").exists());
+}
+
+#[test]
+fn an_http_client_that_knows_one_socket_adds_taps_sockets_and_captures_before_and_after_each_daemon() {
+    if !inside("an_http_client_that_knows_one_socket_adds_taps_sockets_and_captures_before_and_after_each_daemon") {
+        return;
+    }
+    let kept = Kept::start();
+    // No client can use it.
+    std::fs::remove_file(kept.path("control.sock.keeper")).unwrap();
+    let control = || kept.path("control.sock");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let adds = |round: u32| {
+        let created = |answer: String| assert!(answer.starts_with("HTTP/1.1 201"), "{answer}\n{}", kept.log());
+        created(post(control(), "uplinks", &format!(r#"{{"kind":"tap","name":"tap9{round}"}}"#)));
+        assert!(is_there(&format!("tap9{round}")));
+        let file = elsewhere.path().join(format!("{round}.pcapng"));
+        let capture = format!(r#"{{"kind":"capture","name":"all{round}","file":"{}"}}"#, file.display());
+        // In chunks, as a client does that does not know the length beforehand, which waits until it is told to go on.
+        let chunks =
+            format!("{:x}\r\n{}\r\n{:x}\r\n{}\r\n0\r\n\r\n", 9, &capture[..9], capture.len() - 9, &capture[9..]);
+        let answer =
+            request(control(), "POST /v1/uplinks", "transfer-encoding: chunked\r\nexpect: 100-continue\r\n", &chunks);
+        let answer = answer.trim_start_matches("HTTP/1.1 100 Continue\r\n\r\n").to_owned();
+        created(answer);
+        assert!(file.exists());
+        let port = format!(
+            r#"{{"name":"new{round}","adapter":"e1000","mac":"52:54:00:12:36:0{round}","socket":"new{round}.sock"}}"#
+        );
+        created(post(control(), "ports", &port));
+        assert!(UnixStream::connect(kept.path(&format!("new{round}.sock"))).is_ok());
+        // A changed entry, and a whole host file.
+        let (patch, moved) = (format!("PATCH /v1/ports/new{round}?cut_off=true"), format!("moved{round}.sock"));
+        let values = format!(r#"{{"socket":"{moved}"}}"#);
+        let answer = request(control(), &patch, &format!("content-length: {}\r\n", values.len()), &values);
+        assert!(answer.starts_with("HTTP/1.1 200") && kept.path(&moved).exists(), "{answer}\n{}", kept.log());
+    };
+    adds(1);
+    // Each connection has one request: the next one must be read before the daemon has it.
+    let answer = request(control(), "GET /v1/daemon", "", "");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    kept.done(&["upgrade"]);
+    kept.until("the other one has ended", || daemons_of(kept.keeper.0.id()).len() == 1);
+    adds(2);
+    let killed = kept.daemon();
+    Command::new("kill").args(["-9", &killed.to_string()]).status().unwrap();
+    let serves = || daemons_of(kept.keeper.0.id()) != [killed] && kept.asked(&["ports"]).status.success();
+    kept.until("the next one serves", serves);
+    adds(3);
+    // An acceptor that is killed is started again.
+    let acceptor = openers_of(kept.keeper.0.id());
+    assert_eq!(acceptor.len(), 1);
+    Command::new("kill").args(["-9", &acceptor[0].to_string()]).status().unwrap();
+    kept.until("another one accepts", || kept.asked(&["ports"]).status.success());
+    adds(4);
+    assert!(!kept.log().contains("which no user has named"), "{}", kept.log());
+    let text = std::fs::read_to_string(kept.path("host.toml")).unwrap()
+        + "\n[[uplink]]\nkind = \"pair\"\nsocket = \"pair.sock\"\n";
+    let (text, filler) = (text.replace("[[uplink]]", "[[uplink]]\n"), format!("# {}\n", "x".repeat(1000)).repeat(1000));
+    let body = format!("{{\"text\":{:?},\"cut_off\":true}}", text + &filler);
+    let answer = request(control(), "PUT /v1/host", &format!("content-length: {}\r\n", body.len()), &body);
+    assert!(answer.starts_with("HTTP/1.1 200") && kept.path("pair.sock").exists(), "{answer}\n{}", kept.log());
 }
 
 #[test]
@@ -272,6 +336,17 @@ fn a_compromised_daemon_gets_no_tap_that_nobody_has_named() {
         let by_shell = Command::new("sh").args(["-c", &format!("{add}; exit $?")]).output().unwrap();
         assert!(by_shell.status.success(), "{}\n{}", String::from_utf8_lossy(&by_shell.stderr), said());
         assert!(is_there("good0"));
+        // The same two at the control socket, by HTTP alone.
+        std::fs::rename(path("control.sock.keeper"), path("aside")).unwrap();
+        let named = uplink(&["add", "evil0", "kind=tap", "--yes"]);
+        let words = String::from_utf8_lossy(&named.stderr).into_owned();
+        assert!(words.contains("nor a change by a user who may"), "{words}");
+        assert!(answer("tap evil0").is_err() && !is_there("evil0"));
+        let good1 = format!("{}; exit $?", add.replace("good0", "good1"));
+        let by_shell = Command::new("sh").args(["-c", &good1]).output().unwrap();
+        assert!(by_shell.status.success(), "{}\n{}", String::from_utf8_lossy(&by_shell.stderr), said());
+        assert!(is_there("good1"));
+        std::fs::rename(path("aside"), path("control.sock.keeper")).unwrap();
         drop(ends);
         assert_eq!(keeper.join().unwrap().unwrap().code(), Some(0), "{}", said());
     });

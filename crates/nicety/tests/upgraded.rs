@@ -212,7 +212,8 @@ impl Kept {
     fn pids(&self) -> Vec<u64> {
         let children = format!("/proc/{0}/task/{0}/children", self.keeper.0.id());
         let children = std::fs::read_to_string(children).unwrap();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        children.filter(|pid| station::is_daemon(*pid)).collect()
     }
 
     /// The process that serves, if no upgrade is being made.

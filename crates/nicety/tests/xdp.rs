@@ -157,11 +157,12 @@ fn shown(dir: &Path, name: &str) -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// Child processes of a process: proc(5), `/proc/PID/task/TID/children`.
-fn children(pid: u32) -> Vec<i32> {
+/// The daemons of a keeper: proc(5), `/proc/PID/task/TID/children`.
+fn daemons(pid: u32) -> Vec<i32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+    let all = lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>());
+    all.filter(|pid| station::is_daemon(pid.unsigned_abs().into())).collect()
 }
 
 #[test]
@@ -199,12 +200,12 @@ fn guests_reach_the_kernel_s_tcp_by_two_queues_until_the_interface_vanishes() {
     assert_eq!(answer["compared"]["sent"], answer["compared"]["received"], "{answer}");
     // A killed daemon leaves nothing at the interface, and its successor opens the queues anew.
     drop(stations);
-    let before = children(keeper.0.id());
+    let before = daemons(keeper.0.id());
     for pid in &before {
         rustix::process::kill_process(rustix::process::Pid::from_raw(*pid).unwrap(), rustix::process::Signal::KILL)
             .unwrap();
     }
-    until("the next daemon", || !shown(dir.path(), "xdp/1").contains("waiting") && children(keeper.0.id()) != before);
+    until("the next daemon", || !shown(dir.path(), "xdp/1").contains("waiting") && daemons(keeper.0.id()) != before);
     let mut station = guest(dir.path(), "e1000", 2);
     assert!(compared(&mut station, 0.5) > 100_000, "{}", log());
     ip("link del wire0");

@@ -230,6 +230,7 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
     let shape = Some(Shape { average: rate, peak: Some(rate), burst_bytes: 1 << 30 });
     let policy = Policy {
         vlan: Vlan::Access(VlanId::new(10).ok_or("no VLAN")?),
+        regenerates: true,
         guards: Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true, multicast_router: true },
         storm: Storm { broadcast: Some(1000), multicast: Some(1000), unknown: Some(100_000_000) },
         mtu: Some(1500),

@@ -78,6 +78,8 @@ pub enum Role {
     Querier,
     /// Announces addresses that are reached by this port from now on, once: on an uplink to the neighbour, on a guest's port to the switch.
     Herald,
+    /// Sends a probe to the neighbour, once, to find out whether it comes back by another uplink.
+    Probe,
     /// Another protocol.
     Other,
 }
@@ -88,7 +90,7 @@ impl Role {
         match self {
             Self::Querier => true,
             Self::Herald => !is_uplink,
-            Self::Member | Self::Announcer | Self::Listener | Self::Other => false,
+            Self::Member | Self::Announcer | Self::Listener | Self::Probe | Self::Other => false,
         }
     }
 }

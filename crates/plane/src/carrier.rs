@@ -77,8 +77,11 @@ impl Plane {
         })
     }
 
-    /// Whether an uplink, or a member of a team, has a carrier.
+    /// Whether an uplink, or a member of a team, has a carrier, and is not blocked.
     fn has_carrier(&self, id: PortId) -> bool {
+        if self.switch().is_blocked(id) {
+            return false;
+        }
         match self.switch().slots().get(id) {
             Some(Slot::Port(port)) => port.has_carrier(),
             Some(Slot::Team(team)) => team.members().any(|member| member.has_carrier()),

@@ -23,6 +23,7 @@ mod herald;
 mod inward;
 mod lldp;
 mod lock;
+mod looped;
 #[cfg(feature = "measure")]
 pub mod measure;
 mod mirror;
@@ -48,6 +49,7 @@ pub use carrier::AdapterLink;
 pub use doorbells::Doorbells;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
+pub use looped::Loop;
 pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};

@@ -147,5 +147,7 @@ impl Plane {
 /// Ethernet header is no frame.
 fn is_copied(plan: &Plan, packet: u16) -> bool {
     let dropped = plan.drops().iter().find(|(dropped, _)| *dropped == packet);
-    !dropped.is_some_and(|(_, reason)| matches!(reason, Reason::UnusedLink | Reason::TooShort | Reason::MirrorPort))
+    !dropped.is_some_and(|(_, reason)| {
+        matches!(reason, Reason::UnusedLink | Reason::Blocked | Reason::Looped | Reason::TooShort | Reason::MirrorPort)
+    })
 }

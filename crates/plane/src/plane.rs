@@ -1,7 +1,7 @@
 //! All ports of one switch.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU8;
 
 use arc_swap::ArcSwap;
 use nicety_adapter::{PortId, Time};
@@ -9,6 +9,7 @@ use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::carrier::Followers;
 use crate::lldp::Neighbour;
+use crate::looped::LoopGuard;
 use crate::mirror::Mirrors;
 use crate::port::{Port, PortRights};
 use crate::split::Split;
@@ -79,20 +80,27 @@ impl Slot {
 #[derive(Debug)]
 pub struct Plane {
     switch: Switch<Slot>,
-    /// Whether there are watchers or mirrors: read once per batch and receiver.
-    pub(crate) watched: AtomicBool,
+    /// [`WATCHED`], [`GUARDED`]: read once per batch and receiver.
+    pub(crate) watched: AtomicU8,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) mirrors: ArcSwap<Mirrors>,
     pub(crate) times: Times,
     pub(crate) followers: Followers,
+    pub(crate) guard: LoopGuard,
 }
+
+/// There are watchers or mirrors.
+pub(crate) const WATCHED: u8 = 1;
+/// There are uplinks between which frames could go round.
+pub(crate) const GUARDED: u8 = 2;
 
 impl Plane {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
         Self {
+            guard: LoopGuard::new(limits.seed),
             switch: Switch::new(limits),
-            watched: AtomicBool::new(false),
+            watched: AtomicU8::new(0),
             watchers: ArcSwap::default(),
             mirrors: ArcSwap::default(),
             times: Times::default(),
@@ -116,6 +124,9 @@ impl Plane {
             (false, true) => self.switch.join_uplink(id, slot),
             (false, false) => self.switch.join(id, slot),
         };
+        if joined.is_ok() && is_uplink {
+            self.mark_guarded();
+        }
         joined.map_err(PlaneError::Full)
     }
 
@@ -151,8 +162,21 @@ impl Plane {
         if self.port(id).is_some() {
             return Err(PlaneError::Taken(id));
         }
-        self.switch.set_policy(id, policy);
+        self.set_team_policy(id, policy);
         self.switch.join_uplink(id, Slot::Team(team)).map_err(PlaneError::Full)
+    }
+
+    /// Sets a team's policy.
+    pub fn set_team_policy(&self, id: PortId, policy: &Policy) {
+        self.switch.set_policy(id, &self.allowed(id, policy));
+        if policy.blocked {
+            self.drop_waiting(id);
+        }
+    }
+
+    /// A policy for the port with this number: it stays blocked while it would lead into another one's network.
+    fn allowed(&self, id: PortId, policy: &Policy) -> Policy {
+        Policy { blocked: policy.blocked || self.is_looped(id), ..policy.clone() }
     }
 
     /// The port at this place of a team has left the switch: the team uses others.
@@ -200,7 +224,7 @@ impl Plane {
             return;
         }
         if !port.is_part() {
-            self.switch.set_policy(port.id(), policy);
+            self.switch.set_policy(port.id(), &self.allowed(port.id(), policy));
             port.listen(policy.lldp);
         }
         if let Some(split) = self.split(port.id()) {
@@ -210,6 +234,9 @@ impl Plane {
         port.set_shapes(policy.transmit, policy.receive, policy.log);
         let tagged = matches!(policy.vlan, Vlan::Access(_));
         port.set_rights(PortRights { mac_changes: policy.mac_changes, tagged });
+        if policy.blocked {
+            self.drop_waiting(port.id());
+        }
     }
 
     /// The present LLDP neighbour of a port, if the port listens.
@@ -226,6 +253,7 @@ impl Plane {
     pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
         let left = self.switch.leave_all(ids);
         let ports: Vec<Arc<Port>> = left.iter().filter_map(|slot| slot.port().cloned()).collect();
+        self.unguard(ids);
         let slots = self.switch.slots();
         ports.iter().for_each(|port| self.let_go(&port.retire()));
         ports.iter().for_each(|port| self.unfollow(port));

@@ -120,8 +120,12 @@ pub struct State {
     pub counters: Counters,
     /// The features that the guest's driver turned on.
     pub features: Vec<&'static str>,
+    /// Packets that the attached VM has received; `counters` includes those of earlier VMs.
+    pub received: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
+    /// Why its receiver takes no frame now ([`Adapter::receive_block`]).
+    pub receive_block: Option<&'static str>,
     /// Frames in the receive buffer.
     pub backlog_frames: usize,
     /// Bytes of the receive buffer in use.
@@ -161,7 +165,9 @@ impl State {
             sent: 0,
             counters: Counters::default(),
             features: Vec::new(),
+            received: 0,
             stalls: Vec::new(),
+            receive_block: None,
             backlog_frames: 0,
             backlog_bytes: 0,
             shared_bytes: 0,
@@ -184,8 +190,11 @@ impl State {
         self.attached |= part.attached;
         self.driven |= part.driven;
         self.sent += part.sent;
+        self.received += part.received;
         self.counters.add_part(&part.counters);
         self.stalls.extend(part.stalls);
+        // A part may have no queue that the driver uses.
+        self.receive_block = self.receive_block.and(part.receive_block);
         self.backlog_frames += part.backlog_frames;
         self.backlog_bytes += part.backlog_bytes;
         self.refused.reads += part.refused.reads;
@@ -219,7 +228,7 @@ pub struct Port {
     origin: PortId,
     /// Whether it is a part of another port.
     is_part: bool,
-    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`].
+    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`], [`GUARDED`].
     special: AtomicU8,
     /// Whether it was made for an uplink.
     leads_out: bool,
@@ -233,6 +242,8 @@ const AGENTS: u8 = 1;
 const ASIDE: u8 = 2;
 /// Frames for it are looked at before they are offered: it is a team's member, or an agent is shown them.
 const LOOKED_AT_FIRST: u8 = 4;
+/// Frames that come in may have left by another uplink.
+const GUARDED: u8 = 8;
 
 /// A port's place in a team.
 struct Member {
@@ -294,6 +305,7 @@ impl Port {
             attached,
             stopped: false,
             sent_before: 0,
+            received_before: 0,
             in_flight: false,
             speaks_inward: false,
             is_agents_batch: false,
@@ -337,15 +349,25 @@ impl Port {
     /// An agent takes a role from now on, in place of the one that has it, or nobody does.
     pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) -> Result<(), MapError> {
         // Memory for what an uplink's agents say is made once: not in a turn, in which only those get an agent that have one.
-        let is_mute = agent.is_some() && self.leads_out && self.lock().voice.is_none();
-        let voice = if is_mute { Some(Box::new(Voice::new()?)) } else { None };
+        if agent.is_some() && self.leads_out {
+            self.prepare_voice()?;
+        }
         let mut inner = self.lock();
-        inner.voice = inner.voice.take().or(voice);
         inner.agents.retain(|(had, _)| *had != role);
         inner.agents.extend(agent.map(|agent| (role, agent)));
         self.note_agents(&mut inner);
         drop(inner);
         self.stir();
+        Ok(())
+    }
+
+    /// Memory for what an uplink's agents say, if it has none.
+    pub(crate) fn prepare_voice(&self) -> Result<(), MapError> {
+        if self.lock().voice.is_none() {
+            let voice = Some(Box::new(Voice::new()?));
+            let mut inner = self.lock();
+            inner.voice = inner.voice.take().or(voice);
+        }
         Ok(())
     }
 
@@ -474,9 +496,26 @@ impl Port {
         Some((&member.steering, member.index, member.steering.floods()?))
     }
 
-    /// Logs that it uses another link.
-    pub(crate) fn tell(&self, words: String) {
-        self.shell.news(News::Moved(words));
+    /// Logs what happened.
+    pub(crate) fn tell(&self, news: News) {
+        self.shell.news(news);
+    }
+
+    /// Sends these frames to the neighbour of the link, unless the port has nothing to speak with.
+    pub(crate) fn probe(&self, frames: VecDeque<Vec<u8>>) {
+        let _no_memory = self.set_agent(Role::Probe, Some(Box::new(Herald::outward(frames))));
+    }
+
+    /// Whether frames leave by it: it is no member of a team, or one that its team uses.
+    pub(crate) fn distributes(&self) -> bool {
+        self.member.as_ref().is_none_or(|member| member.steering.is_usable(member.index))
+    }
+
+    /// What waits here is dropped, and the senders that it held are returned.
+    pub(crate) fn drop_waiting(&self, reason: Reason) -> Vec<HeldSender> {
+        let mut inner = self.lock();
+        inner.drop_backlog(reason);
+        inner.let_all_go()
     }
 
     /// Whether it is, or was until it failed, an uplink.
@@ -519,6 +558,17 @@ impl Port {
     /// Whether it gets a mirror's copies: it belongs to no network.
     pub(crate) fn is_aside(&self) -> bool {
         self.special.load(Ordering::Relaxed) & ASIDE != 0
+    }
+
+    /// Whether its frames are decided apart: it gets a mirror's copies, or what comes in may have left by another uplink.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & (ASIDE | GUARDED) != 0
+    }
+
+    /// What comes in may have left by another uplink.
+    pub(crate) fn set_guarded(&self, guarded: bool) {
+        let _held = self.lock();
+        self.mark(GUARDED, guarded);
     }
 
     /// Call it with the port's lock held.
@@ -749,6 +799,7 @@ impl Port {
         let mut inner = self.lock();
         inner.attached = true;
         inner.sent_before = inner.counters.transmitted().packets;
+        inner.received_before = inner.counters.taken().packets;
     }
 
     /// The VM detaches: the adapter is reset and has no memory; frames for it are dropped.
@@ -1036,7 +1087,9 @@ impl Port {
             sent: inner.counters.transmitted().packets - inner.sent_before,
             counters: inner.counters.clone(),
             features: said.features,
+            received: inner.counters.taken().packets.saturating_sub(inner.received_before),
             stalls: said.stalls,
+            receive_block: said.receive_block,
             backlog_frames: inner.backlog.len() + inward_frames,
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
@@ -1064,6 +1117,7 @@ struct Said {
     driven: bool,
     features: Vec<&'static str>,
     stalls: Vec<Stall>,
+    receive_block: Option<&'static str>,
     vacant: Option<String>,
 }
 
@@ -1073,6 +1127,7 @@ fn said(end: &End) -> Said {
             driven: adapter.is_driven(),
             features: adapter.features(),
             stalls: (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
+            receive_block: adapter.receive_block(),
             vacant: None,
         },
         End::Uplink(uplink) => {

@@ -1,7 +1,7 @@
 //! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
-use nicety_adapter::{Batch, Budget, Packet, Pick, PortId, Reason, Time};
-use nicety_switch::{Plan, Slots};
+use nicety_adapter::{Batch, Budget, News, Packet, Pick, PortId, Reason, Time};
+use nicety_switch::{Plan, Skipped, Slots};
 
 use crate::inward::Charged;
 use crate::plane::{Plane, Slot};
@@ -76,9 +76,9 @@ impl Plane {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
             self.let_go(&gathered.released);
             self.let_go(&gathered.let_go);
-            let mut is_aside = false;
+            let mut is_apart = false;
             if port.is_special() {
-                is_aside = port.is_aside();
+                is_apart = port.is_apart();
                 self.stir_team(port, now);
             }
             if port.inward().is_there() {
@@ -105,16 +105,15 @@ impl Plane {
             let Turn { batch, plan, slots, .. } = &mut *turn;
             // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left
             // by one.
-            let forwarded = if is_aside {
-                plan.drop_all(batch.len(), Reason::MirrorPort);
-                Ok(self.switch().slots())
+            let forwarded = if is_apart {
+                self.forward_apart(port, batch, plan, now)
             } else if port.is_refused() {
                 plan.drop_all(batch.len(), Reason::UnusedLink);
                 Ok(self.switch().slots())
             } else if let Some((steering, member, floods)) = port.takes_copies() {
                 caught(|| {
                     let copies = self.copies(steering, member, floods, batch, now);
-                    self.switch().forward_except(batch, copies, now, plan)
+                    self.switch().forward_except(batch, Skipped { copies, looped: 0 }, now, plan)
                 })
             } else {
                 caught(|| self.switch().forward(batch, now, plan))
@@ -165,6 +164,28 @@ impl Plane {
         outcome
     }
 
+    /// Decides for a batch of a port that gets a mirror's copies, or by which frames could go round. `Err`: a panic.
+    #[cold]
+    #[inline(never)]
+    fn forward_apart(&self, port: &Port, batch: &Batch, plan: &mut Plan, now: Time) -> Result<Slots<Slot>, String> {
+        let refused = match (port.is_aside(), port.is_refused()) {
+            (true, _) => Some(Reason::MirrorPort),
+            (false, true) => Some(Reason::UnusedLink),
+            (false, false) => None,
+        };
+        if let Some(reason) = refused {
+            plan.drop_all(batch.len(), reason);
+            return Ok(self.switch().slots());
+        }
+        caught(|| {
+            let copies = port.takes_copies();
+            let copies =
+                copies.map_or(0, |(steering, member, floods)| self.copies(steering, member, floods, batch, now));
+            let looped = self.looped(port, batch, now);
+            self.switch().forward_except(batch, Skipped { copies, looped }, now, plan)
+        })
+    }
+
     /// Lets senders go that an uplink held. A port that has one's number now is another: nobody held it.
     pub(crate) fn let_go(&self, held: &[HeldSender]) {
         if held.is_empty() {
@@ -194,7 +215,7 @@ impl Plane {
             if let Some(moved) = team.steering().take_told()
                 && let Some(port) = self.port(moved.port)
             {
-                port.tell(moved.words);
+                port.tell(News::Moved(moved.words));
             }
             team.stir();
         }

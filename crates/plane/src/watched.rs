@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, PACKETS, Pick, Time};
 use nicety_switch::{Plan, Slots};
 
-use crate::plane::{Plane, Slot};
+use crate::plane::{GUARDED, Plane, Slot, WATCHED};
 use crate::port::Port;
 use crate::watch::Watcher;
 
@@ -35,19 +35,27 @@ impl Plane {
     /// Sets the flag by whether there are watchers or mirrors.
     pub(crate) fn note_watched(&self) {
         // A concurrent call has changed a list before this (then the list is not empty below), or sets the flag after it.
-        self.watched.store(false, Ordering::SeqCst);
+        self.watched.fetch_and(!WATCHED, Ordering::SeqCst);
         if !self.watchers.load().is_empty() || !self.mirrors.load().is_empty() {
-            self.watched.store(true, Ordering::SeqCst);
+            self.watched.fetch_or(WATCHED, Ordering::SeqCst);
         }
     }
 
-    /// Whether there are watchers or mirrors.
-    #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
+    /// Sets the flag by whether there are uplinks between which frames could go round.
+    pub(crate) fn note_guarded(&self, guards: bool) {
+        match guards {
+            true => self.watched.fetch_or(GUARDED, Ordering::SeqCst),
+            false => self.watched.fetch_and(!GUARDED, Ordering::SeqCst),
+        };
     }
 
-    /// Shows a batch to the watchers, and adds the mirrors to its receivers. Returns the bytes of the copies that are to be made, which
+    /// Whether there are watchers or mirrors, or uplinks between which frames could go round.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) != 0
+    }
+
+    /// Remembers what may go round, shows a batch to the watchers, and adds the mirrors to its receivers. Returns the bytes of the copies that are to be made, which
     /// are not the sender's to pay.
     #[cold]
     #[inline(never)]
@@ -59,6 +67,9 @@ impl Plane {
         slots: Option<&Slots<Slot>>,
         now: Time,
     ) -> u64 {
+        if self.watched.load(Ordering::Relaxed) & GUARDED != 0 {
+            self.note_flooded(port, batch, plan, now);
+        }
         self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
         slots.map_or(0, |slots| self.copy_ingress(port, batch, plan, slots))
     }

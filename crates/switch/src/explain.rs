@@ -46,14 +46,22 @@ pub(crate) trait Follower {
 
     fn step(&mut self, step: impl FnOnce() -> Step);
 
-    /// Whether this packet of the batch is not forwarded, as a copy of one that came in by another link.
-    fn skips(&self, _packet: u16) -> bool {
-        false
+    /// The reason if this packet of the batch is not forwarded, whatever the tables say.
+    fn skips(&self, _packet: u16) -> Option<Reason> {
+        None
     }
 }
 
 /// Packets that are not forwarded, a bit each.
-pub(crate) struct Except(pub u64);
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Skipped {
+    /// Copies of frames that came in by another link of a team: dropped as `unused-link`.
+    pub copies: u64,
+    /// Frames that went round by two uplinks: dropped as `looped`.
+    pub looped: u64,
+}
+
+pub(crate) struct Except(pub Skipped);
 
 impl Follower for Except {
     const DRY: bool = false;
@@ -62,8 +70,13 @@ impl Follower for Except {
     fn step(&mut self, _: impl FnOnce() -> Step) {}
 
     #[inline(always)]
-    fn skips(&self, packet: u16) -> bool {
-        self.0.checked_shr(packet.into()).unwrap_or_default() & 1 != 0
+    fn skips(&self, packet: u16) -> Option<Reason> {
+        let has = |bits: u64| bits.checked_shr(packet.into()).unwrap_or_default() & 1 != 0;
+        match self.0 {
+            Skipped { copies, .. } if has(copies) => Some(Reason::UnusedLink),
+            Skipped { looped, .. } if has(looped) => Some(Reason::Looped),
+            Skipped { .. } => None,
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 mod addresses;
 mod explain;
 mod guard;
+mod outward;
 mod plan;
 mod policed;
 mod policy;
@@ -30,8 +31,9 @@ use nicety_frame::Mac;
 
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
-pub use explain::Step;
 use explain::{Except, Follower, Nobody};
+pub use explain::{Skipped, Step};
+use outward::Outward;
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -92,6 +94,8 @@ struct Members {
     uplinks: Vec<bool>,
     /// Whether any port reaches uplinks alone.
     vepa: bool,
+    /// VLANs that uplinks of the flat network carry.
+    outward: Option<Outward>,
 }
 
 impl Members {
@@ -111,6 +115,7 @@ impl Members {
         self.vepa = self.rules.iter().flatten().any(|rules| rules.policy.private == Private::Vepa);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
+        self.outward = if self.policed { Outward::of(self) } else { None };
     }
 }
 
@@ -146,6 +151,7 @@ impl<P> Joined<P> {
     fn list(&mut self) {
         let Members { present, list, .. } = &mut self.members;
         *list = (0..present.len()).filter(|&i| present[i]).map(|i| PortId(i as u16)).collect();
+        self.members.sum_up();
     }
 }
 
@@ -236,7 +242,6 @@ impl<P: Clone> Switch<P> {
                 }
                 joined.place(port, None);
             }
-            joined.members.sum_up();
             joined.list();
         });
         let mut leave = [false; PORTS];
@@ -263,7 +268,8 @@ impl<P: Clone> Switch<P> {
         if old == Some(policy) || (old.is_none() && policy.is_plain()) {
             return;
         }
-        let moved = old.map_or(&usual.vlan, |old| &old.vlan) != &policy.vlan;
+        let old_or_usual = old.unwrap_or(&usual);
+        let moved = (&old_or_usual.vlan, old_or_usual.blocked) != (&policy.vlan, policy.blocked);
         let rules = (!policy.is_plain()).then(|| Arc::new(Rules::new(policy.clone())));
         self.change(|joined| joined.members.set_rules(port, rules.clone()));
         if moved {
@@ -273,6 +279,17 @@ impl<P: Clone> Switch<P> {
         if policy.snooping && !was_snooped && before.members.present.get(usize::from(port.0)) == Some(&true) {
             self.snoop.renew(port);
         }
+    }
+
+    /// A port carries nothing until it gets a policy by [`set_policy`](Self::set_policy) that is not [blocked](Policy::blocked).
+    pub fn block(&self, port: PortId) {
+        let old = self.joined.load().members.rules(port).map(|rules| rules.policy.clone());
+        self.set_policy(port, &Policy { blocked: true, ..old.unwrap_or_default() });
+    }
+
+    /// Whether a port is [blocked](Policy::blocked).
+    pub fn is_blocked(&self, port: PortId) -> bool {
+        self.joined.load().members.rules(port).is_some_and(|rules| rules.policy.blocked)
     }
 
     /// Replaces the tables; returns the old ones.
@@ -339,17 +356,33 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
-    /// Like [`forward`](Switch::forward), without these packets, a bit each: they are dropped as `unused-link`, and nothing is learned of
-    /// them.
+    /// Like [`forward`](Switch::forward), without these packets: they are dropped, and nothing is learned of them.
     #[inline(never)]
-    pub fn forward_except(&self, batch: &Batch, skipped: u64, now: Time, plan: &mut Plan) -> Slots<P> {
+    pub fn forward_except(&self, batch: &Batch, skipped: Skipped, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }
 
-    /// The network by which the addresses of a frame that comes in at a port are known. `None`: the port is not in the frame's VLAN.
-    pub fn network(&self, port: PortId, head: &[u8]) -> Option<u16> {
+    /// The networks by which the addresses of a frame that comes in at a port are known. None: the port is not in the frame's VLAN. Two: a
+    /// VLAN's and the flat one, see [`Vlan::Flat`].
+    pub fn networks(&self, port: PortId, head: &[u8]) -> impl Iterator<Item = u16> + use<P> {
         let joined = self.joined.load();
-        policed::network(joined.members.rules(port), head)
+        policed::networks(&joined.members, port, head).into_iter().flatten()
+    }
+
+    /// Whether a neighbour may return frames to the uplink by which they left, as some port reaches uplinks alone (VEPA).
+    pub fn reflects(&self) -> bool {
+        self.joined.load().members.vepa
+    }
+
+    /// Whether the private VLAN lets frames of a port reach another one.
+    pub fn reaches(&self, from: PortId, to: PortId) -> bool {
+        let joined = self.joined.load();
+        joined.members.reaches(from, joined.members.rules(from), to)
+    }
+
+    /// The edit with which a frame that comes in at a port leaves by another one. `None`: it does not.
+    pub fn edit_for(&self, from: PortId, head: &[u8], by: PortId) -> Option<Edit> {
+        policed::edit_for(&self.joined.load().members, from, head, by)
     }
 
     #[inline]
@@ -380,8 +413,8 @@ impl<P> Switch<P> {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let (mut last, mut is_apart) = (None, false);
         for (packet, index) in batch.packets().iter().zip(0..) {
-            if follower.skips(index) {
-                plan.drop(index, Reason::UnusedLink);
+            if let Some(reason) = follower.skips(index) {
+                plan.drop(index, reason);
                 is_apart = true;
                 continue;
             }

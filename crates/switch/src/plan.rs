@@ -131,6 +131,21 @@ impl Plan {
         let _pushed = self.drops.try_push((packet, reason));
     }
 
+    /// These packets were decided twice. They count as dropped only if no decision has a receiver for them, and once. `drops`: those
+    /// before both decisions.
+    pub(crate) fn settle(&mut self, drops: usize, packets: Range<u16>) {
+        let reached = self.receivers.iter().fold(0, |all, port| all | self.lists[usize::from(port.0)].packets);
+        let mut seen = reached & bits(&packets);
+        let of_both: ArrayVec<(u16, Reason), PACKETS> = self.drops.drain(drops..).collect();
+        for (packet, reason) in of_both {
+            let bit = 1u64.wrapping_shl(packet.into());
+            if seen & bit == 0 {
+                seen |= bit;
+                self.drop(packet, reason);
+            }
+        }
+    }
+
     /// Drops the batch's first `packets`, regardless of the decision.
     #[cold]
     pub fn drop_all(&mut self, packets: usize, reason: Reason) {
@@ -192,6 +207,18 @@ impl Plan {
             _ => Edit::Keep,
         };
         numbers(packets).map(|packet| Pick { packet, from: 0, edit: edit(packet) }).collect()
+    }
+
+    /// The packets that a port gets, a bit each.
+    pub fn packets(&self, port: PortId) -> u64 {
+        self.lists.get(usize::from(port.0)).map_or(0, |list| list.packets)
+    }
+
+    /// The edit of a packet's tags for a port that gets it.
+    pub fn edit_of(&self, port: PortId, packet: u16) -> Edit {
+        let edited = self.lists.get(usize::from(port.0)).map_or([0; EDITS], |list| list.edited);
+        let which = edited.iter().position(|edited| edited.checked_shr(packet.into()).unwrap_or(0) & 1 != 0);
+        which.and_then(|which| self.edits[which].get(usize::from(packet))).copied().unwrap_or(Edit::Keep)
     }
 
     /// Whether a port gets this packet.

@@ -23,6 +23,8 @@ struct Train {
     lane: Lane,
     first: u16,
     end: u16,
+    /// Whether they also belong to the flat network.
+    also_flat: bool,
 }
 
 /// The decision for a train.
@@ -51,12 +53,12 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let rules = members.rules(batch.origin);
-        let is_from_uplink = VEPA && members.is_uplink(batch.origin);
+        let outward = members.outward(batch.origin);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
-            if follower.skips(index) {
-                plan.drop(index, Reason::UnusedLink);
+            if let Some(reason) = follower.skips(index) {
+                plan.drop(index, reason);
                 last = None;
                 continue;
             }
@@ -77,8 +79,17 @@ impl<P> Switch<P> {
                 train.end = index + 1;
                 continue;
             }
-            let lane = classify(rules, &label);
-            follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
+            let mut lane = classify(rules, &label);
+            let mut also_flat = false;
+            if let Some(outward) = outward
+                && has_tag(&label)
+                && let Some(vlan) = outward.classify(tags(&label))
+            {
+                (lane, also_flat) = (Ok(vlan), true);
+            }
+            if !also_flat {
+                follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
+            }
             match lane {
                 Ok(lane) => {
                     let keys = self.keys(addresses(&label), lane.fid);
@@ -87,7 +98,7 @@ impl<P> Switch<P> {
                     // Frames for one group's MAC address may be for several groups, or reports.
                     let is_alone = members.snooping && keys.target.is_multicast();
                     last = (!is_alone).then_some(label);
-                    let train = Train { keys, lane, first: index, end: index + 1 };
+                    let train = Train { keys, lane, first: index, end: index + 1, also_flat };
                     // Never full: it has room for a batch.
                     let _pushed = trains.try_push(train);
                 }
@@ -98,30 +109,86 @@ impl<P> Switch<P> {
             }
         }
         for train in &trains {
-            let &Train { keys, ref lane, first, end } = train;
-            // A frame of one of these ports that its neighbour returned.
-            let sender = if VEPA && is_from_uplink { self.returned(members, keys, now) } else { None };
-            match self.decide_policed::<F, VEPA>(members, rules, (batch.origin, sender), keys, lane, now, follower) {
-                Verdict::Out => out(members, batch.origin, lane, first..end, plan, follower),
-                Verdict::To(port, edit) => {
-                    plan.add_edited(port, first..end, edit);
-                    if !members.promiscuous.is_empty() {
-                        copy_to_promiscuous(members, rules, batch.origin, Some(port), lane, first..end, plan, follower);
-                    }
-                }
-                Verdict::Drop(reason) => {
-                    let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
-                        && copy_to_promiscuous(members, rules, batch.origin, None, lane, first..end, plan, follower);
-                    if !reached {
-                        (first..end).for_each(|packet| plan.drop(packet, reason));
-                    }
-                }
-                Verdict::Flood(kind) => {
-                    let snoop = members.snooping.then_some(&self.snoop);
-                    flood(members, rules, (snoop, sender), batch, keys, lane, first..end, (kind, now), plan, follower);
+            let &Train { keys, ref lane, first, end, also_flat } = train;
+            if also_flat {
+                self.forward_tagged::<F, VEPA>(members, batch, (keys, lane), first..end, now, plan, follower);
+                continue;
+            }
+            self.forward_train::<F, VEPA>(members, rules, batch, (keys, lane), first..end, now, plan, follower);
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
+    fn forward_train<F: Follower, const VEPA: bool>(
+        &self,
+        members: &Members,
+        rules: Option<&Rules>,
+        batch: &Batch,
+        (keys, lane): (Keys, &Lane),
+        packets: Range<u16>,
+        now: Time,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
+        let origin = batch.origin;
+        // A frame of one of these ports that its neighbour returned.
+        let is_from_uplink = VEPA && members.is_uplink(origin);
+        let sender = if VEPA && is_from_uplink { self.returned(members, keys, now) } else { None };
+        match self.decide_policed::<F, VEPA>(members, rules, (origin, sender), keys, lane, now, follower) {
+            Verdict::Out => out(members, origin, lane, packets, plan, follower),
+            Verdict::To(port, edit) => {
+                plan.add_edited(port, packets.clone(), edit);
+                if !members.promiscuous.is_empty() {
+                    copy_to_promiscuous(members, rules, origin, Some(port), lane, packets, plan, follower);
                 }
             }
+            Verdict::Drop(reason) => {
+                let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
+                    && copy_to_promiscuous(members, rules, origin, None, lane, packets.clone(), plan, follower);
+                if !reached {
+                    packets.for_each(|packet| plan.drop(packet, reason));
+                }
+            }
+            Verdict::Flood(kind) => {
+                let snoop = members.snooping.then_some(&self.snoop);
+                flood(members, rules, (snoop, sender), batch, keys, lane, packets, (kind, now), plan, follower);
+            }
         }
+    }
+
+    /// Frames that came in by an uplink of the flat network with a VLAN's tag. They are for the VLAN's ports, and for the flat network unless
+    /// their destination is one of these ports.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
+    fn forward_tagged<F: Follower, const VEPA: bool>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        (keys, lane): (Keys, &Lane),
+        packets: Range<u16>,
+        now: Time,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
+        let (rules, drops) = (members.rules(batch.origin), plan.drops().len());
+        let (target, source) = (keys.target.address(), keys.source.address());
+        let known = if keys.target.is_multicast() { None } else { self.addresses.find_key(keys.target, now) };
+        let is_outside = known.is_some_and(|port| port == batch.origin || members.outward(port).is_some());
+        if is_outside {
+            self.learn(keys.source, batch.origin, now, follower);
+        } else {
+            follower.step(|| Step::Vlan(Ok(lane.fid)));
+            let train = (keys, lane);
+            self.forward_train::<F, VEPA>(members, rules, batch, train, packets.clone(), now, plan, follower);
+        }
+        if is_outside || known.is_none() {
+            follower.step(|| Step::Vlan(Ok(FLAT.fid)));
+            let train = (self.keys((target.0, source.0), FLAT.fid), &FLAT);
+            self.forward_train::<F, VEPA>(members, rules, batch, train, packets.clone(), now, plan, follower);
+        }
+        plan.settle(drops, packets);
     }
 
     #[inline(always)]
@@ -202,9 +269,16 @@ impl<P> Switch<P> {
     }
 }
 
-/// The network by which a frame's addresses are known.
-pub(crate) fn network(rules: Option<&Rules>, head: &[u8]) -> Option<u16> {
-    classify(rules, &label(head)?).ok().map(|lane| lane.fid)
+/// The networks by which a frame's addresses are known.
+pub(crate) fn networks(members: &Members, port: PortId, head: &[u8]) -> [Option<u16>; 2] {
+    let Some(label) = label(head) else { return [None; 2] };
+    let vlan = members.outward(port).and_then(|outward| outward.classify(tags(&label)));
+    [vlan, classify(members.rules(port), &label).ok()].map(|lane| lane.map(|lane| lane.fid))
+}
+
+/// The edit with which a frame that comes in at a port leaves by another one. `None`: it does not.
+pub(crate) fn edit_for(members: &Members, from: PortId, head: &[u8], by: PortId) -> Option<Edit> {
+    members.leaves(by, &classify(members.rules(from), &label(head)?).ok()?)
 }
 
 /// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.
@@ -236,8 +310,13 @@ fn addresses(label: &Label) -> ([u8; 6], [u8; 6]) {
 #[inline(always)]
 fn classify(rules: Option<&Rules>, label: &Label) -> Result<Lane, Reason> {
     let Some(rules) = rules else { return Ok(FLAT) };
+    rules.classify(tags(label))
+}
+
+#[inline(always)]
+fn tags(label: &Label) -> Tags {
     let outer = Tag::from_bytes([label[12], label[13], label[14], label[15]]);
-    rules.classify(Tags { outer, behind: u16::from_be_bytes([label[16], label[17]]) })
+    Tags { outer, behind: u16::from_be_bytes([label[16], label[17]]) }
 }
 
 fn private(rules: Option<&Rules>) -> Private {
@@ -380,13 +459,13 @@ impl Members {
         self.rules.get(usize::from(port.0))?.as_deref()
     }
 
-    fn is_uplink(&self, port: PortId) -> bool {
+    pub(crate) fn is_uplink(&self, port: PortId) -> bool {
         self.uplinks.get(usize::from(port.0)) == Some(&true)
     }
 
     /// Whether frames of a port, which has these rules, reach another one.
     #[inline]
-    fn reaches(&self, from: PortId, rules: Option<&Rules>, to: PortId) -> bool {
+    pub(crate) fn reaches(&self, from: PortId, rules: Option<&Rules>, to: PortId) -> bool {
         match (private(rules), private(self.rules(to))) {
             (Private::Vepa, _) => self.is_uplink(to),
             (_, Private::Vepa) => self.is_uplink(from),
@@ -401,8 +480,18 @@ impl Members {
             return None;
         }
         match self.rules(port) {
-            Some(rules) => rules.leaves(lane),
-            None => (lane.fid == 0).then_some(Edit::Keep),
+            Some(rules) if !rules.is_flat() => rules.leaves(lane),
+            _ if lane.fid == 0 => Some(Edit::Keep),
+            _ => self.leaves_outward(port, lane),
         }
+    }
+
+    /// The edit of a VLAN's frame that leaves by a port of the flat network: an uplink carries it with its tag.
+    #[inline(never)]
+    fn leaves_outward(&self, port: PortId, lane: &Lane) -> Option<Edit> {
+        let carries = !lane.comes_in
+            && self.is_uplink(port)
+            && self.outward.as_ref().is_some_and(|outward| outward.carries(lane.fid));
+        carries.then_some(lane.tagged())
     }
 }

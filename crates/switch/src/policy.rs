@@ -156,7 +156,8 @@ impl FromStr for VlanSet {
 /// A port's VLANs, and the tags of their frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
-    /// The flat network, shared by all such ports: frames pass with any tags.
+    /// The flat network, shared by all such ports: frames pass with any tags. An uplink also carries, with their tags, the VLANs of
+    /// other ports that no other uplink has.
     #[default]
     Flat,
     /// One VLAN, untagged on the guest's side: untagged and priority-tagged frames only.
@@ -222,9 +223,13 @@ pub struct Policy {
     pub addresses: Vec<Mac>,
     /// Its VLANs.
     pub vlan: Vlan,
-    /// Priority of the tags that its frames get, with [`Vlan::Access`]: 0 to 7 (IEEE 802.1Q-2018, 6.9.3). A frame with a priority tag
-    /// keeps its own if this is 0.
+    /// Priority of the tags that its frames get, with [`Vlan::Access`]: 0 to 7 (IEEE 802.1Q-2018, 6.9.3).
     pub priority: u8,
+    /// The priority in its frames' tags is its guest's choice, which does not count: frames in a VLAN have [`Policy::priority`] instead
+    /// (IEEE 802.1Q-2018, 6.9.4: priority regeneration).
+    pub regenerates: bool,
+    /// Beyond this uplink is no network, but a service of the switch, such as the querier of multicast groups.
+    pub is_service: bool,
     /// Its role in a private VLAN.
     pub private: Private,
     /// VMware's "promiscuous mode": it gets every frame of its VLANs.
@@ -249,6 +254,8 @@ pub struct Policy {
     pub lldp: bool,
     /// Whether I/O control believes the priority and the code point that its frames bring along.
     pub trust_marks: bool,
+    /// Whether it carries nothing: what comes in is dropped as `blocked`, and no frame leaves by it.
+    pub blocked: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -263,6 +270,8 @@ impl Default for Policy {
             addresses: Vec::new(),
             vlan: Vlan::Flat,
             priority: 0,
+            regenerates: false,
+            is_service: false,
             private: Private::Promiscuous,
             promiscuous: false,
             mac_changes: true,
@@ -275,6 +284,7 @@ impl Default for Policy {
             snooping: false,
             lldp: false,
             trust_marks: false,
+            blocked: false,
             log: false,
             transmit: None,
             receive: None,
@@ -287,7 +297,9 @@ impl Policy {
     pub fn is_plain(&self) -> bool {
         let addresses = self.addresses.clone();
         let (ip, lldp, trust_marks, log) = (self.ip.clone(), self.lldp, self.trust_marks, self.log);
-        let (transmit, receive) = (self.transmit, self.receive);
-        *self == Self { addresses, ip, lldp, trust_marks, log, transmit, receive, ..Self::default() }
+        let Self { transmit, receive, regenerates, is_service, .. } = *self;
+        // Without a VLAN tags pass as they are.
+        let usual = Self { regenerates, is_service, ..Self::default() };
+        *self == Self { addresses, ip, lldp, trust_marks, log, transmit, receive, ..usual }
     }
 }

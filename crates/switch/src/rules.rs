@@ -10,10 +10,10 @@ use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{self, Tag, Tci};
 
-use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId};
+use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId, VlanSet};
 
 /// The first filtering identifier of service VLANs. Identifiers of other VLANs start at 0, which is the flat network's.
-const SERVICE: u16 = 4096;
+pub(crate) const SERVICE: u16 = 4096;
 
 /// A frame's VLAN, and the edits for an untagged and a tagged receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +23,36 @@ pub(crate) struct Lane {
     /// `None` if another tag follows: the next switch would take it for the VLAN's.
     untagged: Option<Edit>,
     tagged: Edit,
+    /// It came in by an uplink of the flat network. Other uplinks of that network get it there.
+    pub comes_in: bool,
 }
 
 impl Lane {
-    /// Puts this priority into the tag that the frame gets.
+    const fn new(fid: u16, untagged: Option<Edit>, tagged: Edit) -> Self {
+        Self { fid, untagged, tagged, comes_in: false }
+    }
+
+    /// Of a frame that brings these tags: its tag beyond the port has this priority, and no other mark.
     #[cold]
     #[inline(never)]
-    fn set_priority(&mut self, priority: u8) {
-        if let Edit::Tag(tag) | Edit::Retag(tag) = &mut self.tagged {
-            tag.tci = Tci::new(priority, tag.tci.drop_eligible(), tag.tci.id());
-        }
+    fn set_priority(&mut self, priority: u8, tags: Tags) {
+        let with = |tag: Tag| Tag { tci: Tci::new(priority, false, tag.tci.id()), ..tag };
+        self.tagged = match (self.tagged, tags.outer) {
+            (Edit::Tag(tag), _) => Edit::Tag(with(tag)),
+            (Edit::Retag(tag), _) => Edit::Retag(with(tag)),
+            (Edit::Keep, Some(tag)) if tag != with(tag) => Edit::Retag(with(tag)),
+            (kept, _) => kept,
+        };
+    }
+
+    /// The edit for a receiver that gets the frame with its tag.
+    pub(crate) fn tagged(&self) -> Edit {
+        self.tagged
     }
 }
 
 /// The flat network.
-pub(crate) const FLAT: Lane = Lane { fid: 0, untagged: Some(Edit::Keep), tagged: Edit::Keep };
+pub(crate) const FLAT: Lane = Lane::new(0, Some(Edit::Keep), Edit::Keep);
 
 /// The tags that classify a frame.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +66,18 @@ pub(crate) struct Tags {
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub policy: Policy,
+    /// Its VLANs: those of the policy, or none while it is blocked.
+    pub vlan: Vlan,
     senders: Box<[Sender]>,
     pub broadcast: Option<Meter>,
     pub multicast: Option<Meter>,
     pub unknown: Option<Meter>,
     /// Whether to check more than addresses and the outer tag.
     pub inspects: bool,
+    /// Whether the port's frames have another priority than 0.
+    marks: bool,
+    /// Whether its guest's frames get that priority if they bring one.
+    regenerates: bool,
 }
 
 /// An address that has sent.
@@ -73,12 +94,16 @@ impl Rules {
         let limit = policy.address_limit.map_or(0, |limit| limit.clamp(1, ADDRESS_LIMIT_MOST));
         let guards = policy.guards;
         let guarded = guards != Guards::default();
+        let none = Vlan::Trunk { allowed: VlanSet::default(), native: None };
         Self {
+            vlan: if policy.blocked { none } else { policy.vlan.clone() },
             senders: (0..limit).map(|_| Sender::default()).collect(),
             broadcast: policy.storm.broadcast.map(Meter::new),
             multicast: policy.storm.multicast.map(Meter::new),
             unknown: policy.storm.unknown.map(Meter::new),
-            inspects: guarded || policy.mtu.is_some(),
+            inspects: guarded || policy.mtu.is_some() || policy.blocked,
+            marks: policy.vlan != Vlan::Flat && policy.priority != 0,
+            regenerates: policy.vlan != Vlan::Flat && policy.regenerates,
             policy,
         }
     }
@@ -86,21 +111,29 @@ impl Rules {
     /// The VLAN of a frame with these tags; or the reason why it is refused.
     #[inline]
     pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
-        match &self.policy.vlan {
+        let mut lane = self.lane(tags)?;
+        // The port's word counts for frames that bring no tag, and for all if its guest's does not.
+        let is_marked = match tags.outer {
+            None => self.marks,
+            Some(tag) => self.regenerates && (self.marks || tag.tci != Tci(tag.tci.id())),
+        };
+        if is_marked {
+            lane.set_priority(self.policy.priority, tags);
+        }
+        Ok(lane)
+    }
+
+    #[inline]
+    fn lane(&self, tags: Tags) -> Result<Lane, Reason> {
+        match &self.vlan {
             Vlan::Flat => Ok(FLAT),
-            Vlan::Access(id) => {
-                let mut lane = customer(tags, Some(*id), |_| false)?;
-                if self.policy.priority != 0 {
-                    lane.set_priority(self.policy.priority);
-                }
-                Ok(lane)
-            }
+            Vlan::Access(id) => customer(tags, Some(*id), |_| false),
             Vlan::Trunk { allowed, native } => match tags.outer {
                 Some(tag) if is_service(tag.tpid) => {
                     let id = VlanId::new(tag.tci.id()).filter(|id| allowed.contains(*id)).ok_or(Reason::Vlan)?;
                     // A customer's tags are passed on to the customer; another provider's are not.
                     let untagged = (!is_service(tags.behind)).then_some(Edit::Untag);
-                    Ok(Lane { fid: SERVICE + id.number(), untagged, tagged: Edit::Keep })
+                    Ok(Lane::new(SERVICE + id.number(), untagged, Edit::Keep))
                 }
                 _ => customer(tags, *native, |id| allowed.contains(id) || *native == Some(id)),
             },
@@ -111,7 +144,7 @@ impl Rules {
                     let inner = inner.map_or(Tci(0), |tag| tag.tci);
                     let tci = Tci::new(inner.priority(), inner.drop_eligible(), id.number());
                     let tagged = Edit::Tag(Tag::service(tci));
-                    Ok(Lane { fid: SERVICE + id.number(), untagged: Some(Edit::Keep), tagged })
+                    Ok(Lane::new(SERVICE + id.number(), Some(Edit::Keep), tagged))
                 }
             },
         }
@@ -121,7 +154,7 @@ impl Rules {
     #[inline]
     pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
         let fid = lane.fid;
-        match &self.policy.vlan {
+        match &self.vlan {
             Vlan::Flat => (fid == 0).then_some(Edit::Keep),
             Vlan::Access(id) => lane.untagged.filter(|_| fid == id.number()),
             Vlan::Service(id) => lane.untagged.filter(|_| fid == SERVICE + id.number()),
@@ -132,6 +165,12 @@ impl Rules {
                 VlanId::new(fid % SERVICE).is_some_and(|id| allowed.contains(id)).then_some(lane.tagged)
             }
         }
+    }
+
+    /// Whether this is a port of the flat network.
+    #[inline]
+    pub fn is_flat(&self) -> bool {
+        self.vlan == Vlan::Flat
     }
 
     fn has(&self, address: Mac) -> bool {
@@ -184,7 +223,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     let usual = || usual.map(VlanId::number).ok_or(Reason::Vlan);
     let Some(Tag { tpid, tci }) = tags.outer else {
         let fid = usual()?;
-        return Ok(Lane { fid, untagged: Some(Edit::Keep), tagged: Edit::Tag(Tag::customer(Tci(fid))) });
+        return Ok(Lane::new(fid, Some(Edit::Keep), Edit::Tag(Tag::customer(Tci(fid)))));
     };
     let is_double = vlan::is_tpid(tags.behind);
     if is_service(tpid) {
@@ -193,7 +232,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     if tci.id() != 0 {
         let id = VlanId::new(tci.id()).filter(|id| allowed(*id)).ok_or(Reason::Vlan)?;
         let untagged = (!is_double).then_some(Edit::Untag);
-        return Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep });
+        return Ok(Lane::new(id.number(), untagged, Edit::Keep));
     }
     // Without its priority tag the frame would be in the next tag's VLAN.
     if is_double {
@@ -201,7 +240,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     }
     let fid = usual()?;
     let tagged = Edit::Retag(Tag::customer(Tci::new(tci.priority(), tci.drop_eligible(), fid)));
-    Ok(Lane { fid, untagged: Some(Edit::Untag), tagged })
+    Ok(Lane::new(fid, Some(Edit::Untag), tagged))
 }
 
 /// Whether ports with these parts of a private VLAN reach each other, if neither is [`Private::Vepa`].

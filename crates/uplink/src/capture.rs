@@ -30,6 +30,8 @@ use crate::pcapng::{self, AROUND_BYTES, Direction, Note};
 
 /// Most bytes that are gathered before they are written.
 const GATHER_BYTES: usize = 128 << 10;
+/// Bytes at the end of a file that is longer in which the last whole block is sought.
+const TAIL_BYTES: u64 = 4 * (GATHER_BYTES as u64 + SLOT_BYTES as u64);
 /// The shortest packet block (section 4.3 of the format: 32 bytes without a frame and options).
 const BLOCK_LEAST: usize = 32;
 
@@ -274,7 +276,7 @@ impl Capture {
         // writing.
         let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
         let access = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+            Err(Errno::NOENT) => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Ok(status) if both(status.st_mode) => OFlags::RDWR,
             _ => OFlags::WRONLY,
         };
@@ -336,6 +338,40 @@ impl Capture {
             taken: QueueCounters::default(),
             dropped: 0,
         })
+    }
+
+    /// Goes on with the file of a process that was killed: behind the last block that it has written whole. Frames that it had not written
+    /// are lost, and nobody knows how many.
+    ///
+    /// # Errors
+    /// It is a pipe, whose reader may have a part of a block, or what is in it is no capture.
+    pub fn resume(fd: OwnedFd, options: &CaptureOptions) -> Result<Self, CaptureError> {
+        let failed = |source: io::Error| CaptureError::Os { path: PathBuf::new(), source };
+        let os = |error: Errno| failed(error.into());
+        let status = rustix::fs::fstat(&fd).map_err(os)?;
+        if !is_file(status.st_mode) {
+            return Err(failed(io::Error::other("it is no file")));
+        }
+        let len = u64::try_from(status.st_size).unwrap_or(0);
+        let from = len.saturating_sub(TAIL_BYTES) & !3;
+        let mut tail = vec![0; usize::try_from(len - from).unwrap_or(0)];
+        let mut read = 0;
+        while read < tail.len() {
+            match rustix::io::pread(&fd, &mut tail[read..], from + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(os(error)),
+            }
+        }
+        let end = pcapng::end_of_blocks(&tail[..read], from == 0)
+            .ok_or_else(|| failed(io::Error::other("it is no capture")))?;
+        let written = from + end as u64;
+        rustix::fs::ftruncate(&fd, written).map_err(os)?;
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(written)).map_err(os)?;
+        let (gathered, blocks) = (Vec::new(), Vec::new());
+        let saved = SavedCapture { regular: true, written, gathered, blocks, gap: 0, reported: 0, lost: 0, errors: 0 };
+        Self::go_on(fd, &encode(SAVED_KIND, SavedCapture::NUMBER, &saved), options)
     }
 
     /// Its state, between two deliveries: all packets are in the counters.

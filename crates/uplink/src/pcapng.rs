@@ -125,6 +125,35 @@ fn halves(time: Duration) -> [u8; 8] {
     bytes
 }
 
+/// Longest packet block: a frame, and what is around it.
+pub(crate) const BLOCK_MOST: usize = nicety_adapter::PACKET_BYTES as usize + AROUND_BYTES;
+
+/// The end of the last whole packet block in the last bytes of a file that was written up to somewhere. They begin within a block, unless
+/// `from_start`. `None`: these are no blocks.
+///
+/// A frame may hold a pcapng file of its own. Its blocks end with the frame, so the blocks that reach farthest are the file's.
+pub(crate) fn end_of_blocks(tail: &[u8], from_start: bool) -> Option<usize> {
+    let starts = if from_start { 0..1 } else { 0..BLOCK_MOST.min(tail.len()) };
+    let ends = starts.step_by(4).map(|start| {
+        let mut end = start;
+        while let Some(len) = tail.get(end..).and_then(whole_block) {
+            end += len;
+        }
+        (start, end)
+    });
+    ends.filter(|(start, end)| end > start).map(|(_, end)| end).max()
+}
+
+/// The length of the block at the begin of these bytes, if it is whole.
+fn whole_block(bytes: &[u8]) -> Option<usize> {
+    let kind = u32::from_le_bytes(*bytes.first_chunk()?);
+    let len = bytes.get(4..8)?;
+    let size = u32::from_le_bytes(*len.first_chunk()?) as usize;
+    let is_known = matches!(kind, SECTION | INTERFACE | ENHANCED_PACKET) && size.is_multiple_of(4);
+    let is_whole = (12..=BLOCK_MOST).contains(&size) && bytes.get(size - 4..size)? == len;
+    (is_known && is_whole).then_some(size)
+}
+
 /// A block: its type and length, its body, its length again.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
@@ -145,4 +174,52 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 fn pad(out: &mut Vec<u8>, len: usize) {
     out.extend(&[0; 3][..len.next_multiple_of(4) - len]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet_of(out: &mut Vec<u8>, frame: &[u8]) {
+        let note = Note {
+            interface: 0,
+            time: Duration::from_secs(1),
+            direction: Direction::Outbound,
+            len: frame.len() as u32,
+            lost: 0,
+            comment: None,
+        };
+        packet(out, note, frame.len() as u32, |to| to.copy_from_slice(frame));
+    }
+
+    #[test]
+    fn a_file_that_ends_within_a_block_is_whole_up_to_that_one() {
+        let mut inner = Vec::new();
+        begin(&mut inner, "inner");
+        (0..20).for_each(|_| packet_of(&mut inner, &[7; 60]));
+        let (mut file, mut ends) = (Vec::new(), Vec::new());
+        begin(&mut file, "nicety");
+        for frame in [&[1; 60][..], &inner, &[2; 1514], &inner] {
+            ends.push(file.len());
+            packet_of(&mut file, frame);
+        }
+        ends.push(file.len());
+        for len in ends[0]..=file.len() {
+            let wanted = ends.iter().copied().filter(|end| *end <= len).max();
+            assert_eq!(end_of_blocks(&file[..len], true), wanted, "{len}");
+        }
+        // The last bytes of a long file.
+        let mut long = Vec::new();
+        while long.len() < 4 * BLOCK_MOST {
+            packet_of(&mut long, &inner);
+        }
+        let whole = long.len();
+        packet_of(&mut long, &inner);
+        for (from, len) in
+            [(4, whole), (1000, whole + 4), (2000, long.len() - 4), ((2 * BLOCK_MOST) & !3, long.len() - 1)]
+        {
+            assert_eq!(end_of_blocks(&long[from..len], false), Some(whole - from), "{from}..{len}");
+        }
+        assert_eq!(end_of_blocks(&[0; 4096], false), None);
+    }
 }

@@ -151,9 +151,14 @@ impl Memory {
         &self.regions
     }
 
-    /// Whether written pages are logged.
-    pub fn logs(&self) -> bool {
+    /// Whether the front end has turned the log on.
+    pub fn is_log_on(&self) -> bool {
         self.logs
+    }
+
+    /// Whether written pages are logged: the log is on, and the front end has given one.
+    pub fn logs(&self) -> bool {
+        self.logs && self.log.is_some()
     }
 
     /// The map of the device.

@@ -350,6 +350,10 @@ impl Adapter for Gate {
         self.inner.stall(number)
     }
 
+    fn receive_block(&self) -> Option<&'static str> {
+        self.inner.receive_block()
+    }
+
     fn ask(&mut self) -> Option<Ask> {
         self.inner.ask()
     }

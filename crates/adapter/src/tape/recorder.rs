@@ -216,6 +216,10 @@ impl Adapter for Recorder {
         self.ear.adapter.stall(number)
     }
 
+    fn receive_block(&self) -> Option<&'static str> {
+        self.ear.adapter.receive_block()
+    }
+
     fn ask(&mut self) -> Option<Ask> {
         self.call_alone(Call::Ask, |adapter, sum| {
             let ask = adapter.ask();

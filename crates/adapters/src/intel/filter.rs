@@ -58,6 +58,12 @@ impl Filter {
         }
     }
 
+    /// Whether no frame passes, whatever its addresses.
+    pub fn is_closed(&self, registers: &Bank) -> bool {
+        let some = rctl::UPE | rctl::MPE | rctl::BAM;
+        self.exact.is_empty() && registers[RCTL] & some == 0 && registers.of(MTA).iter().all(|word| *word == 0)
+    }
+
     /// The rule by which a frame passes, with this head and this outer tag if it has the VET register's type; `None` if it does
     /// not.
     #[inline]

@@ -5,6 +5,7 @@ mod clock;
 pub mod e1000;
 pub mod e1000e;
 mod eeprom;
+mod fault;
 mod filter;
 mod flow;
 pub mod igb;

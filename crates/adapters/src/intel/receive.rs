@@ -104,6 +104,8 @@ pub struct Ring<'m> {
     pub small: bool,
     /// The ring is one descriptor, owned by the chip while the tail is 1.
     pub lone: bool,
+    /// The tail lies beyond the ring and never meets the head: the chip owns each descriptor without DD (see [`Ring::owns`]).
+    pub open_ended: bool,
     /// The descriptor that lost the last frame, and the address in it that the device may not write.
     pub blamed: Option<(u32, u64)>,
 }
@@ -169,12 +171,31 @@ impl Ring<'_> {
         if self.format == Format::Split { 2 } else { 1 }
     }
 
+    /// Whether the chip owns this many descriptors from the head on.
+    ///
+    /// NuttX's e1000_enable (drivers/net/e1000.c) writes the ring's length to RDT, and later the index of each descriptor that it has
+    /// read. QEMU's e1000_has_rxbufs receives then, because RDH and RDT differ. It would overwrite frames that are unread; here a
+    /// descriptor with DD, which the driver clears, is not used again.
+    fn owns(&self, count: u32) -> bool {
+        if !self.open_ended {
+            return count <= self.free();
+        }
+        let mut at = self.head;
+        (0..count).all(|_| {
+            let done = self.window.load_u32(at as usize * DESCRIPTOR + 12) & status::DD != 0;
+            at = self.after(at);
+            !done
+        })
+    }
+
     /// Descriptors that the driver has posted.
     pub fn free(&self) -> u32 {
         if self.lone {
             self.tail
         } else if self.head < self.size && self.tail < self.size {
             (self.tail + self.size - self.head) % self.size / self.step()
+        } else if self.open_ended {
+            self.size
         } else {
             0
         }
@@ -226,7 +247,7 @@ impl Ring<'_> {
         if count.saturating_mul(self.step()) >= self.size + u32::from(self.lone) {
             return Err(Miss::Never(Reason::TooLong));
         }
-        if count > self.free() {
+        if !self.owns(count) {
             return Err(Miss::NoRoom(index));
         }
         let mut at = self.head;

@@ -322,7 +322,7 @@ impl<C: Contexts> Sender<'_, C> {
         let placed = self.state.next < size && tail < size;
         let (Ok(ring), true) = (&ring, placed) else {
             self.blame_ring(ring.is_ok(), size, base, cx);
-            let why = if ring.is_err() { NOWHERE } else { "its head or tail lies beyond its end" };
+            let why = if ring.is_err() { NOWHERE } else { super::fault::OUTSIDE };
             return (idle, Some(why));
         };
         let mut walked = 0;

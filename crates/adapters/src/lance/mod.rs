@@ -73,6 +73,7 @@ use self::polling::Polling;
 use self::receive::Receive;
 use self::registers::{self as r, bcr, csr0, mode};
 use self::transmit::Transmit;
+use crate::block::{LOOPBACK, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
@@ -327,6 +328,21 @@ impl Adapter for Lance {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        let hears_nothing = mode::DRCVPA | mode::DRCVBC;
+        let is_closed = self.registers[r::MODE] & (hears_nothing | mode::PROM) == hears_nothing
+            && self.registers.of(r::LADR).iter().all(|word| *word == 0);
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.has(r::CSR0, csr0::RXON) => Some("its receiver is off (CSR0.RXON)"),
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () if self.loops() => Some(LOOPBACK),
+            () if self.suspended() => Some("it is suspended (CSR5.SPND)"),
+            () if self.registers[r::RCVRL] == 0 => Some("its receive ring has no length (CSR76)"),
+            () => is_closed.then_some("its receive filter accepts no address (CSR15, LADRF)"),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

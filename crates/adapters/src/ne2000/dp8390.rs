@@ -28,13 +28,19 @@ pub struct Ring {
     pub stop: u32,
     /// Page of the next frame.
     pub current: u32,
-    boundary: u32,
+    /// Where the driver reads: frames end before it.
+    pub boundary: u32,
 }
 
 impl Ring {
     /// Number of its pages.
     pub fn len(self) -> u32 {
         self.stop - self.start
+    }
+
+    /// Whether the boundary is one that drivers mean: a page of the ring, or the one before.
+    pub fn has_boundary(self) -> bool {
+        (self.start.saturating_sub(1)..self.stop).contains(&self.boundary)
     }
 
     /// Pages free for frames. The current page never reaches the boundary: all pages would seem free.

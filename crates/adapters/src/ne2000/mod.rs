@@ -105,6 +105,9 @@ pub static ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
+/// Why nothing is received.
+/// Registers that make no ring.
+const NO_RING: &str = "the ring's pages (PSTART, PSTOP, CURR) lie where no packet memory is";
 /// Number of the receive ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
 const RECEIVE_RING: u16 = 0;
 /// Action that makes a driver place its ring anew: Linux's lib8390.c, __NS8390_init.
@@ -300,12 +303,12 @@ impl Adapter for Ne2000 {
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
     }
 
+    fn receive_block(&self) -> Option<&'static str> {
+        (self.is_driven() && self.chip.ring().is_none()).then_some(NO_RING)
+    }
+
     fn stall(&self, number: u16) -> Option<Stall> {
         let stands = number == RECEIVE_RING && self.broken && self.chip.runs() && self.chip.ring().is_none();
-        stands.then_some(Stall {
-            queue: Queue::Receive(0),
-            why: "the ring's pages (PSTART, PSTOP, CURR) lie where no packet memory is",
-            cure: CURE,
-        })
+        stands.then_some(Stall { queue: Queue::Receive(0), why: NO_RING, cure: CURE })
     }
 }

@@ -50,6 +50,10 @@ impl Ne2000 {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
             return delivery;
         };
+        if !ring.has_boundary() {
+            let expected = "a page of the ring (PSTART to PSTOP - 1), or the one before";
+            cx.guest_error(TABLE.error_place(r::BNRY, 0), ring.boundary.into(), expected);
+        }
         let mut scratch = Scratch::new();
         // ei_interrupt in lib8390.c gives up, and discards pending causes, when it finds more frames a dozen times: no wire is that
         // fast.

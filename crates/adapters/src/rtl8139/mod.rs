@@ -72,6 +72,7 @@ use self::slots::Slots;
 use self::tally::Tally;
 use self::timer::Timer;
 use self::transmit::Transmit;
+use crate::block::{LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::settings::{CreateError, Settings};
 
@@ -365,6 +366,17 @@ impl Adapter for Rtl8139 {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        let accepts = self.registers[r::RCR] & (rcr::AAP | rcr::APM | rcr::AM | rcr::AB);
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.receives() => Some("its receiver is off (CR.RE)"),
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () if self.loops() => Some(LOOPBACK),
+            () => (accepts == 0).then_some("its receive filter accepts no address (RCR)"),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

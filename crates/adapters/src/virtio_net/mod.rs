@@ -403,6 +403,12 @@ impl Adapter for VirtioNet {
         feature::WORDS.iter().filter(|(bit, _)| taken & bit != 0).map(|(_, word)| *word).collect()
     }
 
+    fn receive_block(&self) -> Option<&'static str> {
+        let mut rings = (0..).zip(&self.rings);
+        let receives = rings.any(|(number, ring)| matches!(self.role(number), Role::Receive(_)) && ring.live());
+        (Adapter::is_driven(self) && !receives).then_some("no receive queue is started")
+    }
+
     fn stall(&self, number: u16) -> Option<Stall> {
         let ring = self.rings.get(usize::from(number)).filter(|ring| ring.started)?;
         let queue = match self.role(number) {

@@ -225,6 +225,10 @@ impl Adapter for Flexible {
         features
     }
 
+    fn receive_block(&self) -> Option<&'static str> {
+        self.now().receive_block()
+    }
+
     fn stall(&self, number: u16) -> Option<Stall> {
         self.now().stall(number)
     }

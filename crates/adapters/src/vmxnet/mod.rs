@@ -57,6 +57,7 @@ use self::receive::Receive;
 use self::registers as r;
 use self::shared::Setup;
 use self::transmit::Transmit;
+use crate::block::NO_MASTER;
 use crate::settings::{CreateError, Settings};
 
 mod access;
@@ -317,6 +318,10 @@ impl Adapter for Vmxnet {
             (self.filter.is_promiscuous(), "promiscuous"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        (self.is_driven() && !self.function.bus_master()).then_some(NO_MASTER)
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

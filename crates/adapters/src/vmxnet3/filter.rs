@@ -56,6 +56,12 @@ impl Filter {
         Ok(addresses.len() as u32)
     }
 
+    /// Whether no frame passes, whatever its address.
+    pub fn is_closed(&self) -> bool {
+        let some = mode::PROMISCUOUS | mode::BROADCAST | mode::ALL_MULTICAST | mode::MULTICAST | mode::UNICAST;
+        self.mode & some == 0
+    }
+
     /// Whether a multicast address is in the table.
     fn has_group(&self, address: Mac) -> bool {
         self.groups == [ALL] || self.groups.binary_search(&address.to_u64()).is_ok()

@@ -52,6 +52,7 @@ use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
 use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::block::NO_MASTER;
 use crate::settings::{CreateError, Settings};
 
 mod access;
@@ -545,6 +546,14 @@ impl Adapter for Vmxnet3 {
         .filter(|&(on, _)| on)
         .map(|(_, name)| name)
         .collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () => self.filter.is_closed().then_some("its receive filter accepts no address (UPDATE_RX_MODE)"),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

@@ -9,6 +9,7 @@ mod held;
 mod hostile;
 mod interrupts;
 mod models;
+mod nuttx;
 mod offloads;
 mod probe;
 mod saved;

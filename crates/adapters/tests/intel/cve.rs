@@ -77,7 +77,10 @@ fn cve_2016_1981_heads_and_tails_outside_of_the_ring_move_nothing() {
             chip.next = tail.into();
             assert_eq!(chip.run(), 0, "{}: {head}, {tail}", chip.name);
             assert!(count::take() < 32, "{}: {head}, {tail}", chip.name);
-            assert_eq!((chip.r(RDH), chip.r(TDH)), (head, head), "{}", chip.name);
+            // An 8254x goes on at a head inside, whatever the tail (`e1000/nuttx.rs`).
+            let goes_on = chip.name.starts_with("e1000") && chip.name != "e1000e" && head < 256;
+            let received = if goes_on { head + 1 } else { head };
+            assert_eq!((chip.r(RDH), chip.r(TDH)), (received, head), "{}: {head}, {tail}", chip.name);
         }
         for bytes in [0, 128] {
             chip.w(RDLEN, bytes);

@@ -9,3 +9,4 @@ mod cve_transmit;
 mod driver;
 mod flow;
 mod races;
+mod tails;

@@ -410,3 +410,30 @@ fn a_frame_whose_descriptors_end_too_early_is_named() {
     assert!(said[0].starts_with("transmit queue 0, descriptor 1: "), "{said:?}");
     assert!(said[0].ends_with("expected OWN in every descriptor of a frame up to the one with ENP (TMD1)"), "{said:?}");
 }
+
+#[test]
+fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
+    const PROM: u16 = 0x8000;
+    /// CSR15: DRCVPA, DRCVBC, PROM, DRX, LOOP.
+    const SETTINGS: [(u16, Option<&str>); 5] = [
+        (0x0080, None),
+        (0x0080 | 0x6000, Some("its receive filter accepts no address (CSR15, LADRF)")),
+        (0x0080 | 0x6000 | PROM, None),
+        (0x0080 | 0x0001, Some("its receiver is off (CSR0.RXON)")),
+        (0x0080 | 0x0004, Some("it is in loopback")),
+    ];
+    for (mode, why) in SETTINGS {
+        let mut b = Bench::new();
+        b.mode = mode;
+        b.open();
+        assert_eq!(b.nic.receive_block(), why, "{mode:#06x}");
+    }
+    let mut b = Bench::opened();
+    b.wcsr(5, 1);
+    assert_eq!(b.nic.receive_block(), Some("it is suspended (CSR5.SPND)"));
+    b.wcsr(76, 0);
+    b.wcsr(5, 0);
+    assert_eq!(b.nic.receive_block(), Some("its receive ring has no length (CSR76)"));
+    b.command(1);
+    assert_eq!(b.nic.receive_block(), Some("bus mastering is off (PCI command register)"));
+}

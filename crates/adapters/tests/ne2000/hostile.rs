@@ -244,3 +244,22 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
     assert!(said[1].contains("PSTART below PSTOP"), "{said:?}");
     assert_eq!(said.len(), 2);
 }
+
+/// DP8390D, 10.3: PSTART, PSTOP, CURR and BNRY are pages of packet memory.
+#[test]
+fn a_ring_without_pages_or_with_a_boundary_elsewhere_is_told_in_words() {
+    let said = |b: &Bench| b.counters.errors().iter().last().map(ToString::to_string).unwrap_or_default();
+    let mut b = Bench::opened();
+    assert_eq!(b.nic.receive_block(), None);
+    assert!(b.arrive(&[0xff; 60]));
+    assert_eq!(said(&b), "");
+    b.outb(STOP_PAGE + 3, EN0_BOUNDARY);
+    b.arrive(&[0xff; 60]);
+    assert!(said(&b).contains("BNRY") && said(&b).contains("a page of the ring"), "{}", said(&b));
+    b.outb(0x10, EN0_STARTPG);
+    assert_eq!(
+        b.nic.receive_block(),
+        Some("the ring's pages (PSTART, PSTOP, CURR) lie where no packet memory is"),
+        "before any frame"
+    );
+}

@@ -375,3 +375,17 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
         ]
     );
 }
+
+#[test]
+fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
+    for mut b in [Bench::opened(), Bench::opened_plain("rtl8139-plain")] {
+        assert_eq!(b.nic.receive_block(), None);
+        b.w(0x44, 0x0000_a400);
+        assert_eq!(b.nic.receive_block(), Some("its receive filter accepts no address (RCR)"));
+        b.w8(0x37, 0x04);
+        assert_eq!(b.nic.receive_block(), Some("its receiver is off (CR.RE)"));
+        b.w8(0x37, 0x0c);
+        b.command(3);
+        assert_eq!(b.nic.receive_block(), Some("bus mastering is off (PCI command register)"));
+    }
+}

@@ -153,3 +153,19 @@ fn with_a_larger_mtu_headers_go_apart_and_a_frame_takes_several_halves_of_pages(
     g.bring_one(&frame(9019));
     assert_eq!(g.dropped(Reason::TooLong), 1);
 }
+
+#[test]
+fn a_tail_beyond_the_ring_is_a_guest_error_and_told_in_words() {
+    let mut g = Guest::opened();
+    assert_eq!(g.nic.receive_block(), None);
+    g.w(RDT, RING as u32);
+    assert_eq!(g.nic.receive_block(), Some("RDH or RDT lies beyond its receive ring (RDLEN)"));
+    assert_eq!(g.bring_one(&ethernet(0x88b5, &payload(60))).refused(), 1);
+    assert_eq!(g.nic.stall(0).map(|stall| stall.why), Some("its head or tail lies beyond its end"));
+    let said = g.counters.errors().iter().last().unwrap().to_string();
+    assert!(said.ends_with("expected a tail within the ring (RDT below RDLEN / 16)"), "{said}");
+    g.w(RXDCTL, 0);
+    assert_eq!(g.nic.receive_block(), Some("no receive queue is on (RXDCTL.ENABLE)"));
+    g.config_write(4, &[2, 0]);
+    assert_eq!(g.nic.receive_block(), Some("bus mastering is off (PCI command register)"));
+}

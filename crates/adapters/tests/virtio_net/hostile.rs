@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nicety_adapter::{Outbox, Queue, Reason, RingPlace, Set};
 use nicety_memory::Map;
 
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::{VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ};
 
 use crate::guest::{Dice, Guest, MEMORY, Part, bit, cx, rings};
@@ -289,4 +290,13 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
     );
     assert!(said[2].starts_with("the control queue, descriptor 0: 0x6307; expected a class and command"), "{said:?}");
     assert_eq!(said[3], "transmit queue 0, descriptor 3: 0x3; expected a head below the queue's size (2.7.6)");
+}
+
+#[test]
+fn a_driver_that_has_started_no_receive_queue_is_told() {
+    let mut guest = Guest::new(bit(VIRTIO_F_VERSION_1), 64);
+    assert_eq!(guest.nic.receive_block(), None);
+    let receive_rings = (0..guest.queues.len() as u16).step_by(2);
+    receive_rings.for_each(|ring| guest.call(|nic, cx| _ = rings(nic).stop(ring, cx)));
+    assert_eq!(guest.nic.receive_block(), Some("no receive queue is started"));
 }

@@ -263,3 +263,11 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
         ]
     );
 }
+
+#[test]
+fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
+    let mut g = Guest::opened(Open::default());
+    assert_eq!(g.nic.receive_block(), None);
+    g.config_write(4, &[2, 0]);
+    assert_eq!(g.nic.receive_block(), Some("bus mastering is off (PCI command register)"));
+}

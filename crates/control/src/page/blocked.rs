@@ -125,12 +125,8 @@ mod tests {
             rate: "1Gbit/s".to_owned(),
         };
         watcher.mirror = Some(mirror);
-        let drops = [
-            ("vm2", "forged-transmit", 31),
-            ("vm2", "filtered", 900),
-            ("vm3", "no-vm", 7),
-            ("vm4", "mirror-limit", 1),
-        ];
+        let drops =
+            [("vm2", "forged-transmit", 31), ("vm2", "filtered", 900), ("vm3", "no-vm", 7), ("vm4", "mirror-limit", 1)];
         let lately = drops.map(|(port, reason, count)| ((port.to_owned(), reason.to_owned()), count)).into();
         let all = sentences(&[works, slow, team, waiting, watcher], &lately, Duration::from_secs(90));
         let keys: Vec<&str> = all.iter().map(|blocked| blocked.key.as_str()).collect();

@@ -17,6 +17,7 @@ pub(super) fn state(condition: Condition) -> (&'static str, &'static str) {
         Condition::Attached => ("attached", "◐"),
         Condition::Waiting => ("waiting", "○"),
         Condition::Saved => ("saved", "◌"),
+        Condition::Blocked => ("blocked", "▲"),
         Condition::Broken => ("broken", "▲"),
         Condition::Failed => ("failed", "✖"),
     }

@@ -9,8 +9,8 @@ use nicety_daemon::report::{Condition, PortReport};
 
 use super::blocked;
 use super::describe::{
-    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural, rate,
-    spark, state, vlan, whole,
+    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
+    rate, spark, state, vlan, whole,
 };
 use super::history::{Addresses, History, Series, Total};
 use super::serve::Shown;
@@ -114,7 +114,8 @@ fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
 
 /// The ports that cannot work, with what to do.
 fn attention(main: &mut String, ports: &[PortReport]) {
-    let is_wrong = |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed);
+    let is_wrong =
+        |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let wrong: Vec<&PortReport> = ports.iter().filter(is_wrong).collect();
     if wrong.is_empty() {
         return;

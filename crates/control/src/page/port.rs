@@ -82,7 +82,10 @@ fn facts(main: &mut String, port: &PortReport) {
     fact("Last end", plain(&port.last_end));
     if port.adapter.is_some() {
         fact("Interrupts", format!("{} raised, {} written", count(port.interrupts), count(port.signals)));
-        fact("Registers", format!("{}, {}", plural(port.register_reads, "read"), plural(port.register_writes, "write")));
+        fact(
+            "Registers",
+            format!("{}, {}", plural(port.register_reads, "read"), plural(port.register_writes, "write")),
+        );
         let command = format!(": <code>nicety ports {}</code> shows the last ones", Escaped(&port.name));
         let more = if port.guest_errors > 0 { &command } else { "" };
         fact("Guest errors", count(port.guest_errors) + more);

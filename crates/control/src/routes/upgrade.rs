@@ -11,7 +11,7 @@ use crate::body::{Changer, Small};
 
 /// Replace the daemon by another program
 ///
-/// All VMs keep running: no connection of theirs is closed. Only root, the daemon's user and the socket's owner may name a program. On
+/// All VMs keep running: no connection of theirs is closed, except those of the ports in `without`. Only root, the daemon's user and the socket's owner may name a program. On
 /// success the new daemon answers the next request.
 #[utoipa::path(post, operation_id = "upgrade", tag = "daemon", path = "/v1/upgrade", request_body = UpgradeRequest, responses(
     (status = 200, description = "Another daemon serves now", body = Upgraded),
@@ -23,21 +23,22 @@ pub(crate) async fn upgrade(
     Small(body): Small,
 ) -> Answer<axum::Json<Upgraded>> {
     let live = served.live()?;
-    let UpgradeRequest { program } = json(&body)?;
+    let UpgradeRequest { program, without } = json(&body)?;
     if program.is_some() && !served.changers.has(peer) {
         return Err(Problem::new(FORBIDDEN, "only root, the daemon's user and the socket's owner may name a program"));
     }
     let asks = who(peer);
     beside(move || {
         let named = program.as_ref().map_or_else(String::new, |program| format!(" to {}", program.display()));
-        info!("{asks} upgrades the daemon{named}");
-        let upgraded = live.upgrade(program, &|stops| served.pause(stops));
-        if upgraded.is_ok() || matches!(upgraded, Err(UpgradeError::Lost(_))) {
+        let alone = if without.is_empty() { String::new() } else { format!(", without {}", without.join(", ")) };
+        info!("{asks} upgrades the daemon{named}{alone}");
+        let upgraded = live.upgrade(program, &without, &|stops| served.pause(stops));
+        if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
             served.end_after_answers(&live);
         }
         match upgraded {
             Ok(upgraded) => Ok(axum::Json(upgraded)),
-            Err(why @ UpgradeError::Lost(_)) => Err(Problem::new(HALFWAY, why.to_string())),
+            Err(why) if why.stands_still() => Err(Problem::new(HALFWAY, why.to_string())),
             Err(why) => Err(Problem::new(NOT_UPGRADED, why.to_string())),
         }
     })

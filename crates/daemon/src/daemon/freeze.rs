@@ -9,7 +9,7 @@ use super::{Daemon, Running};
 use crate::inbox::Note;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, Halt};
-use crate::worker::{NotFrozen, Order, Part};
+use crate::worker::{NotFrozen, Order, Part, Without};
 
 /// The time that the workers have to finish their rounds.
 const STOP: Duration = Duration::from_secs(2);
@@ -24,9 +24,16 @@ const AGAIN: Duration = Duration::from_millis(2);
 const UNWAITED: &str = "the front end is disconnected: it has stopped within a message, or does not read its answers, and an upgrade does \
                         not wait for it";
 
+/// See [`Daemon::loss_without_vm`].
+const FRONT_END_LOSES: &str = "its front end is disconnected, frames on their way are lost, and a migration under way has to begin again; \
+                               QEMU connects again if its chardev has `reconnect-ms`, else the VM has to be started again";
+const VMM_LOSES: &str = "its adapter is gone until the VM is started again, because QEMU does not connect again";
+
 /// All workers stand still. They go on when this is dropped.
 #[derive(Debug)]
 pub struct Frozen {
+    /// Ports that are handed over without their VMs.
+    without: Arc<Without>,
     workers: Vec<Sender<Order>>,
     halts: Vec<Halt>,
 }
@@ -49,8 +56,13 @@ pub struct Stopped {
 }
 
 impl Frozen {
-    /// The workers stand still for ever: another process serves their ports now.
+    /// The workers stand still for ever: another process serves their ports now. Connections of VMs that were not handed over are closed.
     pub fn for_ever(self) {
+        if !self.without.is_empty() {
+            let left = self.ask(Order::Leave);
+            let end = Instant::now() + AWAY;
+            self.workers.iter().for_each(|_| _ = left.recv_timeout(end.saturating_duration_since(Instant::now())));
+        }
         let _never_dropped = ManuallyDrop::new(self);
     }
 
@@ -64,20 +76,21 @@ impl Frozen {
         self.ask(Order::Image)
     }
 
-    fn ask<T>(&self, order: impl Fn(Sender<T>) -> Order) -> Receiver<T> {
+    fn ask<T>(&self, order: impl Fn(Arc<Without>, Sender<T>) -> Order) -> Receiver<T> {
         let (done, answers) = mpsc::channel();
         // A worker that has ended answers nothing: its ports are missing, which the other process finds.
-        self.workers.iter().for_each(|orders| _ = orders.send(order(done.clone())));
+        self.workers.iter().for_each(|orders| _ = orders.send(order(Arc::clone(&self.without), done.clone())));
         answers
     }
 }
 
 impl Daemon {
     /// Stops all threads that serve ports, when each can be handed over. The error is a sentence; then all go on.
-    pub(crate) fn freeze(&self) -> Result<(Frozen, Stopped), String> {
+    /// VMs of the ports `without` are not asked.
+    pub(crate) fn freeze(&self, without: &Arc<Without>) -> Result<(Frozen, Stopped), String> {
         let end = Instant::now() + SETTLE;
         loop {
-            let (mut frozen, fronts) = self.halt(end)?;
+            let (mut frozen, fronts) = self.halt(end, without)?;
             let stopped_ns = self.clock.now().0;
             self.stand_still(&mut frozen)?;
             let still_ns = self.clock.now().0;
@@ -92,11 +105,13 @@ impl Daemon {
     }
 
     /// Stops the threads of vhost-user ports between two messages. They may wait for workers, so they come first.
-    fn halt(&self, end: Instant) -> Result<(Frozen, Vec<Front>), String> {
+    fn halt(&self, end: Instant, without: &Arc<Without>) -> Result<(Frozen, Vec<Front>), String> {
         let of = |running: &Running| Some((Arc::clone(&running.log), running.rings.as_ref()?.halt()));
         let halts: Vec<(Arc<PortLog>, Halt)> = self.ports().values().filter_map(of).collect();
-        halts.iter().for_each(|(_, halt)| halt.ask());
-        let frozen = Frozen { workers: Vec::new(), halts: halts.iter().map(|(_, halt)| halt.clone()).collect() };
+        halts.iter().for_each(|(log, halt)| halt.ask(without.contains(log.port())));
+        let without = Arc::clone(without);
+        let frozen =
+            Frozen { without, workers: Vec::new(), halts: halts.iter().map(|(_, halt)| halt.clone()).collect() };
         let front = |(log, halt): &(Arc<PortLog>, Halt)| {
             let mut stands = halt.front(end);
             // It would refuse every upgrade, without end.
@@ -112,6 +127,13 @@ impl Daemon {
         };
         let fronts = halts.iter().map(front).collect::<Result<_, _>>()?;
         Ok((frozen, fronts))
+    }
+
+    /// What the VM of this port loses, if another process takes the port without it. `None`: there is no such port.
+    pub(crate) fn loss_without_vm(&self, name: &str) -> Option<&'static str> {
+        let ports = self.ports();
+        let running = ports.values().find(|running| running.spec.name == name)?;
+        Some(if running.rings.is_some() { FRONT_END_LOSES } else { VMM_LOSES })
     }
 
     /// The time by its clock, in nanoseconds.

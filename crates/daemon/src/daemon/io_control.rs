@@ -20,8 +20,10 @@ impl Daemon {
     /// Gives each uplink the classes that a host file names for it. Call it after ports or uplinks were opened: their numbers may be
     /// others. A direction of an uplink whose classes are the same goes on undisturbed.
     pub fn set_io_control(&self, host: &Host) {
-        let names: Vec<(String, u16)> =
+        let mut names: Vec<(String, u16)> =
             self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
+        names.extend(self.uplinks().iter().map(|running| (running.name.clone(), running.port.id().0)));
+        names.extend(self.teams().iter().map(|running| (running.spec.name.clone(), running.id.0)));
         let of_queues = || host.uplinks.iter().filter(|uplink| uplink.queues() > 1);
         // One queue sends before there are classes, and as long as there are some.
         for uplink in of_queues().filter(|uplink| host.sends_by_one_queue(uplink)) {
@@ -46,6 +48,7 @@ impl Daemon {
     }
 
     /// Gives an uplink's port its classes.
+    /// The classes of an uplink, with the numbers of these ports, uplinks and teams.
     pub(super) fn control_port(&self, name: &str, port: &nicety_plane::Port, control: &IoControl) {
         port.set_io_control(&control.outward, self.clock.now());
         self.set_inward(name, port, control.inward.as_ref());
@@ -58,7 +61,8 @@ impl Daemon {
     }
 }
 
-fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoControl {
+/// The classes of an uplink, with the numbers of these ports, uplinks and teams.
+pub(super) fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoControl {
     let classes =
         |configs: Vec<IoClassConfig>| configs.iter().map(|config| class(config, names)).collect::<Vec<Class>>();
     let inward = uplink.inward.map(|inward| InwardControl {

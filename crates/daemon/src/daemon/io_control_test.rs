@@ -112,3 +112,47 @@ fn a_direction_whose_control_stays_goes_on_undisturbed_when_the_other_s_is_chang
     changed("30Mbit/s", "800Mbit/s", 2, 3);
     changed("30Mbit/s", "700Mbit/s", 2, 2);
 }
+
+/// A TCP segment to this port (RFC 9293), in IPv4.
+fn segment(port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 9]);
+    frame.extend(40_000u16.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 255, 255, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn a_greedy_guest_that_sends_to_iscsi_s_port_has_no_part_of_what_is_reserved_for_it() {
+    let of = |keys: &str| {
+        let guest = |n| {
+            format!(
+                "[[port]]\nname = \"vm{n}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:0{n}\"\nsocket = \"{n}.sock\"\n"
+            )
+        };
+        let text = format!(
+            "[[uplink]]\nname = \"up\"\nkind = \"null\"\nrate = \"100Mbit/s\"\n{}{}[[io_class]]\nuplink = \"up\"\n\
+             name = \"iscsi\"\nreservation = \"60Mbit/s\"\n{keys}\n",
+            guest(1),
+            guest(2)
+        );
+        let host = Host::parse(&text, Path::new("/h")).unwrap();
+        let names = [("vm1".to_owned(), 1), ("vm2".to_owned(), 2), ("up".to_owned(), 3)];
+        let outward = io_control::control(&host, &host.uplinks[0], &names).outward;
+        let classifier = nicety_ioc::Classifier::new(&outward);
+        let map = std::sync::Arc::new(nicety_memory::Map::private(4096).unwrap());
+        let mut batch = nicety_adapter::Batch::new();
+        batch.start(&map, nicety_adapter::PortId(1), 0);
+        let frame = segment(3260);
+        let mut draft = batch.draft(frame.len()).unwrap();
+        draft.pad_to(frame.len());
+        draft.head_mut().copy_from_slice(&frame);
+        draft.finish_plain(0);
+        let class = |port| classifier.of(port, &batch, &batch.packets()[0], nicety_adapter::Pick::whole(0));
+        [1, 2, 3].map(|port| outward[usize::from(class(port))].name.clone())
+    };
+    assert_eq!(of("ports = \"vm1\"\ntransport_ports = \"3260\""), ["iscsi", "vm", "vm"]);
+    // A file that names nobody: no guest has it, and what another uplink brings has.
+    assert_eq!(of(""), ["vm", "vm", "iscsi"]);
+}

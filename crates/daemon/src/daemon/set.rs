@@ -120,7 +120,11 @@ impl Daemon {
             let id = running.port.id();
             self.inbox(id).push(Note::Descriptor(id, fd));
         }
+        if !policy.blocked {
+            self.plane.unloop(running.port.id());
+        }
         self.plane.set_policy(&running.port, policy);
+        self.plane.carrier_changed(running.port.id(), self.clock.now());
         Ok(())
     }
 }

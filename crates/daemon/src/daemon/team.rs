@@ -181,6 +181,8 @@ impl Daemon {
         let joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
         joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })?;
         self.plane.change_team(id, &mode, hash, self.clock.now());
+        let guarded = self.plane.guard_uplink(id, &spec.name);
+        guarded.map_err(|source| StartError::Memory { port: spec.name.clone(), source })?;
         self.teams().push(team);
         self.generation.fetch_add(1, Ordering::Relaxed);
         info!(team = spec.name, "opened");
@@ -196,8 +198,12 @@ impl Daemon {
         };
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
+        if !spec.policy.blocked {
+            self.plane.unloop(team.id);
+        }
         // The team has joined, so there is room for it.
         let _joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
+        self.plane.carrier_changed(team.id, self.clock.now());
         self.plane.change_team(team.id, &mode, hash, self.clock.now());
         Ok(())
     }
@@ -218,6 +224,18 @@ impl Daemon {
             let (mode, hash) = team.mode();
             self.plane.change_team(team.id, &mode, hash, self.clock.now());
         }
+    }
+
+    /// A team carries nothing from now on, or again what it carried before.
+    pub(crate) fn block_team(&self, name: &str, blocked: bool) {
+        let mut teams = self.teams();
+        let Some(team) = teams.iter_mut().find(|team| team.spec.name == name) else { return };
+        team.spec.policy.blocked = blocked;
+        if !blocked {
+            self.plane.unloop(team.id);
+        }
+        self.plane.set_team_policy(team.id, &team.spec.policy);
+        self.plane.carrier_changed(team.id, self.clock.now());
     }
 
     /// Closes the team of this name, if there is one. Its members are closed before.
@@ -243,6 +261,25 @@ impl Daemon {
         let place = team.place(uplink).ok_or_else(no_team)?;
         let memory = |source| StartError::Memory { port: team.spec.name.clone(), source };
         port.in_team(team.id, &team.steering, place).map_err(memory)
+    }
+
+    /// Notes which uplinks and teams are blocked, and with which other one they would make a loop.
+    pub(super) fn note_blocked(&self, views: &mut [PortView]) {
+        let loops = self.plane.loops();
+        for view in views.iter_mut().filter(|view| view.spec.is_none()) {
+            view.blocked = self.plane.switch().is_blocked(view.id);
+            view.in_loop = loops.iter().find(|found| [&found.name, &found.other].contains(&&view.name)).cloned();
+        }
+    }
+
+    /// Calls this once the plane has blocked an uplink or a team by itself: from a worker, so it must not wait. Only the first call counts.
+    pub fn on_loop(&self, call: Box<dyn Fn() + Send + Sync>) {
+        self.plane.on_loop(call);
+    }
+
+    /// The names of uplinks and teams that are blocked because they lead into another one's network.
+    pub(crate) fn looped(&self) -> Vec<String> {
+        self.plane.loops().into_iter().map(|found| found.name).collect()
     }
 
     /// The team uses this port from now on, or none, as the uplink of this name.
@@ -297,6 +334,8 @@ impl Daemon {
                 mirrored_by: Vec::new(),
                 tolerance: None,
                 not_kept: None,
+                blocked: false,
+                in_loop: None,
             }
         };
         self.teams().iter().map(view).collect()

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use nicety_host::Host;
 use nicety_keeper::{FDS_MOST, kind as keeper};
@@ -161,6 +160,7 @@ impl Old {
             &self.daemon,
             &self.offer,
             Sockets { control: control.as_fd(), page: None },
+            &[],
             &note,
         );
         drop(kept);

@@ -263,6 +263,7 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
         }
         going.0.push((name, since()));
     }
+    serve::keep_uplinks(daemon, host);
     let mut fronts_to_hear = Vec::new();
     let ids = |services: &[Service]| services.iter().map(|service| service.port.id()).collect();
     let mut waiting: Vec<(String, Vec<PortId>)> = Vec::new();

@@ -72,6 +72,9 @@ impl fmt::Display for Change {
         }
         match (self.kind, self.cuts_off, self.object == "port") {
             (Kind::Remove, true, true) => f.write_str(" (a VM is attached)"),
+            (Kind::Set, true, true) => {
+                f.write_str(" (a VM is attached: it loses its way out, as no uplink carries that VLAN)")
+            }
             (_, true, true) => f.write_str(" (a VM is attached: it loses its adapter)"),
             (Kind::Remove, true, false) => f.write_str(" (VMs lose their way out)"),
             (_, true, false) => f.write_str(" (VMs lose their way out for a moment)"),
@@ -166,7 +169,9 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
         );
     }
     if port.is_same_adapter(before) {
-        change(Kind::Set, keys, false)
+        let loses_way_out = old.has_way_out(&before.policy.vlan) && !new.has_way_out(&port.policy.vlan);
+        let is_its_own = before.policy.vlan != port.policy.vlan;
+        change(Kind::Set, keys, is_its_own && loses_way_out && is_attached(&port.name))
     } else {
         change(Kind::Reopen, keys, is_attached(&port.name))
     }
@@ -329,6 +334,21 @@ mod tests {
             plan(&old, &other_address),
             "~ port vm2: adapter e1000 → e1000e, mac 52:54:00:00:00:02 → 52:54:00:00:00:22 (a VM is attached: it loses its adapter)\n"
         );
+    }
+
+    #[test]
+    fn a_vlan_that_no_uplink_carries_is_asked_about_where_a_vm_is_attached() {
+        let with = |uplink: &str, number, more: &str| {
+            format!("[[uplink]]\nkind = \"null\"\nname = \"up\"\n{uplink}\n{}", port(number, more))
+        };
+        let lost = "vlan 10 → 20 (a VM is attached: it loses its way out, as no uplink carries that VLAN)\n";
+        for (uplink, end) in [("", "vlan 10 → 20\n"), ("trunk = \"10\"", lost), ("trunk = \"10,20\"", "vlan 10 → 20\n")]
+        {
+            let plan = plan(&with(uplink, 2, "vlan = 10"), &with(uplink, 2, "vlan = 20"));
+            assert_eq!(plan, format!("~ port vm2: {end}"), "{uplink}");
+        }
+        let nobody = plan(&with("trunk = \"10\"", 1, "vlan = 10"), &with("trunk = \"10\"", 1, "vlan = 20"));
+        assert_eq!(nobody, "~ port vm1: vlan 10 → 20\n");
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn speaks(
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     while !stop.is_asked() {
         // A connection that nobody has served is made again by the next process.
-        stop.stand(|| served.front(None, None));
+        stop.stand(|_| served.front(None, None));
         let mut ready =
             [PollFd::new(socket, PollFlags::IN), PollFd::from_borrowed_fd(stop.bell.as_fd(), PollFlags::IN)];
         match poll(&mut ready, Some(&timeout)) {

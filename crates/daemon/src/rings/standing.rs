@@ -21,6 +21,8 @@ pub(super) struct Pause {
 #[derive(Debug, Default)]
 struct State {
     asked: bool,
+    /// The port is to be saved without its front end.
+    without: bool,
     stands: Option<Result<Front, NotSaved>>,
 }
 
@@ -34,9 +36,9 @@ impl Pause {
     }
 
     /// Asks the thread to stand still. Wake it.
-    pub(super) fn ask(&self) {
+    pub(super) fn ask(&self, without: bool) {
         let mut state = self.state();
-        (state.asked, state.stands) = (true, None);
+        (state.asked, state.without, state.stands) = (true, without, None);
     }
 
     /// The thread goes on.
@@ -56,11 +58,16 @@ impl Pause {
     }
 
     /// Stands still, if the thread was asked to: saves the port, and waits.
-    pub(super) fn stand(&self, save: impl FnOnce() -> Result<Front, NotSaved>) {
-        if !self.is_asked() {
+    /// `save` hears whether that is to be without the front end.
+    pub(super) fn stand(&self, save: impl FnOnce(bool) -> Result<Front, NotSaved>) {
+        let (asked, without) = {
+            let state = self.state();
+            (state.asked, state.without)
+        };
+        if !asked {
             return;
         }
-        let saved = save();
+        let saved = save(without);
         let mut state = self.state();
         state.stands = Some(saved);
         self.changed.notify_all();

@@ -6,10 +6,10 @@ use nicety_adapter::Uplink;
 use nicety_host::{UplinkConfig, UplinkKind};
 use nicety_keeper::Group;
 use nicety_socket::ListenError;
-use nicety_uplink::Tap;
+use nicety_uplink::{Capture, Tap};
 use tracing::warn;
 
-use super::{ServeError, adjustable, queue_name, uplink};
+use super::{ServeError, adjustable, capture_options, queue_name, uplink};
 use crate::daemon::{Daemon, PortSpec, StartError};
 use crate::kept_uplinks::{HeldUplinks, let_go_first, name};
 
@@ -45,8 +45,22 @@ pub(super) fn begin_anew(daemon: &Daemon, port: &PortSpec) -> Result<(), ServeEr
 pub(super) fn found_again(config: &UplinkConfig, daemon: &Daemon, fd: OwnedFd) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
         UplinkKind::Tap { name, queues } => adjustable(Tap::go_on(daemon.opener(), name, fd, *queues)?, config),
+        UplinkKind::Capture { file } => match Capture::resume(fd, &capture_options(daemon)) {
+            Ok(capture) => adjustable(capture, config),
+            Err(why) => {
+                warn!(uplink = config.name, "{} begins anew: {why}", file.display());
+                kept_again(daemon, config);
+                let is_held = |error: &ServeError| matches!(error, ServeError::Capture(_));
+                let_go_first(|| uplink(config, 0, daemon), is_held)
+            }
+        },
         _ => uplink(config, 0, daemon),
     }
+}
+
+/// The keeper closes what it has held of an uplink that begins anew.
+fn kept_again(daemon: &Daemon, config: &UplinkConfig) {
+    name(config, 0).into_iter().for_each(|name| daemon.forget_kept(&name));
 }
 
 /// The queues of a tap: those that were held, and others in place of the rest.

@@ -342,6 +342,7 @@ impl Worker {
         match news {
             News::Vacant(why) => service.log.say(Kind::Vacant, why),
             News::Back(what) => service.log.say(Kind::Back, what),
+            News::Looped(what) => service.log.say(Kind::Looped, format_args!("{what} (docs/uplinks.md#loops)")),
             News::Moved(what) => service.log.say(Kind::Moved, what),
         }
         // A tap that was deleted, or another one that was attached.

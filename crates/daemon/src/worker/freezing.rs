@@ -1,7 +1,9 @@
 //! Stands still while another process takes over the ports, and goes on if it does not.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use nicety_adapter::{HandOver, PortId, Time};
@@ -11,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::connections::Watched;
+use super::farewell::{self, close_gently};
 use super::{KICK, Worker, token, unmask};
 use crate::image::{Image, LinkImage, PortImage, RingsImage, UplinkImage};
 use crate::port_log::{Kind, PortLog};
@@ -20,10 +23,15 @@ use crate::service::{Link, Service, Talk};
 #[derive(Debug)]
 pub enum Order {
     /// Answer whether each of its ports can be handed over now.
-    Check(Sender<Result<(), NotFrozen>>),
+    Check(Arc<Without>, Sender<Result<(), NotFrozen>>),
     /// Answer with the images of its ports, some at a time: the other process reads the first ones while the next ones are made.
-    Image(Sender<Result<Part, NotFrozen>>),
+    Image(Arc<Without>, Sender<Result<Part, NotFrozen>>),
+    /// The other process serves. Close the connections of VMs that were not handed over, and answer when that is done.
+    Leave(Arc<Without>, Sender<()>),
 }
+
+/// Ports that are handed over without their VMs, by their names.
+pub type Without = BTreeSet<String>;
 
 /// The image of some ports in its envelope, and their descriptors.
 pub type Part = (Vec<u8>, Table);
@@ -38,10 +46,10 @@ pub enum NotFrozen {
     #[error("port {0}: a change of its VM's memory is in progress")]
     Busy(String),
     /// It cannot be handed over at all.
-    #[error("{port}: {why}")]
+    #[error("{name}: {why}")]
     Never {
-        /// The port.
-        port: String,
+        /// The port, or the uplink, with the word for what it is.
+        name: String,
         /// The reason.
         why: &'static str,
     },
@@ -63,16 +71,35 @@ impl Worker {
         let _requester_gone = frozen.send(());
         while let Ok(order) = orders.recv() {
             match order {
-                Order::Check(done) => _ = done.send(self.check()),
-                Order::Image(done) => self.images(&done),
+                Order::Check(without, done) => _ = done.send(self.check(&without)),
+                Order::Image(without, done) => self.images(&without, &done),
+                Order::Leave(without, done) => {
+                    self.leave(&without);
+                    let _requester_gone = done.send(());
+                }
             }
         }
     }
 
-    fn check(&mut self) -> Result<(), NotFrozen> {
+    /// QEMU may not survive a connection that ends while it sends: see [`close_gently`].
+    fn leave(&mut self, without: &Without) {
+        let mut closers = Vec::new();
+        for id in self.services.ports() {
+            if let Some(Service { log, link: Link::Function { session, .. }, .. }) = self.services.get_mut(&id)
+                && is_without(without, log)
+                && let Some(talk) = session.take()
+            {
+                closers.extend(close_gently(talk.session, farewell::TIMEOUT));
+            }
+        }
+        closers.into_iter().for_each(|closer| _ = closer.join());
+    }
+
+    fn check(&mut self, without: &Without) -> Result<(), NotFrozen> {
         for id in self.services.ports() {
             if let Some(Service { log, link: Link::Function { session: Some(talk), .. }, .. }) =
                 self.services.get_mut(&id)
+                && !is_without(without, log)
             {
                 can_go(log.port(), talk)?;
             }
@@ -80,9 +107,9 @@ impl Worker {
         Ok(())
     }
 
-    fn images(&mut self, done: &Sender<Result<Part, NotFrozen>>) {
+    fn images(&mut self, without: &Without, done: &Sender<Result<Part, NotFrozen>>) {
         for ids in self.services.ports().chunks(TOGETHER) {
-            let image = self.image(ids);
+            let image = self.image(ids, without);
             let has_failed = image.is_err();
             let is_alone = done.send(image.map(|(image, table)| (image.to_bytes(), table))).is_err();
             if has_failed || is_alone {
@@ -116,34 +143,43 @@ impl Worker {
         }
     }
 
-    fn image(&mut self, ids: &[PortId]) -> Result<(Image, Table), NotFrozen> {
+    fn image(&mut self, ids: &[PortId], without: &Without) -> Result<(Image, Table), NotFrozen> {
         let (mut ports, mut table, now) = (Vec::new(), Table::default(), self.clock.now());
         for id in ids {
             if let Some(service) = self.services.get_mut(id) {
-                ports.push(of(service, &mut table, now)?);
+                let is_without = is_without(without, &service.log);
+                ports.push(of(service, &mut table, now, is_without)?);
             }
         }
         Ok((Image { ports }, table))
     }
 }
 
+/// Parts of a port are named PORT/NUMBER.
+fn is_without(without: &Without, log: &PortLog) -> bool {
+    log.port().split('/').next().is_some_and(|port| without.contains(port))
+}
+
 fn can_go(port: &str, talk: &Talk) -> Result<(), NotFrozen> {
     if talk.stopped {
         let why = "its state was saved, and it stands still: restore it first";
-        return Err(NotFrozen::Never { port: port.to_owned(), why });
+        return Err(NotFrozen::Never { name: format!("port {port}"), why });
     }
     if talk.session.is_saveable() { Ok(()) } else { Err(NotFrozen::Busy(port.to_owned())) }
 }
 
-fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, NotFrozen> {
+/// `is_without`: as if no VMM were connected.
+fn of(service: &mut Service, table: &mut Table, now: Time, is_without: bool) -> Result<PortImage, NotFrozen> {
     let Service { log, port, schedule, link, .. } = service;
     let name = || log.port().to_owned();
-    let never = |why| NotFrozen::Never { port: name(), why };
+    let never = |why| NotFrozen::Never { name: format!("uplink {}", name()), why };
     let mut unread = None;
     let link = match link {
         Link::Function { listener, device, session } => {
             let mut function = device.image(listener.as_fd(), table)?;
-            if let Some(talk) = session {
+            if let Some(talk) = session
+                && !is_without
+            {
                 can_go(log.port(), talk)?;
                 let Talk { session, process, .. } = talk;
                 unread = session.unread();
@@ -164,6 +200,7 @@ fn of(service: &mut Service, table: &mut Table, now: Time) -> Result<PortImage, 
             });
             LinkImage::Uplink(handed.transpose()?.flatten())
         }
+        Link::Rings { .. } if is_without => LinkImage::Rings(RingsImage { kicks: Vec::new(), state: None }),
         Link::Rings { kicks } => {
             let connected = (0..).zip(kicks.iter()).filter_map(|(ring, kick)| Some((ring, kick.as_ref()?)));
             let kicks = connected.map(|(ring, kick)| Ok((ring, table.put(kick)?))).collect::<Result<_, Errno>>()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_daemon::daemon::Daemon;
-use nicety_daemon::handover::give::upgrade;
+use nicety_daemon::handover::give::{UpgradeError, upgrade};
 use nicety_daemon::handover::take::Taking;
 use nicety_daemon::handover::{Offer, Sockets, Upgraded};
 use nicety_host::Host;
@@ -15,6 +15,17 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// The daemon that goes on, and what the old one says. The old one's workers stand still for ever.
 pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
+    let (new, upgraded) = replaced_without(&old, host, &[]);
+    let _never_dropped = std::mem::ManuallyDrop::new(old);
+    (new.unwrap(), upgraded.unwrap())
+}
+
+/// The same without the VMs of these ports. Without a new daemon the old one goes on.
+pub fn replaced_without(
+    old: &Daemon,
+    host: &Host,
+    without: &[String],
+) -> (Option<Arc<Daemon>>, Result<Upgraded, UpgradeError>) {
     let ids = old.names().into_iter().map(|(id, name)| (name, id.0)).collect();
     let text = host.document.text();
     let (path, origin_ns) = (host.path.clone(), old.clock_origin_ns());
@@ -31,16 +42,16 @@ pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
             let taking = Taking::begin(near).unwrap();
             let host = taking.host().unwrap().host;
             let daemon = taking.start(&host).unwrap();
-            let taken = taking.take(&daemon, &host).unwrap();
-            taken.tell();
+            let taken = taking.take(&daemon, &host);
+            taken.iter().for_each(|taken| taken.tell());
             // Nobody has ended it: the channel to the keeper stays open until here.
-            (Arc::new(daemon), theirs)
+            (taken.ok().map(|_| Arc::new(daemon)), theirs)
         });
         let kept = KeptBy::from(ours);
         let sockets = Sockets { control: control.as_fd(), page: None };
-        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), &old, &offer, sockets, &|_| {});
+        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), old, &offer, sockets, without, &|_| {});
+        drop(kept);
         let (new, _keeper) = heir.join().unwrap();
-        let _never_dropped = std::mem::ManuallyDrop::new(old);
-        (new, upgraded.unwrap())
+        (new, upgraded)
     })
 }

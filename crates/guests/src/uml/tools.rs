@@ -96,13 +96,16 @@ impl Tools {
     }
 }
 
-/// Writes a script that runs a program of the layer under its own name.
+/// Writes a script that runs a program of the layer under its own name. Whole, by its last name only: another process may write or run
+/// the same one.
 fn wrap(layer: &Layer, program: &str, to: &Path) -> Result<(), Error> {
     let command = layer.program(Path::new("usr/bin").join(program));
     let text = format!("#!/bin/sh\nunset LD_PRELOAD LD_LIBRARY_PATH\nexec {} \"$@\"\n", shell_words(&command));
-    let _ = fs::remove_file(to);
-    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(to);
-    opened.and_then(|mut script| script.write_all(text.as_bytes())).map_err(file("write", to))
+    let begun = to.with_extension(std::process::id().to_string());
+    let _ = fs::remove_file(&begun);
+    let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&begun);
+    let written = opened.and_then(|mut script| script.write_all(text.as_bytes()));
+    written.and_then(|()| fs::rename(&begun, to)).map_err(file("write", to))
 }
 
 fn executable(path: &PathBuf) -> bool {

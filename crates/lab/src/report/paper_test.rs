@@ -1,8 +1,9 @@
-//! Tests of the page on paper: Chromium prints it, and poppler reads the sheets. Without these programs the test is skipped.
+//! Tests of the page on paper: Chromium prints it, and poppler reads the sheets. The typefaces are wide ones: others need no more room.
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+
+use nicety_guests::{Error, Tool};
 
 use crate::method::{Guests, Server};
 use crate::results::{Results, sample};
@@ -12,24 +13,21 @@ const SHEETS_MAX: usize = 8;
 /// A sheet with fewer lines of text is a heading alone, or a remainder.
 const LINES_MIN: usize = 6;
 
-/// The first of these programs that is installed.
-fn installed(names: &[&'static str]) -> Option<&'static str> {
-    let starts =
-        |name: &&&str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    names.iter().find(starts).copied()
+/// The programs that print and read.
+fn tools() -> Result<[Tool; 2], Error> {
+    Ok([Tool::chromium(&mut |_| {})?, Tool::pdftotext(&mut |_| {})?])
 }
 
 /// The text of each sheet.
-fn printed(browser: &str, page: &str, folder: &Path) -> Vec<String> {
+fn printed([chromium, pdftotext]: &[Tool; 2], page: &str, folder: &Path) -> Vec<String> {
     let (html, pdf) = (folder.join("page.html"), folder.join("page.pdf"));
     std::fs::write(&html, page).unwrap();
-    let mut print = Command::new(browser);
-    print.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]);
-    print.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+    let mut print = chromium.browser(folder).unwrap();
+    print.arg("--no-pdf-header-footer");
     print.arg(format!("--print-to-pdf={}", pdf.display())).arg(format!("file://{}", html.display()));
     let ended = print.output().unwrap();
     assert!(ended.status.success() && pdf.exists(), "{}", String::from_utf8_lossy(&ended.stderr));
-    let text = Command::new("pdftotext").args(["-layout", "-enc", "UTF-8"]).arg(&pdf).arg("-").output().unwrap();
+    let text = pdftotext.command().args(["-layout", "-enc", "UTF-8"]).arg(&pdf).arg("-").output().unwrap();
     std::fs::remove_file(&pdf).unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     // Each sheet ends with a form feed.
@@ -69,14 +67,15 @@ fn check(results: &Results, page: &str, sheets: &[String], what: &str) {
 
 #[test]
 fn the_page_prints_on_eight_sheets_and_no_heading_stands_alone() {
-    let browser = installed(&["chromium", "chromium-browser", "google-chrome"]);
-    let missing = [("Chromium", browser), ("poppler's pdftotext", installed(&["pdftotext"]))];
-    if let Some((name, _)) = missing.iter().find(|(_, program)| program.is_none()) {
-        // Writes past the harness, which captures the output of tests that pass.
-        let test = "report::paper::the_page_prints_on_eight_sheets_and_no_heading_stands_alone";
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {name} is not installed");
-        return;
-    }
+    let tools = match tools() {
+        Ok(tools) => tools,
+        Err(error) => {
+            // Writes past the harness, which captures the output of tests that pass.
+            let test = "report::paper::the_page_prints_on_eight_sheets_and_no_heading_stands_alone";
+            let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: it cannot be laid: {error}");
+            return;
+        }
+    };
     let folder = std::env::temp_dir().join(format!("nicety-paper-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let all = |guests, servers: &[Server]| sample::every_adapter(guests, servers);
@@ -96,7 +95,7 @@ fn the_page_prints_on_eight_sheets_and_no_heading_stands_alone() {
         for paper in papers {
             let sized = page.replace("size: portrait", &format!("size: {paper} portrait"));
             assert_ne!(sized, page);
-            let sheets = printed(browser.unwrap(), &sized, &folder);
+            let sheets = printed(&tools, &sized, &folder);
             check(&results, &page, &sheets, &format!("{name} on {paper}"));
         }
     }

@@ -41,6 +41,7 @@ fn is_in(condition: Condition, state: PortState) -> bool {
         PortState::Saved => condition == Condition::Saved,
         PortState::Broken => condition == Condition::Broken,
         PortState::Failed => condition == Condition::Failed,
+        PortState::Blocked => condition == Condition::Blocked,
     }
 }
 
@@ -160,12 +161,13 @@ fn fit(rows: &mut [Vec<String>], cut: usize, width: usize) {
 
 /// The reason why ports do not work, for the first of them.
 fn troubles(ports: &[PortReport]) -> String {
-    let is_bad = |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed);
+    let is_bad =
+        |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let bad: Vec<&PortReport> = ports.iter().filter(is_bad).collect();
     let lines = bad.iter().take(LISTED_MOST).map(|port| format!("{}: {}\n", port.name, port.sentence));
     let more = match bad.len().saturating_sub(LISTED_MOST) {
         0 => String::new(),
-        more => format!("and {more} more: nicety ports --state broken,failed --long\n"),
+        more => format!("and {more} more: nicety ports --state broken,failed,blocked --long\n"),
     };
     if bad.is_empty() { String::new() } else { format!("\n{}{more}", lines.collect::<String>()) }
 }

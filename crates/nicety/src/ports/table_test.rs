@@ -120,7 +120,8 @@ fn ports_are_chosen_by_group_vlan_and_state() {
 fn what_does_not_work_is_told_below_the_table() {
     let ports: Vec<PortReport> = (1..=10).map(|number| plain(&format!("vm{number}"), Condition::Failed)).collect();
     let text = page(&ports, 10, Some(80));
-    let end = "\nvm7: vm7 is failed\nvm8: vm8 is failed\nand 2 more: nicety ports --state broken,failed --long\n";
+    let end =
+        "\nvm7: vm7 is failed\nvm8: vm8 is failed\nand 2 more: nicety ports --state broken,failed,blocked --long\n";
     assert!(text.ends_with(end), "{text}");
     assert!(page(&ports[..1], 1, None).ends_with("\n\nvm1: vm1 is failed\n"));
 }

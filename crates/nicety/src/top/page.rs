@@ -292,7 +292,7 @@ impl Page {
                 short(row.report.backlog_frames as f64),
             ])
             .style(match row.report.condition {
-                Condition::Broken | Condition::Failed => Style::from(Modifier::BOLD),
+                Condition::Broken | Condition::Failed | Condition::Blocked => Style::from(Modifier::BOLD),
                 _ => Style::default(),
             })
         });

@@ -5,10 +5,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nicety_guests::Tool;
 
 use crate::book::root;
+use crate::openapi_client;
+use crate::python::{programs, skipped};
 use crate::scratch::{Ended, Scratch};
 
 /// Pages whose lines run. Each line of another page begins as one of [`NOT_RUN`].
@@ -57,9 +61,6 @@ const NOT_RUN: [(&str, &str); 26] = [
     ("sudo ip link set tap0 master br0", "needs a bridge that the administrator has made"),
 ];
 
-/// Programs besides those of every Debian. A line with one that is not installed does not run.
-const PROGRAMS: [&str; 6] = ["busybox", "curl", "ip", "openapi-python-client", "socat", "tcpdump"];
-
 /// `line` runs one line and prints its exit code. A daemon in the foreground gets the background, and the next line waits until it answers.
 /// A capture is interrupted after two seconds.
 const SHELL: &str = r#"
@@ -67,7 +68,9 @@ mount -t tmpfs none /run && mount -t tmpfs none /usr/local && mount -t tmpfs non
 mkdir -p bin /usr/local/share/man/man1 /var/lib/prometheus/node-exporter www target/release
 printf '#!/bin/sh\nexec "$@"\n' >bin/sudo && chmod +x bin/sudo
 ln -s "$0" bin/nicety
-export PATH=$PWD/bin:$PATH HOME=$PWD USER=root XDG_RUNTIME_DIR=/run
+# As root of this network alone it may not become another user.
+printf '#!/bin/sh\nexec %s -Z root "$@"\n' "$TOOLS/tcpdump" >bin/tcpdump && chmod +x bin/tcpdump
+export PATH=$PWD/bin:$TOOLS:$PYTHON:$PATH HOME=$PWD USER=root XDG_RUNTIME_DIR=/run
 export -n NICETY_LOG
 served() {
     pkill -x -P $$ nicety; wait
@@ -114,22 +117,12 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn is_installed(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
-    found.is_ok_and(|status| status.success())
-}
-
-fn reason(line: &str) -> Option<String> {
-    if let Some((_, reason)) = NOT_RUN.iter().find(|(begins, _)| line.starts_with(begins)) {
-        return Some((*reason).to_owned());
-    }
-    let words: Vec<&str> = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-    let missing = PROGRAMS.iter().find(|program| words.contains(program) && !is_installed(program))?;
-    Some(format!("{missing} is not installed"))
+fn reason(line: &str) -> Option<&'static str> {
+    NOT_RUN.iter().find(|(begins, _)| line.starts_with(begins)).map(|(_, reason)| *reason)
 }
 
 /// Runs a page's lines, and returns those that failed with what they said.
-fn failures(page: &str, text: &str) -> Vec<String> {
+fn failures(page: &str, text: &str, [tools, python]: &[PathBuf; 2]) -> Vec<String> {
     let scratch = Scratch::new();
     let own = block(text, "toml", "[[port]]");
     let host = own.unwrap_or_else(|| block(&read(&root().join("docs/ten-minutes.md")), "toml", "[[port]]").unwrap());
@@ -151,6 +144,7 @@ fn failures(page: &str, text: &str) -> Vec<String> {
     script += "kill $(jobs -p) 2>/dev/null; wait\necho ended\n";
     let mut command = Command::new("unshare");
     command.args(["-Urnm", "bash", "-c", &script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
+    command.env("TOOLS", tools).env("PYTHON", python);
     let ended = Ended::soon(command);
     let log = fs::read_to_string(scratch.path().join("log")).unwrap_or_default();
     assert!(ended.out.ends_with("ended\n"), "{page}: {}{}{log}", ended.out, ended.err);
@@ -175,7 +169,14 @@ fn the_lines_of_the_book_run_as_printed() {
         let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {NAME}: {}", reason.trim());
         return;
     }
-    let failed: Vec<String> = PAGES.iter().flat_map(|page| failures(page, &read(&root().join(page)))).collect();
+    let tools = match Tool::tcpdump(&mut |_| {}) {
+        Ok(tcpdump) => tcpdump.folder(),
+        Err(error) => return skipped(NAME, &error.to_string()),
+    };
+    let Some(python) = programs(openapi_client::PACKAGE, openapi_client::VERSION) else { return };
+    let programs = [tools, python];
+    let failed: Vec<String> =
+        PAGES.iter().flat_map(|page| failures(page, &read(&root().join(page)), &programs)).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 

@@ -1,10 +1,12 @@
 //! Wireshark's extcap: a link to the program in its folder.
 
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::Stdio;
 
+use nicety_guests::Tool;
 use rustix::process::Signal;
 
+use crate::python::skipped;
 use crate::scratch::{Ended, HOST, Scratch, Served};
 
 #[test]
@@ -41,11 +43,10 @@ fn wireshark_is_told_of_ports_link_types_and_choices() {
 
 #[test]
 fn tshark_lists_the_ports_and_captures_from_one() {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED extcap::tshark: it is not installed");
-        return;
-    }
+    let tshark = match Tool::tshark(&mut |_| {}) {
+        Ok(tshark) => tshark,
+        Err(error) => return skipped("extcap::tshark", &error.to_string()),
+    };
     let name = format!("shark2-{}", std::process::id());
     let scratch = Scratch::with(&HOST.replace("vm1", &name));
     let served = Served::start(&scratch);
@@ -56,7 +57,7 @@ fn tshark_lists_the_ports_and_captures_from_one() {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nicety"), folder.join("nicety")).unwrap();
     }
     let tshark = |args: &[&str]| {
-        let mut tshark = Command::new("tshark");
+        let mut tshark = tshark.command();
         tshark.args(args).current_dir(scratch.path()).env_remove("XDG_CONFIG_HOME");
         tshark.env("HOME", scratch.path());
         tshark

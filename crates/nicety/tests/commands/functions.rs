@@ -167,6 +167,60 @@ fn spoofed_frames_are_dropped_and_shown_until_the_host_lets_them_pass_and_again_
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
+/// Frames of a capture file that have these bytes.
+fn left(scratch: &Scratch, bytes: &[u8]) -> usize {
+    let file = std::fs::read(scratch.path().join("out.pcapng")).unwrap();
+    file.windows(bytes.len()).filter(|window| *window == bytes).count()
+}
+
+/// The first example of docs/virtual-functions.md, beside a function without a VLAN. `ip link set DEV vf 0 vlan 10 qos 3` has the card tag
+/// what the function sends (igb_set_vmvir, ixgbe_set_vmvir).
+#[test]
+fn a_function_s_frames_leave_with_its_vlan_s_tag_beside_those_of_a_function_without_one() {
+    let scratch = Scratch::with(&HOST.replace("kind = \"null\"", "kind = \"capture\"\nfile = \"out.pcapng\""));
+    let served = Served::start(&scratch);
+    let [mut vm, mut other] = [(1, 2), (2, 1)].map(|(number, other)| guest(&scratch, number, other));
+    let set = |words: &str| {
+        let all: Vec<&str> = ["vf", "set", "nic0/0"].into_iter().chain(words.split(' ')).collect();
+        let set = scratch.run(&all);
+        assert_eq!((set.code, set.err.as_str()), (Some(0), ""), "{set:?}");
+        set.out
+    };
+    assert_eq!(
+        set("vlan 10 qos 3 rate 500"),
+        "~ port vm1: qos (not set) → 3, send_average (not set) → 500Mbit/s, vlan (not set) → 10\n"
+    );
+    let addresses = |from, to| [address(to).0, address(from).0].concat();
+    let of_both = |tag: &[u8]| {
+        let own = [&addresses(1, 9), tag, &[0x88, 0xb5]].concat();
+        let plain = [&addresses(2, 9)[..], &[0x88, 0xb5]].concat();
+        [own, plain].map(|bytes| left(&scratch, &bytes))
+    };
+    vm.write_frame(address(1), address(9));
+    other.write_frame(address(2), address(9));
+    let before = taken(&scratch, "vm2");
+    let mut sends = |tag: &[u8], count: usize| {
+        [&mut vm, &mut other].into_iter().for_each(|guest| {
+            guest.send();
+            sent(guest);
+        });
+        let end = Instant::now() + TIMEOUT;
+        while of_both(tag) != [FRAMES as usize, count * FRAMES as usize] {
+            assert!(Instant::now() < end, "{tag:x?}: {:?}", of_both(tag));
+            std::thread::yield_now();
+        }
+    };
+    sends(&[0x81, 0, 0x60, 10], 1);
+    assert_eq!(taken(&scratch, "vm2"), before, "no frame of the VLAN");
+    assert_eq!(set("vlan 20"), "~ port vm1: qos 3 → (not set), vlan 10 → 20\n");
+    sends(&[0x81, 0, 0, 20], 2);
+    assert_eq!(set("vlan 20 qos 5"), "~ port vm1: qos (not set) → 5\n");
+    sends(&[0x81, 0, 0xa0, 20], 3);
+    assert_eq!(set("vlan 0"), "~ port vm1: qos 5 → (not set), vlan 20 → (not set)\n");
+    sends(&[], 4);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
 /// A driver may cause as many refusals as it likes.
 const REFUSALS: u32 = 4 * FRAMES;
 

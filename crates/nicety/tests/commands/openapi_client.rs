@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use crate::python;
 use crate::scratch::{Ended, HOST, Scratch, Served};
 
-const PACKAGE: &str = "openapi-python-client";
-const VERSION: &str = "0.29.1";
+pub const PACKAGE: &str = "openapi-python-client";
+pub const VERSION: &str = "0.29.1";
 
 /// Runs a Python program of this environment, whose other programs it finds.
 fn run(programs: &Path, name: &str, args: &[&str], folder: &Path) -> Ended {

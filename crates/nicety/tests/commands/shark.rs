@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nicety_guests::Layer;
+use nicety_guests::Tool;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use rustix::process::Signal;
 
@@ -47,8 +47,8 @@ fn frame(link: &mut UnixStream) -> Vec<u8> {
 
 #[test]
 fn tshark_reads_a_team_s_lacpdus_and_its_answer_to_a_marker_as_they_are_meant() {
-    let layer = match Layer::lay("tshark", &["tshark"], &mut |_| {}) {
-        Ok(layer) => layer,
+    let program = match Tool::tshark(&mut |_| {}) {
+        Ok(tshark) => tshark,
         Err(error) => return skipped("tshark", &error.to_string()),
     };
     let uplink = "[[uplink]]\nname = \"a\"\nkind = \"stream\"\nsocket = \"a.sock\"\n";
@@ -78,7 +78,7 @@ fn tshark_reads_a_team_s_lacpdus_and_its_answer_to_a_marker_as_they_are_meant() 
     drop(capture);
     assert_eq!(daemon.end(Signal::TERM), Some(0));
     let tshark = |args: &[&str]| {
-        let mut command = layer.program("usr/bin/tshark");
+        let mut command = program.command();
         command.args(["-n", "-r"]).arg(&file).args(args).env("HOME", scratch.path()).env_remove("XDG_CONFIG_HOME");
         Ended::soon(command)
     };

@@ -49,6 +49,36 @@ trunk = \"10,20\"
 /// A broadcast ARP request.
 const ASKS: &str = "ffffffffffff 525400123401 0806 0001";
 
+/// It belongs to VLAN 10 and, with its tag, to the flat network.
+#[test]
+fn a_vlan_s_frame_that_comes_in_by_an_uplink_without_vlans_is_followed_in_both_networks() {
+    let scratch = Scratch::with(&HOST.replace("trunk = \"10,20\"\n", "").replace("vlan = 20\n", ""));
+    let served = Served::start(&scratch);
+    let traced = scratch.run(&["trace", "null", "ffffffffffff 525400123409 8100000a 0806"]);
+    let expected = "\
+VLAN       VLAN 10: ports here are in it
+learns     52:54:00:12:34:09 at null: it is new
+looked up  its destination is a broadcast: to all ports of the VLAN
+VLAN       the flat network: without VLANs
+learns     52:54:00:12:34:09 at null: it is new
+looked up  its destination is a broadcast: to all ports of the VLAN
+delivered  to vm1, its tag taken out: dropped there: no-vm
+delivered  to vm2: dropped there: no-vm
+delivered  to vm3: dropped there: no-vm
+";
+    assert!(traced.code == Some(0) && traced.out.ends_with(expected), "{traced:?}");
+    let sent = scratch.run(&["trace", "vm3", "ffffffffffff 525400123403 8100000a 0806"]);
+    let expected = "\
+VLAN       the flat network: without VLANs
+learns     52:54:00:12:34:03 at vm3: it is new
+looked up  its destination is a broadcast: to all ports of the VLAN
+passes by  vm1, vm2: not in this VLAN
+delivered  to null: it goes out
+";
+    assert!(sent.code == Some(0) && sent.out.ends_with(expected), "{sent:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn each_step_of_a_frame_is_told_and_nothing_changes_by_it() {
     let scratch = Scratch::with(HOST);

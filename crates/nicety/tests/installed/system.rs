@@ -177,7 +177,7 @@ fn lifetime(suite: Suite) {
 }
 
 /// The daemon's process: the child of the unit's main process, the keeper.
-const DAEMON: &str = "$(ps -o pid= --ppid $(systemctl show -P MainPID nicety) | tail -n1 | tr -d ' ')";
+const DAEMON: &str = "$(pgrep -f -P $(systemctl show -P MainPID nicety) -- --kept | tail -n1)";
 
 /// Another package replaces the daemon, and neither guest notices.
 fn replaced_in_place(guest: &mut Guest, install: &str) {

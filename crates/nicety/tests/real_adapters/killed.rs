@@ -82,7 +82,7 @@ pub fn answered(stage: &Stage, guest: &mut Guest, number: u8) {
 }
 
 /// Requests as fast as they are answered, in the network of this port, in the background.
-fn flood(guest: &mut Guest, number: u8) {
+pub fn flood(guest: &mut Guest, number: u8) {
     sh(guest, &format!("({FLOOD} {} >/dev/null 2>&1 &)", at(number, 254)));
 }
 

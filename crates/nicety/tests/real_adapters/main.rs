@@ -41,6 +41,7 @@ mod stage;
 mod standby;
 #[path = "../steps/mod.rs"]
 mod steps;
+mod stood_still;
 mod swept;
 mod switching;
 mod tags;

@@ -143,7 +143,8 @@ fn guests_in_qemu_and_in_user_mode_go_on_while_the_daemon_is_replaced_ten_times(
 pub fn daemon(stage: &Stage) -> Option<u32> {
     let keeper = stage.served.process();
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
-    children.ok()?.split_whitespace().last()?.parse().ok()
+    let is_daemon = |pid: &u32| crate::steps::is_daemon((*pid).into());
+    children.ok()?.split_whitespace().filter_map(|pid| pid.parse().ok()).rfind(is_daemon)
 }
 
 /// QEMU's virtio-net connects again by itself. The adapters behind vfio-user, which does not, are in `killed.rs`.

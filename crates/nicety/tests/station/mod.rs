@@ -23,6 +23,12 @@ pub fn keep(dir: &Path) -> Process {
     Process(serve.spawn().unwrap())
 }
 
+/// Whether a keeper's child is a daemon: it also starts openers, and an acceptor.
+#[allow(dead_code, reason = "not all tests have a keeper")]
+pub fn is_daemon(pid: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
+}
+
 /// A process of this program that ends with its test.
 pub struct Process(pub Child);
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nicety_keeper::{Between, Channel, ChannelError, Seam, Start, keep_with, kind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
+use rustix::time::Timespec;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -74,24 +75,47 @@ pub struct Relay {
     pub delayed: Mutex<Option<(u8, Duration)>>,
     /// The list of the keeper's children: proc(5).
     children: Mutex<PathBuf>,
+    /// The relay is so late when it stops a daemon, as on a busy machine.
+    #[allow(dead_code, reason = "not all tests are late")]
+    pub late: Mutex<Duration>,
+    /// The daemon that was stopped at a message, until it is killed.
+    stopped: Mutex<Option<u64>>,
     /// The relay's ends of the keeper's channels. Their messages pass one by one.
     with_keeper: Mutex<Vec<Weak<[Channel; 2]>>>,
 }
 
-/// Kills a process, and waits until it runs no more.
-fn kill(pid: u64) {
+/// Sends a signal to a process, and waits until each of its threads has one of these states (proc(5)), or has gone.
+fn signal(pid: u64, signal: Signal, states: [char; 3]) {
     // A private root has no `kill`. And the numbers are those of whoever has mounted /proc, which in a namespace are not kill(2)'s.
     if let Ok(process) = File::open(format!("/proc/{pid}")) {
-        let _ended_by_itself = pidfd_send_signal(process, Signal::KILL);
+        let _ended_by_itself = pidfd_send_signal(process, signal);
     }
     let end = Instant::now() + SOON;
-    // A zombie or nothing.
-    while std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])))
-    {
-        assert!(Instant::now() < end, "{pid} does not end");
+    let still = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let states_of = threads.filter_map(|thread| state(&std::fs::read_to_string(thread.path().join("stat")).ok()?));
+        states_of.filter(|state| !states.contains(state)).count() > 0
+    };
+    while still() {
+        assert!(Instant::now() < end, "{pid} goes on after {signal:?}");
         std::thread::yield_now();
     }
+}
+
+/// The state in a line of proc(5)'s `stat`.
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether a keeper's child is a daemon: it also starts openers, and an acceptor.
+pub fn is_daemon(pid: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--kept"))
+}
+
+/// Whether a daemon has sent the relay something that has not passed.
+fn has_more(ends: &[Channel; 2]) -> bool {
+    let mut fds = [PollFd::new(&ends[1], PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 impl Relay {
@@ -106,7 +130,7 @@ impl Relay {
     /// Process numbers of the daemons. The serving daemon is the last.
     pub fn pids(&self) -> Vec<u64> {
         let list = std::fs::read_to_string(&*self.children.lock().unwrap()).unwrap_or_default();
-        list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        list.split_whitespace().map(|pid| pid.parse().unwrap()).filter(|pid| is_daemon(*pid)).collect()
     }
 
     /// A channel whose messages pass here. The thread ends with either end.
@@ -130,14 +154,32 @@ impl Relay {
             return true;
         }
         let mut with_keeper = self.with_keeper.lock().unwrap();
-        with_keeper.retain(|one| one.upgrade().is_some_and(|ends| self.pass(Between::KeeperAndDaemon, &ends)));
-        match between {
+        self.pass_keepers(&mut with_keeper);
+        let goes_on = match between {
             Between::KeeperAndDaemon => with_keeper.iter().any(|one| std::ptr::eq(one.as_ptr(), ends)),
             Between::HeirAndDaemon => {
                 drop(with_keeper);
-                self.pass(between, ends)
+                let goes_on = self.pass(between, ends);
+                with_keeper = self.with_keeper.lock().unwrap();
+                goes_on
             }
+        };
+        self.kill_stopped(&mut with_keeper);
+        goes_on
+    }
+
+    fn pass_keepers(&self, with_keeper: &mut Vec<Weak<[Channel; 2]>>) {
+        with_keeper.retain(|one| one.upgrade().is_some_and(|ends| self.pass(Between::KeeperAndDaemon, &ends)));
+    }
+
+    /// Kills the daemon that was stopped. A daemon may be some messages ahead of the relay, and what it has sent arrives before its end
+    /// is seen. Else a daemon that has said that it serves might be taken for one that has not.
+    fn kill_stopped(&self, with_keeper: &mut Vec<Weak<[Channel; 2]>>) {
+        let Some(pid) = self.stopped.lock().unwrap().take() else { return };
+        while with_keeper.iter().filter_map(Weak::upgrade).any(|ends| has_more(&ends)) {
+            self.pass_keepers(with_keeper);
         }
+        signal(pid, Signal::KILL, ['Z', 'X', 'x']);
     }
 
     /// Passes on what is there. False if an end is closed.
@@ -182,7 +224,9 @@ impl Relay {
         }
         let is_victim = |pid: &&u64| (**pid == plan.old) == (plan.victim == Victim::Old);
         if let Some(pid) = self.pids().iter().find(is_victim) {
-            kill(*pid);
+            std::thread::sleep(*self.late.lock().unwrap());
+            signal(*pid, Signal::STOP, ['T', 'Z', 'X']);
+            *self.stopped.lock().unwrap() = Some(*pid);
             plan.came = Some(what.to_string());
         }
     }

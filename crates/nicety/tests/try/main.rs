@@ -228,7 +228,12 @@ fn without_gdb_the_package_is_named_before_anything_starts() {
 #[test]
 fn a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command() {
     if Command::new("gdb").arg("--version").output().is_err() {
-        eprintln!("not tested: this machine has no gdb");
+        // Writes past the harness, which captures the output of tests that pass.
+        let test = "a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command";
+        let _stdout_closed = std::io::Write::write_all(
+            &mut std::io::stdout(),
+            format!("\nSKIPPED {test}: this machine has no gdb\n").as_bytes(),
+        );
         return;
     }
     let scratch = Scratch::new();

@@ -33,6 +33,33 @@ fn a_host_file_that_was_changed_meanwhile_is_neither_read_nor_in_the_way() {
 }
 
 #[test]
+fn an_upgrade_of_a_daemon_that_is_told_to_end_says_that_it_ends() {
+    // The second one does not end by itself.
+    for script in ["exec sleep 600", "trap '' TERM\nsleep 600 &\nwait; wait"] {
+        let kept = Kept::start_empty();
+        let program = kept.path("hangs");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let keeper = kept.keeper.0.id().into();
+        let output = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| kept.asked(&["upgrade", program.to_str().unwrap()]));
+            let end = Instant::now() + SOON;
+            while kept.pids().len() < 2 {
+                assert!(Instant::now() < end, "{}", kept.log());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            signal(keeper, "TERM");
+            asked.join().unwrap()
+        });
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{script}: {said}\n{}", kept.log());
+        assert!(said.contains("was told to end meanwhile") && !said.contains("goes on"), "{script}: {said}");
+        let mut keeper = kept.keeper;
+        assert_eq!(keeper.0.wait().unwrap().code(), Some(0), "{script}");
+    }
+}
+
+#[test]
 fn a_daemon_without_a_free_descriptor_goes_on_and_says_so() {
     let mut kept = Kept::start(&["e1000", "e1000"]);
     let pid = kept.pid();

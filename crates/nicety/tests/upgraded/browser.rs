@@ -5,21 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use nicety_guests::Tool;
 use serde_json::{Value, json};
 
 use crate::station::Process;
-
-/// Programs that Chromium has.
-const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-
-/// The name of a Chromium of this machine.
-pub fn installed() -> Option<&'static str> {
-    let starts = |name: &&str| {
-        let mut version = Command::new(name);
-        version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
-    NAMES.into_iter().find(starts)
-}
 
 /// A browser with one page. It ends with its test.
 pub struct Browser {
@@ -33,16 +22,23 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a program that [`installed`] names, with its files in a new folder.
-    pub fn start(program: &str, folder: &Path) -> Self {
+    /// Starts Chromium, with its files in a new folder.
+    pub fn start(chromium: &Tool, folder: &Path) -> Self {
         std::fs::create_dir(folder).unwrap();
         let pipes = ["to", "from"].map(|name| folder.join(name));
         assert!(Command::new("mkfifo").args(&pipes).status().unwrap().success());
         // It reads orders from descriptor 3, and writes answers to 4.
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec 3<\"$1\" 4>\"$2\"; shift 2; exec \"$@\"", "sh"]).args(&pipes);
-        shell.args([program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]);
-        shell.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+        // The shell gets the browser's variables by `env`, for it has other libraries.
+        let browser = chromium.browser(folder).unwrap();
+        shell.arg("env").args(browser.get_envs().filter_map(|(name, value)| {
+            let mut text = name.to_owned();
+            text.push("=");
+            text.push(value?);
+            Some(text)
+        }));
+        shell.arg(browser.get_program()).args(browser.get_args()).arg("--remote-debugging-pipe");
         shell.stdout(Stdio::null()).stderr(File::create(folder.join("log")).unwrap());
         let process = Process(shell.spawn().unwrap());
         let to = File::options().write(true).open(&pipes[0]).unwrap();

@@ -64,3 +64,31 @@ fn a_page_at_a_port_is_served_after_upgrades_that_succeed_and_that_are_refused()
     kept.upgrade();
     assert!(is_served(&ask(&host)), "upgraded: {}", kept.log());
 }
+
+#[test]
+fn an_upgrade_switches_on_a_page_that_was_applied_and_names_one_that_it_cannot_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, host) = (dir.path().join("page.sock"), dir.path().join("host.toml"));
+    let without = format!("[daemon]\ncontrol = \"control.sock\"\n{PORT}");
+    let kept = Kept::start_on(dir, &without);
+    let nicety = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let output = command.args(words).arg("--control").arg(kept.path("control.sock")).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}\n{}", kept.log());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // Written, and not applied.
+    std::fs::write(&host, format!("{}{PORT}", with_page(kept.path("no/such/page.sock").display()))).unwrap();
+    let said = nicety(&["upgrade"]);
+    assert!(said.contains("not in force, of what the host file asks for: ") && said.contains("page"), "{said}");
+    // Applied, and there is no such folder.
+    nicety(&["apply", host.to_str().unwrap(), "--yes"]);
+    let said = nicety(&["upgrade"]);
+    assert!(said.contains("not in force, of what the host file asks for: daemon.page\n"), "{said}");
+    assert!(kept.log().contains("the page is not served"), "{}", kept.log());
+    std::fs::write(&host, format!("{}{PORT}", with_page(path.display()))).unwrap();
+    nicety(&["apply", host.to_str().unwrap(), "--yes"]);
+    let said = nicety(&["upgrade"]);
+    assert!(!said.contains("not in force"), "{said}");
+    assert!(is_served(&get(UnixStream::connect(&path).unwrap(), "localhost")), "{}", kept.log());
+}

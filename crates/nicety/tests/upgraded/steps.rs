@@ -86,9 +86,25 @@ impl Swept {
             {
                 return pid;
             }
-            assert!(Instant::now() < end && !self.keeper.is_finished(), "{when}\n{}", self.log());
+            if Instant::now() >= end || self.keeper.is_finished() {
+                panic!("{when}: not one daemon that serves: {}", self.seen());
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The keeper and its children, and what is said.
+    fn seen(&self) -> String {
+        let keeper = if self.keeper.is_finished() { "has ended" } else { "runs" };
+        let mut text = format!("the keeper {keeper}\n");
+        for pid in self.relay.pids() {
+            for file in ["cmdline", "status", "wchan"] {
+                let found = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                text += &format!("{pid} {file}: {}\n", found.replace('\0', " ").trim());
+            }
+        }
+        let answer = self.asked(&["ports"]);
+        text + &format!("{answer:?}\n{}", self.log())
     }
 
     /// Both VMMs are served by the adapters that they have set up.
@@ -140,12 +156,21 @@ impl Swept {
     }
 }
 
+/// A daemon says in less time that it serves, and tells the old one, when it has all images.
+const LATE: Duration = Duration::from_millis(100);
+
 #[test]
 fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm() {
     let mut swept = Swept::start();
     for victim in [Victim::Old, Victim::New] {
         let mut steps = 0;
-        while swept.kill_at(steps, victim).is_some() {
+        loop {
+            // The next daemon gets some messages ahead of every other kill.
+            let is_late = victim == Victim::New && steps % 2 == 0;
+            *swept.relay.late.lock().unwrap() = if is_late { LATE } else { Duration::ZERO };
+            if swept.kill_at(steps, victim).is_none() {
+                break;
+            }
             steps += 1;
         }
         // From the request to the keeper until the answer: at least one message of each kind, and two images.

@@ -102,6 +102,7 @@ impl Port {
     /// A VM is attached that another process has served: like [`Port::attach`], and its packets so far are counted as its own.
     pub fn attach_again(&self, saved: &SavedNumbers) {
         self.attach();
-        self.lock().sent_before = saved.sent_before;
+        let mut inner = self.lock();
+        (inner.sent_before, inner.received_before) = (saved.sent_before, 0);
     }
 }

@@ -143,5 +143,5 @@ impl Inner {
 
 /// Whether frames with this reason are for the neighbour of the link, or may be.
 pub(crate) fn is_unforwarded(reason: Reason) -> bool {
-    matches!(reason, Reason::Policy | Reason::UnusedLink | Reason::MirrorPort)
+    matches!(reason, Reason::Policy | Reason::UnusedLink | Reason::Blocked | Reason::MirrorPort)
 }

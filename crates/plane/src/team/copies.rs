@@ -33,10 +33,13 @@ impl Plane {
         let address = |at: usize| head.get(at..)?.first_chunk().map(|bytes| Mac(*bytes));
         let (Some(target), Some(source)) = (address(0), address(6)) else { return false };
         // Frames of other VLANs are refused later.
-        let Some(network) = self.switch().network(team, head) else { return false };
+        let networks = self.switch().networks(team, head).collect::<arrayvec::ArrayVec<u16, 2>>();
+        if networks.is_empty() {
+            return false;
+        }
         let heard = |address: Mac| {
-            let found = self.switch().addresses().heard(address, network, now);
-            found.filter(|(port, _)| *port != team)
+            let found = |network: &u16| self.switch().addresses().heard(address, *network, now);
+            networks.iter().filter_map(found).find(|(port, _)| *port != team)
         };
         if heard(source).is_some_and(|(_, silent_s)| silent_s <= HEARD_S || steering.has_announced(now)) {
             return true;

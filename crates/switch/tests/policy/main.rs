@@ -1,7 +1,9 @@
 //! Ports with policies, and their sent and received frames: VLANs, private VLANs, addresses, guards, storm control.
 
 mod guards;
+mod outward;
 mod ports;
+mod priority;
 #[path = "../world/mod.rs"]
 mod world;
 

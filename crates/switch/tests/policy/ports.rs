@@ -351,16 +351,3 @@ fn stations_of_a_vepa_reach_each_other_by_the_uplink_alone() {
     assert_eq!(to(world.one(0, plain(EVERYBODY, of(9)))), [1, 2, 3]);
     assert_eq!(to(world.one(1, plain(of(9), of(1)))), [0]);
 }
-
-#[test]
-fn a_tag_that_a_frame_gets_has_its_port_s_priority() {
-    let raised = Policy { priority: 5, ..access(10) };
-    let mut world = World::new(&[raised, access(10), trunk("10", None)]);
-    let tag = |priority| Edit::Tag(customer(priority, 10));
-    assert_eq!(world.one(0, plain(EVERYBODY, A)).0, [(1, Edit::Keep), (2, tag(5))]);
-    assert_eq!(world.one(1, plain(EVERYBODY, B)).0, [(0, Edit::Keep), (2, tag(0))]);
-    let retag = |priority| Edit::Retag(customer(priority, 10));
-    let tagged = |source| tagged(EVERYBODY, source, customer(2, 0));
-    assert_eq!(world.one(0, tagged(A)).0, [(1, Edit::Untag), (2, retag(5))]);
-    assert_eq!(world.one(1, tagged(B)).0, [(0, Edit::Untag), (2, retag(2))], "its own without one");
-}

@@ -358,7 +358,7 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
         fetch(tap, &mut counters, Time::ZERO.after(Duration::from_secs(seconds)));
         match tap.news() {
             Some(News::Vacant(why)) => why,
-            Some(News::Back(what) | News::Moved(what)) => format!("well: {what}"),
+            Some(News::Back(what) | News::Moved(what) | News::Looped(what)) => format!("well: {what}"),
             None => String::new(),
         }
     };

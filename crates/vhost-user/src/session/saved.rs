@@ -15,7 +15,7 @@ use super::Session;
 use super::rings::{RingState, Rings};
 use crate::memory::Region;
 use crate::port::Port;
-use crate::protocol::{F_ACCESS_PLATFORM, ProtocolFeatures, REGIONS_MOST};
+use crate::protocol::{F_ACCESS_PLATFORM, F_LOG_ALL, ProtocolFeatures, REGIONS_MOST};
 
 /// A saved session. Its descriptors are in a [`Table`]. The adapter's rings and the descriptors that they signal are saved by the
 /// port.
@@ -49,7 +49,7 @@ pub(super) struct SavedRing {
 /// Reasons why a session is not saved now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSaved {
-    /// The front end logs the pages that are written: it is about to move to another host.
+    /// The front end has given a log for the pages that are written, and turned it on: its VM is about to move to another host.
     #[error("its VM is being migrated")]
     Migrates,
     /// A descriptor cannot be duplicated.
@@ -97,7 +97,7 @@ impl Session {
         Ok(SavedSession {
             socket: table.put(socket)?,
             protocol: protocol.0,
-            features: *features,
+            features: *features | if rings.memory.is_log_on() { F_LOG_ALL } else { 0 },
             status: *status,
             requests: requests.as_ref().map(|fd| table.put(fd)).transpose()?,
             rings: rings.save(),
@@ -127,6 +127,9 @@ impl Session {
             let region = Region { guest, len, user, offset };
             restored.memory.add(region, fd.into()).map_err(|error| error.to_string())?;
         }
+        // A log that is on and not there yet.
+        restored.memory.turn_log(features & F_LOG_ALL != 0);
+        let features = features & !F_LOG_ALL;
         let kept = kept.map(|(index, offset, len)| {
             let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
             let file = Mapping::of_file(fd, offset, len, true).map_err(|error| error.to_string())?;

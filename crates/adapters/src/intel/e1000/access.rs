@@ -6,6 +6,7 @@ use nicety_adapter::interrupts::{CompletionDelay, Delay};
 use super::E1000;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
 use crate::intel::eeprom;
+use crate::intel::fault;
 use crate::intel::flow::Pause;
 use crate::intel::statistics::OctetsRead;
 use crate::intel::transmit::Transmit;
@@ -76,7 +77,11 @@ impl E1000 {
             r::ICR => self.clear_causes(value, cx),
             r::ICS => self.cause(value, cx),
             r::TDT => cx.out.work.insert(0),
-            r::RDT | r::RDLEN => self.offer_room(cx),
+            r::RDT => self.offer_room(cx),
+            r::RDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.offer_room(cx);
+            }
             r::CTRL => self.write_ctrl(value, cx),
             r::CTRL_EXT if value & ctrl_ext::EE_RST != 0 => self.load_address(),
             r::EECD => self.eeprom.drive(eeprom::wires(value)),
@@ -98,7 +103,10 @@ impl E1000 {
                 }
                 cx.out.work.insert(0);
             }
-            r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => self.forget_fetched(),
+            r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.forget_fetched();
+            }
             r::RAL | r::RAH => self.filter.load(&self.registers),
             _ => {}
         }

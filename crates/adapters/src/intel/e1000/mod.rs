@@ -33,8 +33,10 @@
 //! - ICS reads as ICR without clearing it, as VxWorks' driver expects (according to QEMU's e1000.c).
 //! - All bits of ICR can be set through ICS, reserved ones too: e1000_intr_test in Linux's e1000_ethtool.c sets each of the ten
 //!   lowest and waits for it.
-//! - RDH and TDH store any sixteen bits, also beyond the ring: e1000_reg_test in Linux's e1000_ethtool.c. A ring with its head or
-//!   tail outside is not used.
+//! - RDH and TDH store any sixteen bits, also beyond the ring: e1000_reg_test in Linux's e1000_ethtool.c. A ring with its head
+//!   outside is not used, nor is a transmit ring with its tail outside.
+//! - A receive ring with its tail outside has every descriptor without DD: e1000_enable in NuttX's drivers/net/e1000.c writes the
+//!   ring's length to RDT, and receives in QEMU.
 //! - Negotiation completes at once, with LSC: Linux polls, other drivers wait for the interrupt.
 //! - A frame without IFCS is still sent with a good check sequence: small drivers omit the bit, which QEMU tolerates.
 //! - SWSM.SWESMBI, which only later chips have, stores its value: e1000_get_hw_eeprom_semaphore in U-Boot's drivers/net/e1000.c
@@ -61,12 +63,14 @@ use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 
 use self::models::{INTEL, Model};
 use self::registers::{self as r, ctrl, rxcsum};
+use super::fault;
 use super::filter::Filter;
 use super::flow::Pause;
 use super::lost::Lost;
 use super::phy::Phy;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
+use crate::block::{LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::settings::{CreateError, Settings};
 
@@ -292,6 +296,16 @@ impl Adapter for E1000 {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        match () {
+            () if !self.is_driven() => None,
+            () if self.registers[r::RCTL] & r::rctl::EN == 0 => Some(fault::OFF),
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () if self.loops() => Some(LOOPBACK),
+            () => fault::block(&self.registers, &self.filter, 0..1, fault::Tails::OpenEnded),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

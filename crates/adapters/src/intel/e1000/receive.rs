@@ -6,6 +6,7 @@ use nicety_memory::Rights;
 use super::registers::{self as r, cause, ctrl, rctl, rxcsum};
 use super::{E1000, RECEIVE_RING};
 use crate::intel::RECEIVE_RING_EXPECTED;
+use crate::intel::fault::Fault;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
@@ -91,20 +92,23 @@ impl E1000 {
             }
             return delivery;
         };
-        self.saw_ring(RECEIVE_RING, None, cx);
+        let (size, head) = (bytes / DESCRIPTOR as u32, self.registers[r::RDH]);
         let mut ring = Ring {
             window,
             memory: &memory,
-            size: bytes / DESCRIPTOR as u32,
-            head: self.registers[r::RDH],
+            size,
+            head,
             tail: if lone { u32::from(!self.is_lone_unread(cx.now)) } else { self.registers[r::RDT] },
             format: Format::Legacy,
             buffers: [buffer_size(self.registers[r::RCTL]), 0, 0, 0],
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
             lone,
+            open_ended: !lone && head < size && self.registers[r::RDT] >= size,
             blamed: None,
         };
+        let fault = if lone { None } else { Fault::seen(&self.registers, &ring, 0, cx) };
+        self.saw_ring(RECEIVE_RING, fault, cx);
         let free = ring.free();
         let wants = self.wants();
         let mut scratch = Scratch::new();

@@ -8,6 +8,7 @@ use nicety_pci::{Changes, Function, Rom};
 
 use super::E1000e;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
+use crate::intel::fault;
 use crate::intel::flow::Pause;
 use crate::intel::nvm;
 use crate::intel::pages::{GIGABIT, Pages};
@@ -91,7 +92,11 @@ impl E1000e {
             }
             r::ITR | r::EITR => self.set_throttles(cx),
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT | r::RDLEN => self.offer_room(place.index, cx),
+            r::RDT => self.offer_room(place.index, cx),
+            r::RDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.offer_room(place.index, cx);
+            }
             r::CTRL => self.write_ctrl(value, cx),
             r::CTRL_EXT => {
                 if value & ctrl_ext::EE_RST != 0 {
@@ -122,7 +127,10 @@ impl E1000e {
                     cx.out.work.insert(queue as u16);
                 }
             }
-            r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => self.forget_fetched(place.index),
+            r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.forget_fetched(place.index);
+            }
             r::RAL | r::RAH => self.filter.load(&self.registers),
             r::MRQC | r::RSSRK => self.rss.forget(),
             r::TIMINCA => self.clock.set_increment(value, cx.now),

@@ -62,6 +62,7 @@ use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapabili
 use self::models::Model;
 use self::registers::{self as r, ctrl, rxcsum};
 use super::clock::Clock;
+use super::fault;
 use super::filter::Filter;
 use super::flow::Pause;
 use super::lost::Lost;
@@ -70,6 +71,7 @@ use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
+use crate::block::{LOOPBACK, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 /// Action that makes a driver reset the chip and set up its rings anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
@@ -273,6 +275,16 @@ impl Adapter for E1000e {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        match () {
+            () if !self.is_driven() => None,
+            () if self.registers[r::RCTL] & r::rctl::EN == 0 => Some(fault::OFF),
+            () if !self.masters() => Some(NO_MASTER),
+            () if self.loops() => Some(LOOPBACK),
+            () => fault::block(&self.registers, &self.filter, 0..1, fault::Tails::Inside),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

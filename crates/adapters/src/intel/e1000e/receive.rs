@@ -6,6 +6,7 @@ use nicety_memory::{Map, Rights};
 use super::E1000e;
 use super::registers::{self as r, ctrl, rctl, rfctl, rxcsum};
 use crate::intel::RECEIVE_RING_EXPECTED;
+use crate::intel::fault::Fault;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::rss::Rss;
 use crate::intel::{DESCRIPTOR, NOWHERE};
@@ -79,9 +80,11 @@ impl E1000e {
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
             lone: false,
+            open_ended: false,
             blamed: None,
         };
-        self.saw_ring(2 * queue, None, cx);
+        let fault = Fault::seen(&self.registers, &ring, queue, cx);
+        self.saw_ring(2 * queue, fault, cx);
         Some(ring)
     }
 

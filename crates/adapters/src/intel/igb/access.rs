@@ -6,6 +6,7 @@ use super::Igb;
 use super::registers::{self as r, Place, cause, ctrl, dctl, eecd, swsm, tctl};
 use super::transmit::forget_fetched;
 use crate::intel::eeprom;
+use crate::intel::fault;
 use crate::intel::flow::Pause;
 use crate::intel::statistics::OctetsRead;
 
@@ -85,7 +86,11 @@ impl Igb {
         match place.name {
             r::IODATA => self.write_region(r::WINDOW, self.io_address(), &value.to_le_bytes(), cx),
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT | r::RDLEN => self.offer_room(1 << place.index, cx),
+            r::RDT => self.offer_room(1 << place.index, cx),
+            r::RDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.offer_room(1 << place.index, cx);
+            }
             r::ICR => self.clear_causes(value, cx),
             r::ICS => self.cause(value, cx),
             r::IMS => self.enable_causes(value, cx),
@@ -125,6 +130,7 @@ impl Igb {
             r::TCTL => self.look_at_all_queues(cx),
             r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
             r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
                 forget_fetched(&mut self.transmit, &self.registers, place.index)
             }
             r::RAL | r::RAH | r::RAL2 | r::RAH2 => self.filter.load(&self.registers),

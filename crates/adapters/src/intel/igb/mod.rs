@@ -79,12 +79,14 @@ use self::models::{INTEL, Model};
 use self::registers::{self as r, QUEUES, ctrl, dctl, rctl, rxcsum};
 use self::transmit::{TransmitQueue, transmits};
 use super::clock::Clock;
+use super::fault;
 use super::filter::Filter;
 use super::flow::Pause;
 use super::lost::Lost;
 use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
+use crate::block::{LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
@@ -357,6 +359,17 @@ impl Adapter for Igb {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        let queues = (0..QUEUES).filter(|queue| self.receives(*queue));
+        match () {
+            () if !self.is_driven() => None,
+            () if self.registers[r::RCTL] & rctl::EN == 0 => Some(fault::OFF),
+            () if !self.may_dma() => Some(NO_MASTER),
+            () if self.loops() => Some(LOOPBACK),
+            () => fault::block(&self.registers, &self.filter, queues, fault::Tails::Inside),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

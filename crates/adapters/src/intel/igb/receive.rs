@@ -8,6 +8,7 @@ use super::queues::Route;
 use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
 use super::{Igb, stall_of};
 use crate::intel::RECEIVE_RING_EXPECTED;
+use crate::intel::fault::Fault;
 use crate::intel::receive::{Miss, Offer, Receiver, Ring, buffer_size, shape};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
@@ -79,11 +80,25 @@ impl Igb {
             let place = self.registers.table().error_place(r::RDBAL, queue);
             cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
         }
-        self.saw_ring(stall_of(queue, false), window.is_none().then_some(NOWHERE), cx);
         let size = bytes / DESCRIPTOR as u32;
-        let window = window?;
-        let (small, lone, blamed) = (false, false, None);
-        Some(Ring { window, memory, size, head, tail, format, buffers, check, small, lone, blamed })
+        let (small, lone, open_ended, blamed) = (false, false, false, None);
+        let ring = window.map(|window| Ring {
+            window,
+            memory,
+            size,
+            head,
+            tail,
+            format,
+            buffers,
+            check,
+            small,
+            lone,
+            open_ended,
+            blamed,
+        });
+        let why = ring.as_ref().map_or(Some(NOWHERE), |ring| Fault::seen(&self.registers, ring, queue, cx));
+        self.saw_ring(stall_of(queue, false), why, cx);
+        ring
     }
 
     /// Receives frames from outside.

@@ -5,6 +5,7 @@ use nicety_adapter::Context;
 use super::VirtualFunction;
 use super::family::ixgbe::RSS_KEY;
 use super::registers::{self as r, Place, ctrl, dctl, links, status};
+use crate::intel::fault;
 use crate::intel::igb::transmit::forget_fetched;
 
 impl VirtualFunction {
@@ -45,9 +46,14 @@ impl VirtualFunction {
         self.registers.write(place, value);
         match place.name {
             r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT | r::RDLEN | r::RXDCTL => self.offer_room(1 << place.index, cx),
+            r::RDT | r::RXDCTL => self.offer_room(1 << place.index, cx),
+            r::RDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
+                self.offer_room(1 << place.index, cx);
+            }
             r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
             r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
+                fault::check_length(&self.registers, place, value, cx);
                 forget_fetched(&mut self.transmit, &self.registers, place.index)
             }
             r::V2PMAILBOX => self.write_mailbox(value, cx),

@@ -64,9 +64,11 @@ use self::family::FunctionPolicy;
 use self::mailbox::Mailbox;
 use self::models::Model;
 use self::registers::{self as r, QUEUES_MOST, dctl, rctl, vmolr};
+use super::fault;
 use super::filter::Filter;
 use super::igb::transmit::{TransmitQueue, transmits};
 use super::rss::Rss;
+use crate::block::NO_MASTER;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
 
@@ -308,6 +310,15 @@ impl Adapter for VirtualFunction {
             (queues > 1, "mq"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        let queues = (0..self.model.queues).filter(|queue| self.receives(*queue));
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () => fault::block(&self.registers, &self.filter, queues, fault::Tails::Inside),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

@@ -8,6 +8,7 @@ use nicety_memory::{Map, Rights};
 
 use super::registers::{self as r, RXDCTL_VME, dctl, psrtype, rctl, vmolr};
 use super::{VirtualFunction, stall_of};
+use crate::intel::fault::Fault;
 use crate::intel::igb::queues::packet_type;
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, shape};
 use crate::intel::rss::Rss;
@@ -104,9 +105,24 @@ impl VirtualFunction {
             let place = self.registers.table().error_place(r::RDBAL, queue);
             cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
         }
-        self.saw_ring(stall_of(queue, false), window.is_none().then_some(NOWHERE), cx);
-        let (size, check, small, lone, blamed) = (bytes / DESCRIPTOR as u32, 0, false, false, None);
-        Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small, lone, blamed })
+        let (size, check, small, lone, open_ended, blamed) = (bytes / DESCRIPTOR as u32, 0, false, false, false, None);
+        let ring = window.map(|window| Ring {
+            window,
+            memory,
+            size,
+            head,
+            tail,
+            format,
+            buffers,
+            check,
+            small,
+            lone,
+            open_ended,
+            blamed,
+        });
+        let why = ring.as_ref().map_or(Some(NOWHERE), |ring| Fault::seen(&self.registers, ring, queue, cx));
+        self.saw_ring(stall_of(queue, false), why, cx);
+        ring
     }
 
     /// A packet's queue, and the fields of its descriptor that are known before.

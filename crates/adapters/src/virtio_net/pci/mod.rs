@@ -27,6 +27,7 @@ use self::registers::status;
 use super::registers::feature;
 use super::{RINGS_MOST, VirtioNet};
 use crate::about::About;
+use crate::block::NO_MASTER;
 use crate::settings::{CreateError, Settings};
 
 pub use self::registers::TABLE;
@@ -263,6 +264,13 @@ impl Adapter for VirtioPci {
 
     fn features(&self) -> Vec<&'static str> {
         Adapter::features(&self.device)
+    }
+
+    fn receive_block(&self) -> Option<&'static str> {
+        if self.is_driven() && !self.function.bus_master() {
+            return Some(NO_MASTER);
+        }
+        self.device.receive_block().filter(|_| self.is_driven())
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

@@ -1,0 +1,175 @@
+//! Two taps on one bridge of Linux. A member that leaves its team carries nothing until a person says so; and if a person says so, one
+//! broadcast makes no storm. The test runs itself again in a user and network namespace of its own, which needs no root rights; without a
+//! tap driver or such a namespace it prints a note and judges nothing.
+
+mod namespace;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use namespace::{inside, ip};
+use nicety_adapter::{Batch, Budget, Counters, Frames, Pick, PortId, Time, Uplink};
+use nicety_daemon::live::state::Begin;
+use nicety_daemon::live::{Consent, Live};
+use nicety_daemon::report::{Condition, PortReport};
+use nicety_daemon::serve;
+use nicety_host::{Host, List};
+use nicety_memory::Map;
+use nicety_uplink::{Pair, Tap};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const TEXT: &str = "[daemon]\nworkers = 2\n\
+                    [[uplink]]\nkind = \"pair\"\nname = \"a\"\nsocket = \"a.sock\"\nvlan = 10\n\
+                    [[uplink]]\nkind = \"tap\"\nname = \"l0\"\n[[uplink]]\nkind = \"tap\"\nname = \"l1\"\n\
+                    [[team]]\nname = \"lan\"\nmode = \"active-standby\"\nmembers = \"l0,l1\"\nvlan = 10\n";
+
+/// Sends broadcasts and counts those that come.
+struct Station {
+    uplink: Box<dyn Uplink>,
+    map: Arc<Map>,
+    counters: Counters,
+    heard: usize,
+}
+
+impl Station {
+    fn new(uplink: impl Uplink + 'static) -> Self {
+        let map = Arc::new(Map::private(2048).unwrap());
+        Self { uplink: Box::new(uplink), map, counters: Counters::default(), heard: 0 }
+    }
+
+    /// To all, of a local experimental type (IEEE 802.1Q's 0x88b5).
+    fn send(&mut self, number: u8) {
+        let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 2], &[0x88, 0xb5, number]].concat();
+        frame.resize(60, 0);
+        self.map.write(0, &frame).unwrap();
+        let mut batch = Batch::new();
+        batch.start(&self.map, PortId(9), 0);
+        let mut draft = batch.draft(0).unwrap();
+        draft.push(0, frame.len() as u32).unwrap();
+        draft.finish_plain(0);
+        let _no_peer_yet = self.uplink.deliver(&Frames::new(&batch, &[Pick::whole(0)]), &mut self.counters, Time::ZERO);
+    }
+
+    fn hear(&mut self) {
+        let mut batch = Batch::new();
+        loop {
+            let progress = self.uplink.fetch(PortId(9), Budget::TURN, &mut batch, &mut self.counters, Time::ZERO);
+            self.heard += batch.packets().iter().filter(|packet| batch.head(packet).get(12) == Some(&0x88)).count();
+            self.uplink.complete(&batch);
+            if !progress.more {
+                return;
+            }
+        }
+    }
+}
+
+/// Begins like `nicety serve`.
+fn begin(place: &Path) -> Live {
+    let path = place.join("host.toml");
+    if !path.exists() {
+        std::fs::write(&path, TEXT).unwrap();
+    }
+    let Begin { host, file, state, found: _ } = Begin::new(Host::read(&path).unwrap());
+    nicety_sandbox::begin_for_tests();
+    let daemon = serve::start(serve::prepare(&host, None).unwrap()).unwrap();
+    Live::new(Arc::new(daemon), host, file, state)
+}
+
+fn report(live: &Live, name: &str) -> PortReport {
+    live.daemon().views().iter().map(PortReport::of).find(|report| report.name == name).unwrap()
+}
+
+fn set(live: &Live, list: List, name: &str, key: &str, value: impl Into<toml::Value>) -> String {
+    let changed = live.set(list, name, &[(key.to_owned(), Some(value.into()))], &Consent::Nothing).unwrap();
+    assert_eq!(changed.not_kept, None);
+    changed.plan.to_string()
+}
+
+/// Sends a broadcast until both stations have heard what one more of them brings.
+fn both_hear(ours: &mut Station, beyond: &mut Station) {
+    let (end, before) = (Instant::now() + PATIENCE, beyond.heard);
+    while beyond.heard == before {
+        assert!(Instant::now() < end, "nothing passes");
+        ours.send(1);
+        std::thread::sleep(Duration::from_millis(20));
+        [&mut *ours, &mut *beyond].into_iter().for_each(Station::hear);
+    }
+}
+
+#[test]
+fn a_member_that_leaves_its_team_carries_nothing_until_it_is_told_to_and_a_loop_ends_by_itself() {
+    if !inside("a_member_that_leaves_its_team_carries_nothing_until_it_is_told_to_and_a_loop_ends_by_itself") {
+        return;
+    }
+    for interfaces in ["all", "default"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1").unwrap();
+    }
+    ip("link add br0 type bridge\nlink set br0 up");
+    for link in ["l0", "l1"] {
+        ip(&format!("tuntap add dev {link} mode tap\nlink set {link} master br0\nlink set {link} up"));
+    }
+    let tap = Tap::open("beyond").unwrap();
+    ip("link set beyond master br0\nlink set beyond up");
+    let mut beyond = Station::new(tap);
+    let place = tempfile::TempDir::new().unwrap();
+    let live = begin(place.path());
+    let mut ours = Station::new(Pair::connect(place.path().join("a.sock")).unwrap());
+    both_hear(&mut ours, &mut beyond);
+
+    let plan = set(&live, List::Teams, "lan", "members", "l0");
+    assert_eq!(plan, "~ team lan: members l0,l1 → l0\n~ uplink l1: blocked (not set) → true, team lan → (not set)\n");
+    let words = "it carries nothing until `nicety uplink set l1 blocked=false`, or a team takes it";
+    let is_blocked = |live: &Live| {
+        let PortReport { condition, sentence, .. } = report(live, "l1");
+        assert_eq!((condition, sentence.as_str()), (Condition::Blocked, words));
+    };
+    is_blocked(&live);
+    // No word about it is no word for it: neither in a file nor with another key.
+    let path = place.path().join("host.toml");
+    std::fs::write(&path, TEXT.replace("l0,l1", "l0")).unwrap();
+    let file = Host::read(&path).unwrap();
+    assert_eq!(live.apply(&file, &Consent::Nothing).unwrap().plan.to_string(), "");
+    set(&live, List::Uplinks, "l1", "rate", "1Gbit/s");
+    is_blocked(&live);
+    live.daemon().stop();
+    drop(live);
+    let live = begin(place.path());
+    is_blocked(&live);
+    let mut ours = Station::new(Pair::connect(place.path().join("a.sock")).unwrap());
+    both_hear(&mut ours, &mut beyond);
+
+    // In the team's network: they lead to one bridge.
+    set(&live, List::Uplinks, "l1", "vlan", 10);
+    assert_eq!(set(&live, List::Uplinks, "l1", "blocked", false), "~ uplink l1: blocked true → false\n");
+    assert_eq!(report(&live, "l1").condition, Condition::Up);
+    let before = [ours.heard, beyond.heard];
+    let (begin, mut sent) = (Instant::now(), 0);
+    while report(&live, "l1").condition == Condition::Up {
+        assert!(begin.elapsed() < PATIENCE, "the loop was not found");
+        ours.send(2);
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("{sent} broadcasts until l1 is blocked: {:?}", begin.elapsed());
+    std::thread::sleep(Duration::from_millis(50));
+    [&mut ours, &mut beyond].into_iter().for_each(Station::hear);
+    let heard = [ours.heard - before[0], beyond.heard - before[1]];
+    println!("heard: {heard:?}");
+    // Tens of thousands a second are a storm.
+    assert!(heard.iter().sum::<usize>() < 200, "{heard:?} of {sent}");
+    let [newer, older] = ["l1", "lan"].map(|name| report(&live, name));
+    assert!(newer.sentence.starts_with("it leads into the network of lan, and frames went round: "), "{newer:?}");
+    assert!(older.sentence.ends_with("; l1 leads into the same network, and is blocked"), "{older:?}");
+    let looped: u64 =
+        ["l1", "lan", "l0"].iter().filter_map(|name| report(&live, name).transmit_drops.get("looped").copied()).sum();
+    assert!(looped > 0);
+    assert!(live.export().contains("blocked = true"), "{}", live.export());
+    // The team takes it back.
+    live.set(List::Uplinks, "l1", &[("vlan".to_owned(), None)], &Consent::Nothing).unwrap();
+    let plan = set(&live, List::Teams, "lan", "members", "l0,l1");
+    assert_eq!(plan, "~ team lan: members l0 → l0,l1\n~ uplink l1: blocked true → (not set), team (not set) → lan\n");
+    assert!(report(&live, "lan").sentence.contains("l1: "), "{}", report(&live, "lan").sentence);
+    assert!(live.daemon().views().iter().all(|view| !view.blocked && view.in_loop.is_none()));
+    live.daemon().stop();
+}

@@ -1,0 +1,370 @@
+//! What a host file asks of its unit.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use nicety_host::{
+    AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, Role, UplinkConfig, UplinkKind, group_number,
+};
+use nix::unistd::{User, getgrouplist};
+
+use super::{Lacks, Unit, is_yes};
+
+/// What a host file asks for, and a unit does not allow. `None`: it allows all.
+pub fn lacks(host: &Host, unit: &Unit) -> Option<Lacks> {
+    let mut needs = Needs { unit, why: Vec::new(), lines: BTreeSet::new() };
+    needs.network(host);
+    needs.uplinks(host);
+    needs.files(host);
+    needs.accounts(host);
+    let Needs { why, lines, .. } = needs;
+    (!why.is_empty()).then(|| Lacks { unit: unit.name.clone(), why, lines: lines.into_iter().collect() })
+}
+
+struct Needs<'a> {
+    unit: &'a Unit,
+    why: Vec<String>,
+    lines: BTreeSet<String>,
+}
+
+/// Whom a socket speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum With {
+    Address(IpAddr),
+    Anybody,
+}
+
+impl Needs<'_> {
+    fn lack(&mut self, why: String, lines: impl IntoIterator<Item = String>) {
+        self.why.push(why);
+        self.lines.extend(lines);
+    }
+
+    /// TCP: the page, and logs at other daemons.
+    fn network(&mut self, host: &Host) {
+        if let Some(PageAddress::Loopback(address)) = host.daemon.page {
+            self.tcp(&format!("daemon.page = \"{address}\""), With::Address(address.ip()));
+        }
+        if let Some(ListenAddress::Address(address)) = host.tolerance.as_ref().and_then(|ft| ft.listen.as_ref()) {
+            let with = if address.ip().is_loopback() { With::Address(address.ip()) } else { With::Anybody };
+            self.tcp(&format!("ft.listen = \"{address}\""), with);
+        }
+        for port in &host.ports {
+            let with = match &port.ft_peer {
+                Some(PeerAddress::Address(address)) => With::Address(address.ip()),
+                // Names are looked up anywhere.
+                Some(PeerAddress::Name { .. }) => With::Anybody,
+                Some(PeerAddress::Unix(_)) | None => continue,
+            };
+            self.tcp(&format!("port {}: ft_peer", port.name), with);
+        }
+    }
+
+    fn tcp(&mut self, what: &str, with: With) {
+        let families: &[&str] = match with {
+            With::Address(IpAddr::V4(_)) => &["AF_INET"],
+            With::Address(IpAddr::V6(_)) => &["AF_INET6"],
+            With::Anybody => &["AF_INET", "AF_INET6"],
+        };
+        let missing: Vec<&str> = families.iter().copied().filter(|family| !self.unit.has_family(family)).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(" ");
+            let line = format!("RestrictAddressFamilies={missing}");
+            self.lack(format!("{what}: no sockets of {missing} (RestrictAddressFamilies=)"), [line]);
+        }
+        if !self.unit.reaches(with) {
+            let peer = match with {
+                With::Address(address) if address.is_loopback() => "localhost".to_owned(),
+                With::Address(address) => address.to_string(),
+                With::Anybody => "any".to_owned(),
+            };
+            let whom = if with == With::Anybody { "other hosts" } else { &peer };
+            self.lack(
+                format!("{what}: no packets to and from {whom} (IPAddressDeny=)"),
+                [format!("IPAddressAllow={peer}")],
+            );
+        }
+    }
+
+    fn uplinks(&mut self, host: &Host) {
+        for UplinkConfig { name, kind, .. } in &host.uplinks {
+            match kind {
+                UplinkKind::Xdp { .. } => self.xdp(name),
+                UplinkKind::Tap { .. } => self.tap(name),
+                _ => {}
+            }
+        }
+    }
+
+    /// docs/installing.md, "AF_XDP".
+    fn xdp(&mut self, name: &str) {
+        let unit = self.unit;
+        let mut lines = Vec::new();
+        for capability in ["CAP_BPF", "CAP_NET_RAW"].into_iter().filter(|one| !unit.has_capability(one)) {
+            lines.push(format!("AmbientCapabilities={capability}"));
+            lines.push(format!("CapabilityBoundingSet={capability}"));
+        }
+        if !unit.has_family("AF_XDP") {
+            lines.push("RestrictAddressFamilies=AF_XDP".to_owned());
+        }
+        if !unit.has_call("bpf") {
+            lines.push("SystemCallFilter=bpf".to_owned());
+        }
+        if unit.value("LimitMEMLOCK") != Some("infinity") {
+            lines.push("LimitMEMLOCK=infinity".to_owned());
+        }
+        if !lines.is_empty() {
+            self.lack(format!("uplink {name}: kind = \"xdp\": AF_XDP takes rights that the unit does not give"), lines);
+        }
+    }
+
+    fn tap(&mut self, name: &str) {
+        let unit = self.unit;
+        let is_closed = unit.value("DevicePolicy").is_some_and(|policy| policy != "auto");
+        let allowed = unit.values("DeviceAllow").filter_map(|value| value.split_whitespace().next());
+        let allowed: Vec<&str> = allowed.collect();
+        let is_there = allowed.contains(&"/dev/net/tun") || (allowed.is_empty() && !is_closed);
+        if !is_there || unit.is_on("PrivateDevices") {
+            let lines = ["DeviceAllow=/dev/net/tun rw".to_owned()];
+            let hides = unit.is_on("PrivateDevices").then(|| "PrivateDevices=no".to_owned());
+            self.lack(format!("uplink {name}: no /dev/net/tun (DeviceAllow=)"), lines.into_iter().chain(hides));
+        }
+    }
+
+    /// Files and sockets at paths.
+    fn files(&mut self, host: &Host) {
+        let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+        let own = folder_of(&host.path);
+        let mut write = |what: String, path: &Path, instead: &str| {
+            let folder = folder_of(path);
+            if folder == own && !self.unit.writes(&folder) {
+                // Who writes to this folder writes the host file.
+                let why =
+                    format!("{what}: {} is read-only for the daemon; name a place in {instead}", folder.display());
+                self.why.push(why);
+            } else {
+                self.folder(&what, &folder);
+            }
+        };
+        // Not the user's folder: the unit has none.
+        if let Ok(control) = host.control(None) {
+            write(format!("daemon.control = \"{}\"", control.display()), &control, "/run/nicety");
+        }
+        let state = host.state();
+        write(format!("daemon.state = \"{}\"", state.display()), &state, "/var/lib/nicety");
+        if let Some(PageAddress::Socket(path)) = &host.daemon.page {
+            write("daemon.page".to_owned(), path, "/run/nicety");
+        }
+        if let Some(ListenAddress::Unix(path)) = host.tolerance.as_ref().and_then(|ft| ft.listen.as_ref()) {
+            write("ft.listen".to_owned(), path, "/run/nicety");
+        }
+        for port in host.ports.iter().filter(|port| port.role == Role::Listen) {
+            write(format!("port {}: socket", port.name), &port.socket, "/run/nicety");
+        }
+        for UplinkConfig { name, kind, .. } in &host.uplinks {
+            match kind {
+                UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
+                    write(format!("uplink {name}: socket"), socket, "/run/nicety");
+                }
+                UplinkKind::Capture { file } => write(format!("uplink {name}: file"), file, "/var/lib/nicety"),
+                _ => {}
+            }
+        }
+        for folder in &host.daemon.folders {
+            self.folder("daemon.folders", folder);
+        }
+        self.read_files(host);
+    }
+
+    /// Files that are read, and sockets that others have made.
+    fn read_files(&mut self, host: &Host) {
+        let mut read = |what: String, path: &Path| {
+            if let Some(why) = self.unit.hides(path) {
+                let shown = path.parent().unwrap_or(path);
+                let lines = self.unit.shows(shown, "BindReadOnlyPaths");
+                self.lack(format!("{what}: the unit does not see {} ({why})", path.display()), lines);
+            }
+        };
+        if let Some(ft) = &host.tolerance {
+            read("ft.key".to_owned(), &ft.key);
+        }
+        for port in &host.ports {
+            if let Some(rom) = &port.rom {
+                read(format!("port {}: rom", port.name), rom);
+            }
+            if port.role == Role::Connect {
+                read(format!("port {}: socket", port.name), &port.socket);
+            }
+            if let Some(PeerAddress::Unix(path)) = &port.ft_peer {
+                read(format!("port {}: ft_peer", port.name), path);
+            }
+        }
+        for UplinkConfig { name, kind, .. } in &host.uplinks {
+            if let UplinkKind::Pair { socket, role: Role::Connect }
+            | UplinkKind::Stream { socket, role: Role::Connect } = kind
+            {
+                read(format!("uplink {name}: socket"), socket);
+            }
+        }
+    }
+
+    /// A folder in which files and sockets are made.
+    fn folder(&mut self, what: &str, folder: &Path) {
+        let shown = folder.display();
+        if let Some(why) = self.unit.hides(folder) {
+            let lines = self.unit.shows(folder, "BindPaths");
+            self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
+        } else if !self.unit.writes(folder) {
+            self.lack(
+                format!("{what}: {shown} is read-only for the unit (ProtectSystem=)"),
+                [format!("ReadWritePaths={shown}")],
+            );
+        }
+    }
+
+    /// Who may connect: the unit's user can give a socket to its own groups only.
+    fn accounts(&mut self, host: &Host) {
+        if self.unit.has_capability("CAP_CHOWN") {
+            return;
+        }
+        let ports = host.ports.iter().map(|port| (format!("port {}", port.name), &port.access));
+        let control = ("daemon: control".to_owned(), &host.daemon.access);
+        for (what, AccessConfig { owner, group, .. }) in ports.chain([control]) {
+            let user = self.unit.value("User").unwrap_or("root");
+            if let Some(owner) = owner.as_ref().filter(|owner| !is_user(owner, user)) {
+                let lines = ["AmbientCapabilities=CAP_CHOWN", "CapabilityBoundingSet=CAP_CHOWN"].map(str::to_owned);
+                self.lack(format!("{what}: owner = \"{owner}\": {user} may not give files away (CAP_CHOWN)"), lines);
+            } else if let Some(group) = group.as_ref().filter(|group| !self.unit.is_in(group, user)) {
+                let line = format!("SupplementaryGroups={group}");
+                self.lack(format!("{what}: group = \"{group}\": {user} is not in it"), [line]);
+            }
+        }
+    }
+}
+
+/// Whether two words are one user. Without a database the words are compared.
+fn is_user(one: &str, other: &str) -> bool {
+    let number = |name: &str| user(name).map(|user| user.uid.as_raw()).or_else(|| name.parse().ok());
+    one == other || number(one).is_some_and(|one| number(other) == Some(one))
+}
+
+fn user(name: &str) -> Option<User> {
+    User::from_name(name).ok().flatten()
+}
+
+/// The groups of a user in the databases. `None`: the user is not known yet.
+fn groups_of(name: &str) -> Option<Vec<u32>> {
+    let user = user(name)?;
+    let groups = getgrouplist(&std::ffi::CString::new(user.name).ok()?, user.gid).ok()?;
+    Some(groups.into_iter().map(|group| group.as_raw()).collect())
+}
+
+impl Unit {
+    /// Whether packets go to and come from there (systemd.resource-control(5), IPAddressAllow=).
+    fn reaches(&self, with: With) -> bool {
+        let matches = |word: &str| match with {
+            With::Anybody => word == "any",
+            With::Address(address) => covers(word, address),
+        };
+        let is_denied = self.words("IPAddressDeny").any(|word| word == "any" || matches(word));
+        !is_denied || self.words("IPAddressAllow").any(|word| word == "any" || matches(word))
+    }
+
+    /// Folders that are the unit's own, in which it may write.
+    fn own_folders(&self) -> impl Iterator<Item = PathBuf> {
+        let kinds = [
+            ("RuntimeDirectory", "/run"),
+            ("StateDirectory", "/var/lib"),
+            ("CacheDirectory", "/var/cache"),
+            ("LogsDirectory", "/var/log"),
+        ];
+        kinds.into_iter().flat_map(|(key, place)| self.words(key).map(move |name| Path::new(place).join(name)))
+    }
+
+    /// The paths of a setting, without their signs; of a mount, what it is in the unit.
+    fn paths(&self, key: &str) -> impl Iterator<Item = PathBuf> {
+        self.words(key).filter_map(|word| {
+            let word = word.trim_start_matches(['-', '+']);
+            word.split(':').take(2).last().map(PathBuf::from)
+        })
+    }
+
+    fn is_bound(&self, path: &Path) -> bool {
+        self.paths("BindPaths").any(|bound| path.starts_with(bound))
+    }
+
+    /// Whether files can be made in a folder that it sees.
+    fn writes(&self, folder: &Path) -> bool {
+        let is_in = |places: &[&str]| places.iter().any(|place| folder.starts_with(place));
+        let named = self.own_folders().chain(self.paths("ReadWritePaths")).chain(self.paths("BindPaths"));
+        let is_read_only = self.paths("ReadOnlyPaths").any(|path| folder.starts_with(path));
+        let is_protected = match self.value("ProtectSystem").unwrap_or("no") {
+            "strict" => !is_in(&["/dev", "/proc", "/sys"]),
+            "full" => is_in(&["/usr", "/boot", "/efi", "/etc"]),
+            other => is_yes(other) && is_in(&["/usr", "/boot", "/efi"]),
+        };
+        let is_protected = is_protected && !(self.is_on("PrivateTmp") && is_in(&["/tmp", "/var/tmp"]));
+        let is_home = self.value("ProtectHome") == Some("read-only") && is_in(&HOMES);
+        named.into_iter().any(|named| folder.starts_with(named)) || !(is_read_only || is_protected || is_home)
+    }
+
+    /// The setting that hides a path from it, if one does.
+    fn hides(&self, path: &Path) -> Option<&'static str> {
+        let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
+        if self.is_bound(path) || self.paths("BindReadOnlyPaths").any(|bound| path.starts_with(bound)) {
+            return None;
+        }
+        let home = self.value("ProtectHome").unwrap_or("no");
+        if (is_yes(home) || home == "tmpfs") && is_in(&HOMES) {
+            return Some("ProtectHome=");
+        }
+        (self.is_on("PrivateTmp") && is_in(&["/tmp", "/var/tmp"])).then_some("PrivateTmp=")
+    }
+
+    /// Lines that show a folder which is hidden.
+    fn shows(&self, folder: &Path, key: &str) -> Vec<String> {
+        let is_home = HOMES.iter().any(|home| folder.starts_with(home));
+        // What is inaccessible takes no mount; what is empty does.
+        let empty = (is_home && self.value("ProtectHome") != Some("tmpfs")).then(|| "ProtectHome=tmpfs".to_owned());
+        empty.into_iter().chain([format!("{key}={}", folder.display())]).collect()
+    }
+
+    /// Whether its processes are in a group.
+    fn is_in(&self, group: &str, user: &str) -> bool {
+        let Ok(wanted) = group_number(group) else { return true };
+        let mut named = self.words("Group").chain(self.words("SupplementaryGroups"));
+        if user == "root" || user == "0" || named.any(|name| group_number(name) == Ok(wanted)) {
+            return true;
+        }
+        groups_of(user).is_none_or(|groups| groups.contains(&wanted))
+    }
+}
+
+/// Home folders (systemd.exec(5), ProtectHome=).
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// Whether a word of IPAddressAllow= or IPAddressDeny= has this address.
+fn covers(word: &str, address: IpAddr) -> bool {
+    let (base, length) = match word {
+        "any" => return true,
+        "localhost" => return address.is_loopback(),
+        "link-local" => {
+            return match address {
+                IpAddr::V4(address) => address.is_link_local(),
+                IpAddr::V6(address) => address.is_unicast_link_local(),
+            };
+        }
+        "multicast" => return address.is_multicast(),
+        word => word.split_once('/').map_or((word, None), |(base, length)| (base, length.parse::<u32>().ok())),
+    };
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => (u128::from(u32::from(address)) << 96, 32),
+        IpAddr::V6(address) => (u128::from(address), 128),
+    };
+    let Ok(base) = base.parse::<IpAddr>() else { return false };
+    let ((base_bits, most), (bits, _)) = (bits(base), bits(address));
+    let length = length.unwrap_or(most).min(most);
+    let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+    base.is_ipv4() == address.is_ipv4() && base_bits & mask == bits & mask
+}
