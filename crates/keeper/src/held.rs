@@ -235,11 +235,13 @@ impl Held {
         }
         let waiting = owner.closing.open();
         let sum = owner.count + waiting + fds.len();
+        // A new daemon's group is beside the old one's for a moment, and replaces it.
+        let lasting = owner.count.max(fds.len()) + waiting;
         let why = if !may {
             Why::Often
         } else if sum > DESCRIPTORS_MOST {
             if waiting > owner.count { Why::Slow } else { Why::Many }
-        } else if sum > self.free() / FREE_PART && (sum > FEW || self.free() < FEW) {
+        } else if lasting > self.free() / FREE_PART && (lasting > FEW || self.free() < FEW) {
             Why::Full
         } else {
             return Some(fds);

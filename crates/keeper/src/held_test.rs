@@ -159,6 +159,21 @@ fn eight_ports_that_storm_leave_the_table_to_the_others_and_are_named_once() {
 }
 
 #[test]
+fn where_few_are_left_the_next_daemons_group_is_held_beside_the_last_ones() {
+    let mut held = Held::with(1200);
+    let group = || (0..160).map(|_| null()).collect::<Vec<_>>();
+    held.holds("vm1", 1, group());
+    held.holds("vm1", 2, group());
+    assert_eq!(held.numbers("vm1"), [1, 2]);
+    held.forgets("vm1", 2);
+    // Many that have as much leave some to a port with a few.
+    (0..9).for_each(|number| held.holds(&format!("other{number}"), 1, group()));
+    held.holds("few", 1, (0..FEW).map(|_| null()).collect());
+    assert_eq!((held.numbers("vm1"), held.numbers("few")), (vec![2], vec![1]));
+    assert!(held.numbers("other8").is_empty() && held.count < 900);
+}
+
+#[test]
 fn a_port_whose_descriptors_do_not_close_is_held_no_more_and_again_when_they_have() {
     let mut held = Held::default();
     let (ours, daemon) = Channel::pair().unwrap();
