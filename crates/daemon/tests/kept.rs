@@ -44,6 +44,9 @@ fn records(journal: &[u8]) -> [&[u8]; 3] {
     [&journal[VALID[0].clone()], &journal[VALID[1].clone()], &journal[HEAD..]]
 }
 
+/// A time that each worker notes twice a second, whether frames pass or not.
+const LOOKED: std::ops::Range<usize> = 44..48;
+
 fn carries(is_mapped: bool) {
     let stage = Stage::new(1, &[]);
     let (ours, keeper) = Channel::pair().unwrap();
@@ -67,9 +70,14 @@ fn carries(is_mapped: bool) {
     };
     traffic(10);
     let journals = journals(&keeper);
-    let before = journals.each_ref().map(bytes);
+    let timeless = |journal: &File| {
+        let mut bytes = bytes(journal);
+        bytes[LOOKED].fill(0);
+        bytes
+    };
+    let before = journals.each_ref().map(timeless);
     traffic(200);
-    let after = journals.each_ref().map(bytes);
+    let after = journals.each_ref().map(timeless);
     for (before, after) in before.iter().zip(&after) {
         assert!(records(before)[2].iter().any(|byte| *byte != 0), "it has a record");
         assert!(records(before) == records(after), "a record was written, mapped: {is_mapped}");
