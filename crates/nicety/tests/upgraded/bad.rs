@@ -1,6 +1,7 @@
 //! Upgrades in the middle of something else.
 
 use std::collections::BTreeSet;
+use std::os::unix::net::UnixListener;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
