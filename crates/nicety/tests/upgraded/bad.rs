@@ -36,16 +36,16 @@ fn a_host_file_that_was_changed_meanwhile_is_neither_read_nor_in_the_way() {
 #[test]
 fn an_upgrade_of_a_daemon_that_is_told_to_end_says_that_it_ends() {
     // The second one does not end by itself.
-    for script in ["exec sleep 600", "trap '' TERM\nsleep 600 &\nwait; wait"] {
+    for script in ["exec sleep 600", "trap '' TERM\nsleep 20 &\nwait; wait"] {
         let kept = Kept::start_empty();
-        let program = kept.path("hangs");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let (program, begun) = (kept.path("hangs"), kept.path("begun"));
+        std::fs::write(&program, format!("#!/bin/sh\n: >'{}'\n{script}\n", begun.display())).unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let keeper = kept.keeper.0.id().into();
         let output = std::thread::scope(|scope| {
             let asked = scope.spawn(|| kept.asked(&["upgrade", program.to_str().unwrap()]));
             let end = Instant::now() + SOON;
-            while kept.pids().len() < 2 {
+            while !begun.exists() {
                 assert!(Instant::now() < end, "{}", kept.log());
                 std::thread::sleep(Duration::from_millis(5));
             }
