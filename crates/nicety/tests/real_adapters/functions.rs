@@ -163,13 +163,6 @@ fn host_sets(chip: &str, adapter: &str) {
     }
     cannot_reach(&mut guest, &address(2));
     cannot_reach(&mut guest, HOST);
-    // Beyond the tap its frames have the VLAN's tag, beside those of the other function, which have none.
-    let beyond = format!(
-        "ip link add link {TAP} name {TAP}.7 type vlan id 7; ip addr add 10.9.7.254/24 dev {TAP}.7; ip link set {TAP}.7 up"
-    );
-    well(stage.namespace.run(&beyond, LATER));
-    sh(&mut guest, "ip addr add 10.9.7.1/24 dev eth0");
-    ping(&mut guest, "", "10.9.7.254");
     ping(&mut other, "", HOST);
     change(&mut stage, "vf set nic/1 vlan 7");
     ping(&mut guest, "", &address(2));
