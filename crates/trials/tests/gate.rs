@@ -230,6 +230,19 @@ fn a_log_that_begins_again_at_any_time_plays_to_the_same_state() {
     }
 }
 
+/// A digest of the state goes along once in so many calls, wherever a log begins.
+#[test]
+fn a_log_that_begins_when_a_digest_is_due_plays_as_any_other() {
+    let mut host = Host::new(nicety_adapters::find("e1000").unwrap());
+    for _ in 0..256 {
+        host.send();
+        host.commit.open();
+        host.commit.want();
+        host.hear(1);
+        host.is_played();
+    }
+}
+
 #[test]
 fn a_closed_gate_lets_nothing_go_before_the_state_is_known_from_which_it_follows() {
     for kind in families() {

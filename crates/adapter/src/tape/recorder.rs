@@ -96,6 +96,8 @@ impl Recorder {
     /// Tapes the adapter's memory and its state, and has it go on from them: the tape makes sense from here on.
     pub(super) fn renew(&mut self, cx: &mut Context<'_>) {
         let state = self.ear.adapter.save();
+        // Before its state is restored, an adapter that plays the tape has another one.
+        self.until_state = STATE_EVERY;
         self.ear.takes_memory(cx.memory);
         let nothing = || Heard { read: Vec::new(), sum: Sum::default().value(), is_whole: true };
         if let Some(bytes) = self.kept {
