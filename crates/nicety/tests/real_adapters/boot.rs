@@ -30,11 +30,13 @@ const MEMORY_MIB: u32 = 512;
 const PROMPT: &str = "\n=> ";
 /// A file that a script requests to show that it runs.
 const MARK: &str = "mark";
+/// A file of a megabyte, the first one of a kernel.
+const PART: &str = "part";
 /// The boot file in DHCP for all clients except iPXE, by TFTP: iPXE as a UEFI program.
 const PROGRAM: &str = "ipxe.efi";
 
-/// The adapter over which the usual scope starts a kernel with a firmware; over the others it transfers one's initramfs, or by U-Boot
-/// a small file. The kernel unpacks itself under translation, which takes longer than all of the firmware's work.
+/// The adapter over which the usual scope starts a kernel with a firmware; over the others it transfers a [`PART`] of one, or by U-Boot a
+/// small file. The kernel unpacks itself under translation, which takes longer than all of the firmware's work.
 const BIOS_KERNEL: &str = "vmxnet3";
 const UEFI_KERNEL: &str = "e1000";
 const U_BOOT_KERNEL: &str = "virtio-net";
@@ -155,7 +157,7 @@ impl Boot {
         self.folder.path().join("www").join(name)
     }
 
-    /// Makes the files for TFTP and HTTP: a kernel, an initramfs, and iPXE's script.
+    /// Makes the files for TFTP and HTTP: iPXE's script, and what it fetches: a kernel and an initramfs, or a part of one.
     fn offer(&self) {
         well(fs::create_dir(self.offered("")));
         let script = if self.starts_kernel() {
@@ -164,18 +166,22 @@ impl Boot {
                 self.command_line()
             )
         } else {
-            let initrd = if self.carries_much { format!("imgfetch http://{HOST}/initrd\n") } else { String::new() };
-            format!("#!ipxe\n{initrd}imgfetch tftp://{HOST}/{MARK}\n")
+            let part = if self.carries_much { format!("imgfetch http://{HOST}/{PART}\n") } else { String::new() };
+            format!("#!ipxe\n{part}imgfetch tftp://{HOST}/{MARK}\n")
         };
         well(fs::write(self.offered(MARK), "here"));
-        well(fs::write(self.offered("boot.ipxe"), script));
+        well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
         let image = Image::of(&self.stage.root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}"));
-        well(fs::copy(image.compressed(), self.offered("vmlinuz")));
+        let kernel = well(fs::read(image.compressed()));
+        well(fs::write(self.offered(PART), &kernel[..1 << 20]));
+        if !self.starts_kernel() {
+            return;
+        }
+        well(fs::write(self.offered("vmlinuz"), kernel));
         // Packed to a third, for a client that fetches it block by block.
         let mut pack = self.stage.root.program("usr/bin/zstd");
         let packed = pack.arg("-q").arg(image.initramfs()).arg("-o").arg(self.offered("initrd")).status();
         assert!(well(packed).success());
-        well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
     }
 
     /// Serves DHCP, TFTP and HTTP on the host's side of the tap.

@@ -5,12 +5,14 @@ use nicety_guests::{Guest, Kernel};
 use nicety_trials::scope::{in_linux as entries, is_asked, is_full, is_selected};
 
 use crate::{
-    stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, send_blocks, sh, side_by_side, well},
+    stage::{
+        FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, send_blocks, sh, side_by_side, usual, well,
+    },
     user_mode::machine,
 };
 
 /// Number of times that an interface goes down, and that a driver is removed, in a normal and in a full run.
-const ROUNDS: [u32; 2] = [2, 100];
+const ROUNDS: [u32; 2] = [1, 100];
 
 /// Linux's name for the driver of each adapter.
 fn driver(adapter: &str) -> &'static str {
@@ -98,8 +100,8 @@ fn jumbo(left: &mut Guest, right: &mut Guest, mtu: u32) {
         sh(guest, &format!("ip link set eth0 mtu {mtu}; {carrier}"));
     }
     ping(left, &format!("-s {} -M do", mtu - 28), &address(2));
-    send(left, right, &address(2), 8);
-    send(right, left, &address(1), 8);
+    send(left, right, &address(2), usual(8));
+    send(right, left, &address(1), usual(8));
 }
 
 fn restart_driver(adapter: &str, kernel: Kernel) {

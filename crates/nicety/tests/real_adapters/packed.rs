@@ -3,7 +3,7 @@
 use nicety_guests::{Guest, Kernel};
 
 use crate::{
-    stage::{LATER, Stage, address, ping, quiet, send, sh, well},
+    stage::{LATER, Stage, address, ping, quiet, send, sh, usual, well},
     user_mode::machine,
 };
 
@@ -19,8 +19,8 @@ pub fn features(guest: &mut Guest) -> Vec<usize> {
 
 fn carries(stage: &Stage, left: &mut Guest, right: &mut Guest) {
     ping(left, "", &address(2));
-    send(left, right, &address(2), 20);
-    send(right, left, &address(1), 20);
+    send(left, right, &address(2), usual(20));
+    send(right, left, &address(1), usual(20));
     // Small frames, several times as many as a ring holds.
     sh(left, &format!("/usr/bin/ping -n -q -f -c 3000 -s 1000 {} >/dev/null", address(2)));
     for (guest, name) in [(left, "vm1"), (right, "vm2")] {

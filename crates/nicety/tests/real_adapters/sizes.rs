@@ -8,7 +8,7 @@ use nicety_guests::{Guest, Layer};
 use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 
 use crate::{
-    stage::{Stage, address, ping, quiet, send, sh, well},
+    stage::{Stage, address, ping, quiet, send, sh, usual, well},
     user_mode::{machine, take},
 };
 
@@ -97,8 +97,8 @@ fn intel_s_chips_carry_the_longest_frames_that_they_have_and_drop_longer_ones_as
         sh(guest, &format!("ip link set eth0 mtu {mtu} && ! ip link set eth0 mtu {} 2>/dev/null; {carrier}", mtu + 1));
         ping(guest, &format!("-s {} -M do", mtu - 28), &address(last));
         ping(peer, &format!("-s {} -M do", mtu - 28), &address(number));
-        send(guest, peer, &address(last), 8);
-        send(peer, guest, &address(number), 8);
+        send(guest, peer, &address(last), usual(8));
+        send(peer, guest, &address(number), usual(8));
 
         sh(peer, &format!("ip link set eth0 mtu {longest}"));
         let port = format!("vm{number}");

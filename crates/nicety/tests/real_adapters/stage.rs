@@ -7,6 +7,7 @@ use std::{
 };
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Namespace, Port, Root, Served, Setup, Start};
+use nicety_trials::scope::is_full;
 
 /// Limit of a command that takes no time itself, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -324,7 +325,13 @@ pub const IN_HAND: u64 = 2 * nicety_adapter::PACKETS as u64;
 /// `megabytes`, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
 pub fn amount(adapter: &str, megabytes: u32) -> u32 {
     let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
-    (megabytes * entry.about.link_mbps.min(1000) / 1000).max(1)
+    (usual(megabytes) * entry.about.link_mbps.min(1000) / 1000).max(1)
+}
+
+/// A quarter of these megabytes in a normal run, and all of them in a full one: each goes three times through a guest's processor, which
+/// is an emulated one, and a few already go many times around every ring.
+pub fn usual(megabytes: u32) -> u32 {
+    if is_full() { megabytes } else { megabytes.div_ceil(4) }
 }
 
 /// Sends random bytes over TCP. Compares the checksum of the received bytes with that of the sent ones.
