@@ -103,6 +103,7 @@ pub(crate) fn port(name: &str) -> PortReport {
         receive: Vec::new(),
         transmit_drops: BTreeMap::new(),
         receive_drops: BTreeMap::from([("no-buffer".to_owned(), 3)]),
+        taken: 0,
         interrupts: 1,
         signals: 1,
         register_reads: 2,

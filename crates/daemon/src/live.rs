@@ -169,6 +169,7 @@ impl Live {
     /// Changes of a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
         let path = host.path.clone();
+        blocked::note(&daemon, &host);
         Self {
             daemon,
             path,
@@ -263,7 +264,7 @@ impl Live {
     /// The running configuration, in which uplinks are blocked that the plane has blocked for a loop.
     fn running(&self) -> MutexGuard<'_, Running> {
         let mut running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(host) = blocked::with_loops(&running.host, &self.daemon.looped()) {
+        if let Some(host) = blocked::with_loops(&running.host, &self.daemon.loops()) {
             running.host = host;
         }
         running
@@ -475,6 +476,7 @@ impl Live {
         // Excludes other changes.
         let running = self.running();
         self.daemon.restart(name)?;
+        blocked::note(&self.daemon, &running.host);
         self.daemon.set_io_control(&running.host);
         self.daemon.set_mirrors(&running.host);
         Ok(())
@@ -544,6 +546,7 @@ impl Live {
         self.daemon.set_io_control(&host);
         self.daemon.set_mirrors(&host);
         blocked::log(&running.host, &host);
+        blocked::note(&self.daemon, &host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }

@@ -81,6 +81,7 @@ pub fn text(facts: &Facts) -> String {
     ports(&mut page, &facts.ports);
     traffic(&mut page, &facts.ports);
     drops(&mut page, &facts.ports);
+    taken(&mut page, &facts.ports);
     refused(&mut page, &facts.ports);
     throttled(&mut page, &facts.ports);
     classes(&mut page, &facts.ports);
@@ -258,12 +259,19 @@ fn drops(page: &mut Page, ports: &[PortView]) {
     for port in ports {
         let counters = &port.state.counters;
         for (direction, drops) in [("transmit", &counters.transmit_drops), ("receive", &counters.receive_drops)] {
-            for (reason, count) in Reason::ALL.iter().zip(drops).filter(|(_, count)| **count > 0) {
+            let dropped = Reason::ALL.iter().zip(drops).filter(|(reason, _)| **reason != Reason::Taken);
+            for (reason, count) in dropped.filter(|(_, count)| **count > 0) {
                 let labels = [("port", port.name.as_str()), ("direction", direction), ("reason", reason.name())];
                 page.sample(NAME, &labels, count);
             }
         }
     }
+}
+
+fn taken(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_taken_total";
+    let help = "Frames that came in and were for the switch itself: LACP, LLDP, a probe for loops.";
+    page.of_ports(ports, "counter", NAME, help, |port| port.state.counters.transmit_drops[Reason::Taken as usize]);
 }
 
 fn refused(page: &mut Page, ports: &[PortView]) {

@@ -16,6 +16,7 @@ fn facts() -> Facts {
         driven: true,
         sent: 1,
         received: 0,
+        misplaced: 0,
         counters,
         features: Vec::new(),
         stalls: Vec::new(),

@@ -294,6 +294,9 @@ pub struct PortReport {
     pub transmit_drops: BTreeMap<String, u64>,
     /// Dropped frames for the guest, by reason.
     pub receive_drops: BTreeMap<String, u64>,
+    /// Frames from the guest, or from beyond the uplink, that were for the switch itself: LACP, LLDP, a probe for loops. They are no drops.
+    #[serde(default)]
+    pub taken: u64,
     /// Interrupts that the adapter raised.
     pub interrupts: u64,
     /// Writes to interrupt descriptors.
@@ -456,6 +459,15 @@ pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_upli
     if let Some(why) = state.receive_block {
         return (Condition::Up, format!("its driver is up, but the adapter receives nothing: {why}"));
     }
+    if state.misplaced > 0 && state.received == 0 {
+        let sentence = format!(
+            "its driver is up and has received nothing: {} for it {} dropped, because its receive buffers lie where no memory is or \
+             have no length; its guest errors have the addresses",
+            count(state.misplaced, "frame"),
+            if state.misplaced == 1 { "was" } else { "were" }
+        );
+        return (Condition::Up, sentence);
+    }
     if state.backlog_frames > 0 && state.received == 0 {
         let sentence =
             "its driver is up and has received nothing: frames wait, and it has posted no receive buffers for them";
@@ -478,7 +490,9 @@ fn queues(counters: &[QueueCounters; QUEUES]) -> Vec<QueueReport> {
 
 fn drops(counters: &[u64; Reason::ALL.len()]) -> BTreeMap<String, u64> {
     let all = Reason::ALL.iter().zip(counters);
-    all.filter(|(_, count)| **count > 0).map(|(reason, &count)| (reason.name().to_owned(), count)).collect()
+    all.filter(|(reason, count)| **count > 0 && **reason != Reason::Taken)
+        .map(|(reason, &count)| (reason.name().to_owned(), count))
+        .collect()
 }
 
 /// A duration in words.
@@ -639,6 +653,7 @@ impl PortReport {
             receive: queues(&counters.receive),
             transmit_drops: drops(&counters.transmit_drops),
             receive_drops: drops(&counters.receive_drops),
+            taken: counters.transmit_drops[Reason::Taken as usize],
             interrupts: counters.interrupts,
             signals: *signals,
             register_reads: counters.reads,

@@ -11,6 +11,7 @@ fn state() -> State {
         driven: false,
         sent: 0,
         received: 0,
+        misplaced: 0,
         counters: Counters::default(),
         features: Vec::new(),
         stalls: Vec::new(),
@@ -90,7 +91,12 @@ fn a_port_whose_driver_is_up_and_that_receives_nothing_says_why() {
     let waits = State { backlog_frames: 3, ..up };
     assert!(shown(&waits).1.contains("has posted no receive buffers"), "{}", shown(&waits).1);
     assert_eq!(
-        shown(&State { received: 1, ..waits }).1,
+        shown(&State { misplaced: 2, ..waits.clone() }).1,
+        "its driver is up and has received nothing: 2 frames for it were dropped, because its receive buffers lie where no memory is or \
+         have no length; its guest errors have the addresses"
+    );
+    assert_eq!(
+        shown(&State { received: 1, misplaced: 2, ..waits }).1,
         "a VM is attached, and its driver is up",
         "only a little late"
     );

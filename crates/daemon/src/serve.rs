@@ -469,7 +469,7 @@ pub fn policy(config: &UplinkConfig) -> Policy {
 
 /// The specification of a team of a host file at this path.
 pub(crate) fn team_spec(config: &TeamConfig, path: &Path) -> TeamSpec {
-    let TeamConfig { name, members, mode, vlan, private, snooping, blocked } = config;
+    let TeamConfig { name, members, mode, vlan, private, snooping, blocked, in_loop: _ } = config;
     let (private, snooping, blocked) = (*private, *snooping, *blocked);
     let policy = Policy { vlan: vlan.clone(), private, snooping, blocked, ..Policy::default() };
     let set = match mode {

@@ -56,6 +56,12 @@ pub(super) fn shell_words(command: &Command) -> String {
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
+/// A line for the shell: the script, then its mark and its exit code.
+fn marked(script: &str, mark: &str) -> String {
+    // The newline before the mark is a command too: the script's code is kept first.
+    format!("{{ {script}\n}} </dev/null; code=$?; echo; echo {} $code\n", quoted(mark))
+}
+
 impl Namespace {
     /// Makes a namespace, with its loopback interface up.
     ///
@@ -101,7 +107,7 @@ impl Namespace {
         let mark = format!("{MARK}{} ", self.commands);
         let failed = |said: String| Error::Run { doing: format!("`{script}` in a private network"), said };
         let gone = || failed("the private network is gone".into());
-        let line = format!("{{ {script}\n}} </dev/null; echo; echo {} $?\n", quoted(mark.trim_end()));
+        let line = marked(script, mark.trim_end());
         let control = self.control.as_mut().ok_or_else(gone)?;
         control.write_all(line.as_bytes()).and_then(|()| control.flush()).map_err(|_| gone())?;
         let (end, mut text) = (Instant::now() + limit, String::new());
@@ -163,12 +169,12 @@ impl Namespace {
         }
     }
 
-    /// Sends a signal (`TERM`, `KILL`) to a process and waits until it has ended.
+    /// Sends a signal (`TERM`, `KILL`) to a process and waits until it has ended. It may have ended before.
     ///
     /// # Errors
     /// [`Error::Run`] if it does not end within `limit`.
     pub fn signal(&mut self, process: Process, signal: &str, limit: Duration) -> Result<(), Error> {
-        self.run(&format!("kill -{signal} {0} && {{ wait {0}; true; }}", process.inside), limit).map(drop)
+        self.run(&format!("kill -{signal} {0}; wait {0}; true", process.inside), limit).map(drop)
     }
 
     /// Sends a signal that does not end the process (`STOP`, `CONT`).
@@ -246,5 +252,16 @@ mod tests {
         command.args(["%s|", "a b", "it's", "$HOME", "\"", "`x`", "\\"]);
         let shell = Command::new("sh").arg("-c").arg(shell_words(&command)).output().expect("sh runs");
         assert_eq!(String::from_utf8_lossy(&shell.stdout), "a b|it's|$HOME|\"|`x`|\\|");
+    }
+
+    #[test]
+    fn a_script_s_mark_has_its_last_command_s_code() {
+        for (script, code) in
+            [("true", 0), ("false", 1), ("true; (exit 7)", 7), ("false; true", 0), ("echo -n x; false", 1)]
+        {
+            let shell = Command::new("sh").arg("-c").arg(marked(script, ":end 1")).output().expect("sh runs");
+            let text = String::from_utf8_lossy(&shell.stdout).into_owned();
+            assert_eq!(text.lines().last(), Some(&*format!(":end 1 {code}")), "{script}: {text}");
+        }
     }
 }

@@ -55,6 +55,7 @@ fn ten_lines_are_a_host() {
             trust_marks: false,
             inward: None,
             blocked: false,
+            in_loop: None,
             team: None,
         }]
     );

@@ -144,6 +144,8 @@ pub struct UplinkConfig {
     pub inward: Option<InwardConfig>,
     /// Whether it carries nothing.
     pub blocked: bool,
+    /// The uplink or team with which it made a loop.
+    pub in_loop: Option<String>,
     /// The team that it is in. Then the switch knows only that.
     pub team: Option<String>,
 }
@@ -152,7 +154,8 @@ impl UplinkConfig {
     /// Whether another configuration of this uplink has the same link. Then the differences can be changed while it is open.
     pub fn is_same_link(&self, other: &Self) -> bool {
         // The switch knows the queues of an interface as a team, which is made with its policy. Rates are the queues' own.
-        let other = Self { rate: self.rate, inward: self.inward, blocked: self.blocked, ..other.clone() };
+        let (blocked, in_loop) = (self.blocked, self.in_loop.clone());
+        let other = Self { rate: self.rate, inward: self.inward, blocked, in_loop, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
         let is_same = self.name == other.name && self.kind == other.kind;
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)

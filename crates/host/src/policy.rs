@@ -8,11 +8,11 @@ use nicety_frame::Mac;
 use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
 use nicety_uplink::Rate;
 
-use super::Host;
-use super::form::{Form, words};
+use super::form::{Form, NAME_MOST, words};
 use super::io_class::IoClassConfig;
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
+use super::{Host, Lldp};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
@@ -36,8 +36,23 @@ const LLDP: [(&str, bool); 2] = [("receive", true), ("off", false)];
 /// The parts of a private VLAN that have names.
 pub(super) const PRIVATE: [(&str, Private); 2] =
     [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
+/// Whether an uplink sends LLDP, and whether it receives it.
+const WAYS: [(&str, (bool, bool)); 4] =
+    [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
+/// The LLDP of an uplink.
+pub(super) const UPLINK_LLDP: Key = Key::new(
+    "lldp",
+    Form::Words(&words(&WAYS)),
+    "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"",
+);
 /// Whether an uplink or a team carries nothing.
 pub(super) const BLOCKED: Key = Key::new("blocked", Form::Flag, "true or false");
+/// Why it carries nothing.
+pub(super) const LOOP_WITH: Key = Key::new(
+    "loop_with",
+    Form::UplinkName,
+    "with blocked: the uplink or team with which it made a loop; the daemon writes it",
+);
 /// The least MTU: IPv4's (RFC 791, section 3.2).
 pub(super) const MTU_LEAST: u32 = 68;
 
@@ -462,8 +477,23 @@ pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> 
     walk.word(section, "private", &PRIVATE).map(|found| found.value).or(community)
 }
 
-pub(super) fn blocked(walk: &mut Walk, section: Section<'_>) -> bool {
-    walk.boolean(section, "blocked").is_some_and(|found| found.value)
+/// Reads the LLDP of an uplink.
+pub(super) fn lldp(walk: &mut Walk, section: Section<'_>) -> Lldp {
+    let (sends, receives) = walk.word(section, "lldp", &WAYS).map(|found| found.value).unwrap_or_default();
+    Lldp { sends, receives }
+}
+
+/// Whether an uplink or a team carries nothing, and with which other one it made a loop. That one may be there no more.
+pub(super) fn blocked(walk: &mut Walk, section: Section<'_>) -> (bool, Option<String>) {
+    let blocked = walk.boolean(section, "blocked").is_some_and(|found| found.value);
+    let other = walk.string(section, "loop_with");
+    let is_odd = |c: char| c.is_control() || c.is_whitespace();
+    if let Some(Found { value, line }) = &other
+        && (value.is_empty() || value.len() > NAME_MOST || value.contains(is_odd))
+    {
+        walk.wrong(section, "loop_with", *line, format!("{value:?} is no name of an uplink or a team"));
+    }
+    (blocked, other.map(|found| found.value.to_owned()))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use super::tolerance::{self, FT};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::workers;
 use super::{
-    CardConfig, DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, Lldp, PortConfig, Role, SwitchConfig,
+    CardConfig, DaemonConfig, Doorbells, FunctionConfig, Host, InwardConfig, PortConfig, Role, SwitchConfig,
     UplinkConfig, UplinkKind,
 };
 
@@ -97,14 +97,11 @@ static UPLINK: Kind = Kind {
         policy::KEYS[2],
         policy::KEYS[3],
         policy::BLOCKED,
+        policy::LOOP_WITH,
         Key::new("trust_marks", Form::Flag, "true or false"),
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false; not with kind = \"querier\""),
-        Key::new(
-            "lldp",
-            Form::Words(&words(&LLDP)),
-            "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"",
-        ),
+        policy::UPLINK_LLDP,
     ],
     several: true,
 };
@@ -151,9 +148,6 @@ const ROLES: [(&str, Role); 2] = [("listen", Role::Listen), ("connect", Role::Co
 const DOORBELLS: [(&str, Doorbells); 2] = [("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)];
 /// Whether the PCI subsystem is VMware's.
 const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
-/// Whether an uplink sends LLDP, and whether it receives it.
-const LLDP: [(&str, (bool, bool)); 4] =
-    [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
 
 const PORT_KEYS: [Key; 30] = [
     Key::new("name", Form::Name, NAME).required(),
@@ -478,11 +472,11 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "name", line, what);
     }
     seen.uplinks.push(Found { value: name.clone(), line });
-    let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
-    let (sends, receives) = walk.word(section, "lldp", &LLDP).map(|found| found.value).unwrap_or_default();
-    let trust_marks = walk.boolean(section, "trust_marks").is_some_and(|found| found.value);
-    let (lldp, blocked, team) = (Lldp { sends, receives }, policy::blocked(walk, section), None);
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, blocked, team })
+    let [snooping, trust_marks] =
+        ["snooping", "trust_marks"].map(|key| walk.boolean(section, key).is_some_and(|found| found.value));
+    let ((blocked, in_loop), lldp) = (policy::blocked(walk, section), policy::lldp(walk, section));
+    let team = None;
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, blocked, in_loop, team })
 }
 
 fn inward(

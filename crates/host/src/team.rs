@@ -34,6 +34,8 @@ pub struct TeamConfig {
     pub snooping: bool,
     /// Whether it carries nothing.
     pub blocked: bool,
+    /// The uplink or team with which it made a loop.
+    pub in_loop: Option<String>,
 }
 
 /// The rule by which a team uses its members.
@@ -199,6 +201,7 @@ pub(super) static TEAM: Kind = Kind {
         Key::new("private", Form::Words(&words(&policy::PRIVATE)), "\"promiscuous\" or \"isolated\""),
         Key::new("snooping", Form::Flag, "true or false"),
         policy::BLOCKED,
+        policy::LOOP_WITH,
     ],
     several: false,
 };
@@ -256,8 +259,8 @@ pub(super) fn team(
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let private = policy::private(walk, section).unwrap_or_default();
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
-    let blocked = policy::blocked(walk, section);
-    Some(TeamConfig { name: name?.value, members, mode: mode?, vlan, private, snooping, blocked })
+    let (blocked, in_loop) = policy::blocked(walk, section);
+    Some(TeamConfig { name: name?.value, members, mode: mode?, vlan, private, snooping, blocked, in_loop })
 }
 
 fn members(
@@ -305,7 +308,7 @@ fn members(
         }
         uplink.team = Some(team.to_owned());
         // It carries what its team carries. An uplink may have been blocked before a team took it.
-        uplink.blocked = false;
+        (uplink.blocked, uplink.in_loop) = (false, None);
         members.push(wanted);
     }
     members

@@ -290,7 +290,7 @@ fn a_link_that_leads_back_here_is_not_used() {
                 true
             });
         }
-        frames.iter().for_each(|(link, frame)| aggregate.hear(*link, frame, now));
+        frames.iter().for_each(|(link, frame)| _ = aggregate.hear(*link, frame, now));
     }
     let view = aggregate.view(0, Time::ZERO).unwrap();
     assert!(view.is_looped);
@@ -321,7 +321,7 @@ fn markers_are_answered_and_of_a_flood_five_a_second() {
     let mut answers = 0;
     for ms in 0..10_000 {
         let now = Time(1 + ms * MS);
-        (0..10).for_each(|_| aggregate.hear(0, &marker, now));
+        (0..10).for_each(|_| assert!(aggregate.hear(0, &marker, now)));
         aggregate.tick(now);
         aggregate.speak(0, now, &mut |frame| {
             if frame[14] == 2 {

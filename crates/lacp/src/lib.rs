@@ -103,14 +103,16 @@ impl Aggregate {
         }
     }
 
-    /// A frame came in on a link. [`tick`](Self::tick) must follow.
-    pub fn hear(&mut self, link: usize, frame: &[u8], now: Time) {
-        let Some(port) = self.ports.get_mut(link) else { return };
-        match read(frame) {
+    /// A frame came in on a link. [`tick`](Self::tick) must follow. True if it is one of this protocol.
+    pub fn hear(&mut self, link: usize, frame: &[u8], now: Time) -> bool {
+        let Some(port) = self.ports.get_mut(link) else { return false };
+        let heard = read(frame);
+        match heard {
             Some(Heard::Lacp(pdu)) => port.hear(pdu, now),
             Some(Heard::Marker(response)) => port.answer(response),
-            None => {}
+            None => return false,
         }
+        true
     }
 
     /// Runs the machines until nothing changes.

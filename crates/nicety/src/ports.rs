@@ -289,6 +289,9 @@ fn details(port: &PortReport) -> String {
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
     line("queues", queues.join("; "));
     line("dropped", dropped(port));
+    if port.taken > 0 {
+        line("taken", format!("{} for the switch itself", count(port.taken, "frame")));
+    }
     for (name, classes) in [("class", &port.io_classes), ("inward class", &port.inward_classes)] {
         for class in classes {
             let more = [("wait", class.waiting), ("marked", class.marked), ("dropped", class.dropped)];
@@ -428,6 +431,7 @@ mod tests {
             receive: vec![QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }],
             transmit_drops: BTreeMap::from([("same-port".into(), 1)]),
             receive_drops: BTreeMap::from([("buffer-full".into(), 2), ("filtered".into(), 40)]),
+            taken: 0,
             interrupts: 7,
             signals: 4,
             register_reads: 5,

@@ -79,6 +79,8 @@ struct Way<'a> {
     private: Private,
     /// The interfaces of the host behind it.
     interfaces: Vec<&'a str>,
+    /// The one with which it made a loop before.
+    in_loop: Option<&'a str>,
 }
 
 /// Two ways out between which the switch relays frames. If both lead into one network, these go round.
@@ -120,6 +122,7 @@ fn ways(host: &Host) -> Vec<Way<'_>> {
         vlan: &uplink.vlan,
         private: uplink.private,
         interfaces: interface(uplink).into_iter().collect(),
+        in_loop: uplink.in_loop.as_deref(),
     });
     let teams = host.teams.iter().filter(|team| !team.blocked).map(|team| {
         let members = team.members.iter().filter_map(|member| host.uplink(member));
@@ -128,6 +131,7 @@ fn ways(host: &Host) -> Vec<Way<'_>> {
             vlan: &team.vlan,
             private: team.private,
             interfaces: members.filter_map(interface).collect(),
+            in_loop: team.in_loop.as_deref(),
         }
     });
     uplinks.chain(teams).collect()
@@ -147,26 +151,28 @@ fn pairs(host: &Host, master: &dyn Fn(&str) -> Option<String>) -> Vec<Pair> {
     pairs
 }
 
+/// What a loop does.
+const SURE: &str = "frames go round, and the newer one will be blocked";
+
 fn pair(one: &Way<'_>, other: &Way<'_>, what: &str, master: &dyn Fn(&str) -> Option<String>) -> Pair {
     let of =
         |way: &Way<'_>| -> Vec<String> { way.interfaces.iter().filter_map(|interface| master(interface)).collect() };
     let others = of(other);
     let common = of(one).into_iter().find(|known| others.contains(known));
+    let made_one = one.in_loop == Some(other.name) || other.in_loop == Some(one.name);
     let names = [one.name, other.name].map(str::to_owned);
     let [one, other] = &names;
     let (both, then) = match &common {
-        Some(bridge) => {
-            (format!("both carry {what} into {bridge}"), "frames go round, and the newer one will be blocked")
+        Some(bridge) => (format!("both carry {what} into {bridge}"), SURE.to_owned()),
+        None if made_one => {
+            (format!("both carry {what}, and made a loop before"), format!("if nothing else has changed, {SURE}"))
         }
-        None => (
-            format!("both carry {what}"),
-            "if they lead into one network, frames go round, and the newer one will be blocked",
-        ),
+        None => (format!("both carry {what}"), format!("if they lead into one network, {SURE}")),
     };
     let sentence = format!(
         "uplinks {one} and {other} {both}: {then}; make them a team, part them by VLAN, or give both private = \"isolated\""
     );
-    Pair { names, is_known: common.is_some(), sentence }
+    Pair { names, is_known: common.is_some() || made_one, sentence }
 }
 
 /// A network that both uplinks reach.
@@ -232,6 +238,11 @@ mod tests {
         );
         let blocked = format!("{STREAM}\nblocked = true");
         assert!(of(&[PAIR, &blocked], &[""]).is_empty(), "it carries nothing");
+        // A host file that was edited by hand, and has lost the block.
+        let lost = of(&[PAIR, &format!("{STREAM}\nloop_with = \"up0\"")], &[""]);
+        let words = "uplinks up0 and up1 both carry the flat network, and made a loop before: if nothing else has changed, frames go round, \
+                     and the newer one will be blocked; ";
+        assert!(lost.len() == 1 && lost[0].starts_with(words), "{lost:?}");
         let isolated = [PAIR, STREAM].map(|uplink| format!("{uplink}\nprivate = \"isolated\""));
         assert!(of(&[&isolated[0], &isolated[1]], &[""]).is_empty());
         let with = |uplink: &str, more: &str| format!("{uplink}\n{more}");

@@ -189,6 +189,52 @@ fn a_daemon_that_is_killed_within_a_change_leaves_the_taps_that_the_next_one_ser
 }
 
 #[test]
+fn an_uplink_that_is_blocked_for_a_loop_stays_so_over_kills_and_upgrades_and_says_why() {
+    if !inside("an_uplink_that_is_blocked_for_a_loop_stays_so_over_kills_and_upgrades_and_says_why") {
+        return;
+    }
+    let kept =
+        Kept::start("[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n[[uplink]]\nkind = \"tap\"\nname = \"tap1\"\n");
+    ip(
+        "link add br0 type bridge\nlink set tap0 master br0\nlink set tap1 master br0\nlink set tap0 up\nlink set tap1 up\n\
+        link set br0 up\naddress add 192.0.2.1/24 dev br0",
+    );
+    let station = UdpSocket::bind("192.0.2.1:0").unwrap();
+    station.set_broadcast(true).unwrap();
+    let says = |uplink: &str, words: &str| {
+        let shown = kept.asked(&["ports", uplink]).stdout;
+        String::from_utf8_lossy(&shown).contains(words)
+    };
+    let is_blocked = || {
+        says("tap1", "tap1: it leads into the network of tap0, and frames went round: it carries nothing until")
+            && says("tap0", "; tap1 leads into the same network, and is blocked")
+    };
+    let is_found = || {
+        kept.until("the loop is found", || {
+            let _no_link_yet = station.send_to(b"all", "192.0.2.255:9");
+            is_blocked()
+        });
+    };
+    is_found();
+    // The daemon notes it a moment later.
+    let is_noted = || {
+        let exported = kept.asked(&["export"]).stdout;
+        String::from_utf8_lossy(&exported).contains("loop_with = \"tap0\"")
+    };
+    kept.until("it is noted", is_noted);
+    kept.kill();
+    assert!(is_blocked(), "{}", kept.log());
+    kept.done(&["upgrade"]);
+    assert!(is_blocked(), "{}", kept.log());
+    kept.kill();
+    assert!(is_blocked(), "{}", kept.log());
+    // It is told to carry frames again: the loop is still there, and found again.
+    kept.done(&["uplink", "set", "tap1", "blocked=false", "--yes"]);
+    is_found();
+    kept.end();
+}
+
+#[test]
 fn a_capture_goes_on_after_a_kill_behind_what_it_has() {
     if !inside("a_capture_goes_on_after_a_kill_behind_what_it_has") {
         return;

@@ -30,8 +30,11 @@ pub trait Agent: Send {
     fn link(&mut self, _state: LinkState, _now: Time) {}
 
     /// A frame came in that the switch does not forward: its destination is reserved for the neighbour (IEEE 802.1Q-2018, table 8-1), or
-    /// this link carries no traffic now. At most 1514 bytes of it are here, and a tag if it has one.
-    fn hear(&mut self, _frame: &[u8], _now: Time) {}
+    /// this link carries no traffic now. At most 1514 bytes of it are here, and a tag if it has one. True if it was for this agent: then it
+    /// is counted as `taken`, and not as dropped.
+    fn hear(&mut self, _frame: &[u8], _now: Time) -> bool {
+        false
+    }
 
     /// The switch sends these frames to the port. Only a [`Role::Querier`] is shown them.
     fn receive(&mut self, _frames: &Frames<'_>, _now: Time) {}

@@ -43,13 +43,15 @@ pub struct Neighbour {
 pub(crate) struct Listener(Option<Neighbour>);
 
 impl Agent for Listener {
-    fn hear(&mut self, frame: &[u8], now: Time) {
+    fn hear(&mut self, frame: &[u8], now: Time) -> bool {
         if let Some((header, tlvs)) = frame.split_at_checked(14)
             && header.ends_with(&ethertype::LLDP.to_be_bytes())
             && let Some(neighbour) = parse(tlvs, now)
         {
             self.0 = Some(neighbour);
+            return true;
         }
+        false
     }
 
     fn speak(&mut self, _: Time, _: &mut dyn FnMut(&[u8]) -> bool) {}

@@ -21,7 +21,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, News, Packet, PortId, Reason, Time};
 use nicety_frame::vlan::{self, Tag};
 use nicety_memory::MapError;
-use nicety_switch::Plan;
+use nicety_switch::{Plan, Policy};
 
 use crate::plane::{Plane, Slot};
 use crate::port::Port;
@@ -166,9 +166,22 @@ struct Probe {
 #[derive(Default)]
 struct Found {
     looped: u64,
+    /// Probes that came in here.
+    taken: u64,
     probes: ArrayVec<Probe, SUSPECTS_MOST>,
-    /// The uplink by which a probe had left that came in here.
-    proven: Option<PortId>,
+    /// The uplinks by which probes had left that came in here.
+    proven: ArrayVec<PortId, SUSPECTS_MOST>,
+}
+
+impl Found {
+    /// A probe that had left by `from` came in by `to`.
+    fn probe(&mut self, index: u32, from: PortId, to: PortId) {
+        self.taken |= 1u64.wrapping_shl(index);
+        if from != to && !self.proven.contains(&from) {
+            // There is room: each is of another suspicion.
+            let _pushed = self.proven.try_push(from);
+        }
+    }
 }
 
 fn mix(word: u64) -> u64 {
@@ -395,6 +408,15 @@ impl Plane {
         self.guard.memory().loops.clone()
     }
 
+    /// An uplink, or a team, was blocked for this loop before: it stays so until it is [told](Self::unloop) otherwise.
+    pub fn loop_again(&self, found: Loop) {
+        let mut memory = self.guard.memory();
+        if !memory.loops.iter().any(|known| known.blocked == found.blocked) {
+            self.switch().block(found.blocked);
+            memory.loops.push(found);
+        }
+    }
+
     /// An uplink, or a team, that was blocked for a loop carries frames again. If the loop is still there, it is found again.
     pub fn unloop(&self, id: PortId) {
         let mut memory = self.guard.memory();
@@ -403,24 +425,17 @@ impl Plane {
         memory.suspicions.clear();
     }
 
-    /// Whether it is blocked because of a loop.
-    pub(crate) fn is_looped(&self, id: PortId) -> bool {
-        self.guard.memory().loops.iter().any(|found| found.blocked == id)
-    }
-
-    /// The packets of a batch that came in by a guarded uplink which have gone round: a bit each.
+    /// The packets of a batch that came in by a guarded uplink which have gone round, and those that are probes: a bit each.
     #[cold]
     #[inline(never)]
-    pub(crate) fn looped(&self, port: &Port, batch: &Batch, now: Time) -> u64 {
+    pub(crate) fn looped(&self, port: &Port, batch: &Batch, now: Time) -> (u64, u64) {
         if self.switch().is_blocked(port.origin()) {
-            return 0;
+            return (0, 0);
         }
-        let Found { looped, probes, proven } = self.find_looped(port.origin(), batch, now);
+        let Found { looped, taken, probes, proven } = self.find_looped(port.origin(), batch, now);
         probes.iter().for_each(|probe| self.send_probe(probe));
-        if let Some(from) = proven {
-            self.block_newer(port, from, now);
-        }
-        looped
+        proven.iter().for_each(|from| self.block_newer(port, *from, now));
+        (looped, taken)
     }
 
     fn find_looped(&self, to: PortId, batch: &Batch, now: Time) -> Found {
@@ -436,10 +451,7 @@ impl Plane {
             }
             let number = number_in(head);
             if let Some(known) = memory.suspicions.iter().find(|known| Some(known.number) == number) {
-                found.looped |= 1u64.wrapping_shl(index);
-                if known.from != to {
-                    found.proven = Some(known.from);
-                }
+                found.probe(index, known.from, to);
                 continue;
             }
             let key = self.guard.key(batch, packet);
@@ -456,6 +468,11 @@ impl Plane {
             let by_both = seen.came & here != 0 && seen.came & others != 0;
             for other in uplinks.iter().filter(|other| others >> other.place & 1 != 0) {
                 if is_same && !self.switch().reaches(to, other.id) {
+                    continue;
+                }
+                // Nothing goes round by it. What a guest sent before may still come back.
+                if self.switch().is_blocked(other.id) {
+                    found.looped |= if is_same && is_guests { 1u64.wrapping_shl(index) } else { 0 };
                     continue;
                 }
                 let Signs { probe, doubts, is_refuted } = memory.suspect((other.id, to), by_both, self.guard.seed, now);
@@ -545,18 +562,35 @@ impl Plane {
         let uplinks = self.guard.uplinks.load();
         let pair: Vec<&Guarded> = uplinks.iter().filter(|known| [from, port.origin()].contains(&known.id)).collect();
         let [older, newer] = pair[..] else { return };
-        if self.switch().is_blocked(older.id) || self.switch().is_blocked(newer.id) {
+        let found = Loop { blocked: newer.id, name: newer.name.clone(), other: older.name.clone() };
+        if !self.block(&found, older.id) {
             return;
         }
-        let found = Loop { blocked: newer.id, name: newer.name.clone(), other: older.name.clone() };
         port.tell(News::Looped(found.to_string()));
-        self.guard.memory().loops.push(found);
-        self.switch().block(newer.id);
         self.drop_waiting(newer.id);
         self.carrier_changed(newer.id, now);
         if let Some(call) = self.guard.caller.0.get() {
             call();
         }
+    }
+
+    /// False if one of the two is blocked already. Each one's probe may come in at the other, in turns of two workers: one of them blocks.
+    fn block(&self, found: &Loop, older: PortId) -> bool {
+        let mut memory = self.guard.memory();
+        let is_new = ![older, found.blocked].iter().any(|id| self.switch().is_blocked(*id));
+        if is_new {
+            memory.loops.push(found.clone());
+            self.switch().block(found.blocked);
+        }
+        is_new
+    }
+
+    /// Sets a policy of an uplink or a team. It stays blocked while it would lead into another one's network. A loop that is found meanwhile
+    /// waits, so that neither takes the other's word away.
+    pub(crate) fn set_guarded_policy(&self, id: PortId, policy: &Policy) {
+        let memory = self.guard.memory();
+        let is_looped = memory.loops.iter().any(|found| found.blocked == id);
+        self.switch().set_policy(id, &Policy { blocked: policy.blocked || is_looped, ..policy.clone() });
     }
 
     /// Calls this once an uplink, or a team, was blocked for a loop: in a turn, so it must not wait. Only the first call counts.

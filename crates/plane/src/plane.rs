@@ -168,15 +168,10 @@ impl Plane {
 
     /// Sets a team's policy.
     pub fn set_team_policy(&self, id: PortId, policy: &Policy) {
-        self.switch.set_policy(id, &self.allowed(id, policy));
+        self.set_guarded_policy(id, policy);
         if policy.blocked {
             self.drop_waiting(id);
         }
-    }
-
-    /// A policy for the port with this number: it stays blocked while it would lead into another one's network.
-    fn allowed(&self, id: PortId, policy: &Policy) -> Policy {
-        Policy { blocked: policy.blocked || self.is_looped(id), ..policy.clone() }
     }
 
     /// The port at this place of a team has left the switch: the team uses others.
@@ -224,7 +219,7 @@ impl Plane {
             return;
         }
         if !port.is_part() {
-            self.switch.set_policy(port.id(), &self.allowed(port.id(), policy));
+            self.set_guarded_policy(port.id(), policy);
             port.listen(policy.lldp);
         }
         if let Some(split) = self.split(port.id()) {

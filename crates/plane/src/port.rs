@@ -122,6 +122,8 @@ pub struct State {
     pub features: Vec<&'static str>,
     /// Packets that the attached VM has received; `counters` includes those of earlier VMs.
     pub received: u64,
+    /// Frames for it that were dropped because of its receive buffers: where they lie, or that they have no length.
+    pub misplaced: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
     /// Why its receiver takes no frame now ([`Adapter::receive_block`]).
@@ -166,6 +168,7 @@ impl State {
             counters: Counters::default(),
             features: Vec::new(),
             received: 0,
+            misplaced: 0,
             stalls: Vec::new(),
             receive_block: None,
             backlog_frames: 0,
@@ -191,6 +194,7 @@ impl State {
         self.driven |= part.driven;
         self.sent += part.sent;
         self.received += part.received;
+        self.misplaced += part.misplaced;
         self.counters.add_part(&part.counters);
         self.stalls.extend(part.stalls);
         // A part may have no queue that the driver uses.
@@ -306,6 +310,7 @@ impl Port {
             stopped: false,
             sent_before: 0,
             received_before: 0,
+            misplaced_before: 0,
             in_flight: false,
             speaks_inward: false,
             is_agents_batch: false,
@@ -580,12 +585,13 @@ impl Port {
         }
     }
 
-    /// Shows its agents the frames that the switch did not forward.
+    /// Shows its agents the frames that the switch did not forward. Returns those that they took, a bit each.
     #[cold]
-    pub(crate) fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+    pub(crate) fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) -> u64 {
         let mut inner = self.lock();
-        inner.hear(batch, drops, now);
+        let taken = inner.hear(batch, drops, now);
         inner.settle(self.shell.as_ref());
+        taken
     }
 
     /// Announces addresses by these frames: to the neighbour of an uplink, or to the switch as a guest's port; in place of earlier ones
@@ -800,6 +806,7 @@ impl Port {
         inner.attached = true;
         inner.sent_before = inner.counters.transmitted().packets;
         inner.received_before = inner.counters.taken().packets;
+        inner.misplaced_before = misplaced(&inner.counters);
     }
 
     /// The VM detaches: the adapter is reset and has no memory; frames for it are dropped.
@@ -1088,6 +1095,7 @@ impl Port {
             counters: inner.counters.clone(),
             features: said.features,
             received: inner.counters.taken().packets.saturating_sub(inner.received_before),
+            misplaced: misplaced(&inner.counters).saturating_sub(inner.misplaced_before),
             stalls: said.stalls,
             receive_block: said.receive_block,
             backlog_frames: inner.backlog.len() + inward_frames,
@@ -1119,6 +1127,11 @@ struct Said {
     stalls: Vec<Stall>,
     receive_block: Option<&'static str>,
     vacant: Option<String>,
+}
+
+/// Frames that a guest's receive buffers could not take: see [`State::misplaced`].
+fn misplaced(counters: &Counters) -> u64 {
+    [Reason::BadAddress, Reason::BadDescriptor].iter().map(|reason| counters.receive_drops[*reason as usize]).sum()
 }
 
 fn said(end: &End) -> Said {

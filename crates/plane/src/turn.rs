@@ -113,7 +113,7 @@ impl Plane {
             } else if let Some((steering, member, floods)) = port.takes_copies() {
                 caught(|| {
                     let copies = self.copies(steering, member, floods, batch, now);
-                    self.switch().forward_except(batch, Skipped { copies, looped: 0 }, now, plan)
+                    self.switch().forward_except(batch, Skipped { copies, ..Skipped::default() }, now, plan)
                 })
             } else {
                 caught(|| self.switch().forward(batch, now, plan))
@@ -128,6 +128,10 @@ impl Plane {
             if gathered.is_drained {
                 port.has_drained();
             }
+            if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
+                self.hear(port, turn, now);
+            }
+            let Turn { batch, plan, slots, .. } = &mut *turn;
             if self.is_watched() {
                 let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
                 outcome.cost = outcome.cost.saturating_sub(copies);
@@ -149,9 +153,6 @@ impl Plane {
         }
         if !turn.plan.drops().is_empty() {
             outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
-            if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
-                self.hear(port, turn, now);
-            }
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
@@ -181,8 +182,8 @@ impl Plane {
             let copies = port.takes_copies();
             let copies =
                 copies.map_or(0, |(steering, member, floods)| self.copies(steering, member, floods, batch, now));
-            let looped = self.looped(port, batch, now);
-            self.switch().forward_except(batch, Skipped { copies, looped }, now, plan)
+            let (looped, taken) = self.looped(port, batch, now);
+            self.switch().forward_except(batch, Skipped { copies, looped, taken }, now, plan)
         })
     }
 
@@ -202,8 +203,9 @@ impl Plane {
 
     /// Shows the frames that the switch did not forward to the port's agents.
     #[cold]
-    fn hear(&self, port: &Port, turn: &Turn, now: Time) {
-        port.hear(&turn.batch, turn.plan.drops(), now);
+    fn hear(&self, port: &Port, turn: &mut Turn, now: Time) {
+        let taken = port.hear(&turn.batch, turn.plan.drops(), now);
+        turn.plan.take(taken);
         self.stir_team(port, now);
     }
 

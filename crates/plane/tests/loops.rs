@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use linked::{Wire, link};
-use nicety_adapter::{News, PortId, Reason, Set, Time};
+use nicety_adapter::{Edit, News, PortId, Reason, Set, Time};
 use nicety_frame::Mac;
-use nicety_plane::{End, Hash, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Hash, Loop, Plane, Port, Shell, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy, Private, Vlan, VlanId};
 
 with_one_worker_and_with_two!(
@@ -23,6 +23,12 @@ with_one_worker_and_with_two!(
     a_team_and_a_member_that_has_left_it_are_parted,
     uplinks_that_do_not_reach_each_other_are_left_alone,
     a_blocked_uplink_carries_again_when_it_is_told_to,
+    a_loop_carries_nothing_100_ms_after_its_first_frame_while_all_go_on_sending,
+    an_uplink_that_leaves_and_comes_again_is_blocked_again_within_100_ms,
+    of_three_uplinks_into_one_network_one_goes_on,
+    an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too,
+    uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other,
+    a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise,
 );
 
 const MS: u64 = 1_000_000;
@@ -54,6 +60,8 @@ struct World {
     turns: Vec<Turn>,
     now: Time,
     is_joined: bool,
+    /// The other guest is an uplink, too, into that network.
+    third: bool,
     /// The other guest is the same machine as the first one, and bridges the two ports.
     bridges: bool,
     /// What stations behind each uplink, and each guest, have got.
@@ -95,7 +103,7 @@ impl World {
         plane.guard_uplink(PortId(3), "new").unwrap();
         let turns = (0..workers).map(|_| Turn::new()).collect();
         let (now, got) = (Time(MS), Default::default());
-        Self { plane, ports, wires, log, turns, now, is_joined: false, bridges: false, got }
+        Self { plane, ports, wires, log, turns, now, is_joined: false, third: false, bridges: false, got }
     }
 
     fn new(workers: usize) -> Self {
@@ -122,18 +130,20 @@ impl World {
                 turns.iter_mut().enumerate().for_each(|(index, turn)| _ = scope.spawn(move || serve(index, turn)));
             });
         }
-        let sent: Vec<Vec<Vec<u8>>> =
-            self.wires.iter().map(|wire| std::mem::take(&mut wire.lock().unwrap().incoming)).collect();
+        let sent: Vec<Vec<Vec<u8>>> = self.wires.iter().map(on_wire).collect();
         for (at, frames) in sent.into_iter().enumerate() {
             for frame in frames {
-                let to = match at {
-                    OLD if self.is_joined => Some(NEW),
-                    NEW if self.is_joined => Some(OLD),
-                    GUEST if self.bridges => Some(OTHER_GUEST),
-                    OTHER_GUEST if self.bridges => Some(GUEST),
-                    _ => None,
+                let to: &[usize] = match at {
+                    OLD if self.is_joined && self.third => &[NEW, OTHER_GUEST],
+                    NEW if self.is_joined && self.third => &[OLD, OTHER_GUEST],
+                    OTHER_GUEST if self.is_joined && self.third => &[OLD, NEW],
+                    OLD if self.is_joined => &[NEW],
+                    NEW if self.is_joined => &[OLD],
+                    GUEST if self.bridges => &[OTHER_GUEST],
+                    OTHER_GUEST if self.bridges => &[GUEST],
+                    _ => &[],
                 };
-                to.into_iter().for_each(|to| self.wires[to].lock().unwrap().outgoing.push_back(frame.clone()));
+                to.iter().for_each(|to| self.wires[*to].lock().unwrap().outgoing.push_back(frame.clone()));
                 self.got[at].push(frame);
             }
         }
@@ -166,6 +176,19 @@ impl World {
     fn blocked(&self) -> Vec<String> {
         self.plane.loops().into_iter().map(|found| found.name).collect()
     }
+}
+
+/// The frames that left by a wire, with their tags.
+fn on_wire(wire: &Arc<Mutex<Wire>>) -> Vec<Vec<u8>> {
+    let mut wire = wire.lock().unwrap();
+    let (frames, edits) = (std::mem::take(&mut wire.incoming), std::mem::take(&mut wire.edits));
+    let edited = |(frame, edit): (Vec<u8>, Edit)| match edit {
+        Edit::Keep => frame,
+        Edit::Untag => [&frame[..12], &frame[16..]].concat(),
+        Edit::Tag(tag) => [&frame[..12], &tag.tpid.to_be_bytes(), &tag.tci.0.to_be_bytes(), &frame[12..]].concat(),
+        Edit::Retag(tag) => [&frame[..12], &tag.tpid.to_be_bytes(), &tag.tci.0.to_be_bytes(), &frame[16..]].concat(),
+    };
+    frames.into_iter().zip(edits).map(edited).collect()
 }
 
 /// Asks for an address by ARP (RFC 826): a station's repeats are equal to the last byte.
@@ -328,4 +351,139 @@ fn a_blocked_uplink_carries_again_when_it_is_told_to(workers: usize) {
     assert_eq!(world.blocked(), ["new"], "the loop is found again");
     let known = world.plane.switch().addresses().find(Mac([2, 0, 0, 0, 0, 1]), 0, world.now);
     assert_eq!(known, Some(PortId(1)), "what came back taught nothing");
+}
+
+/// A guest's, a station's and a flooded frame for one station.
+fn some_frames() -> [Vec<u8>; 3] {
+    let mut unknown = who_has(3);
+    unknown[..6].copy_from_slice(&[2, 0, 0, 0, 0, 77]);
+    [who_has(1), who_has(50), unknown]
+}
+
+/// All go on sending each millisecond; 100 ms after the first frame nothing leaves by the newer uplink, nothing comes into the switch by it,
+/// and each frame is where it should be once.
+fn is_over_within_100_ms(world: &mut World) {
+    let frames = some_frames();
+    let [own, station, unknown] = &frames;
+    let send = |world: &mut World| {
+        world.send(GUEST, own);
+        world.send(GUEST, unknown);
+        world.arrives(OLD, station);
+        world.step();
+    };
+    (0..100).for_each(|_| send(world));
+    let of = |world: &World, at: usize| frames.clone().map(|frame| world.times(at, &frame));
+    let before = [OLD, NEW, OTHER_GUEST].map(|at| of(world, at));
+    println!("within 100 ms: {before:?} by the old uplink, by the new one, at the other guest");
+    // A storm doubles with each millisecond.
+    assert!(before.iter().flatten().all(|count| *count <= 150), "{before:?}");
+    (0..100).for_each(|_| send(world));
+    let after = [OLD, NEW, OTHER_GUEST].map(|at| of(world, at));
+    let grown = |at: usize| std::array::from_fn::<_, 3, _>(|which| after[at][which] - before[at][which]);
+    assert_eq!([grown(0), grown(1), grown(2)], [[100, 0, 100], [0, 0, 0], [100, 100, 100]]);
+}
+
+fn a_loop_carries_nothing_100_ms_after_its_first_frame_while_all_go_on_sending(workers: usize) {
+    let mut world = World::new(workers);
+    world.is_joined = true;
+    is_over_within_100_ms(&mut world);
+    assert_eq!(world.blocked(), ["new"]);
+}
+
+fn an_uplink_that_leaves_and_comes_again_is_blocked_again_within_100_ms(workers: usize) {
+    let mut world = World::new(workers);
+    world.is_joined = true;
+    world.send(GUEST, &who_has(1));
+    world.run(50);
+    assert_eq!(world.blocked(), ["new"]);
+    world.plane.leave(PortId(3));
+    assert_eq!(world.blocked(), [""; 0]);
+    let (port, wire) = make(3, &world.log);
+    (world.ports[NEW], world.wires[NEW]) = (Arc::new(port), wire);
+    world.plane.join_with(Arc::clone(&world.ports[NEW]), &Policy::default()).unwrap();
+    world.plane.guard_uplink(PortId(3), "new").unwrap();
+    world.run(10);
+    is_over_within_100_ms(&mut world);
+    assert_eq!(world.blocked(), ["new"]);
+}
+
+/// The loops, each with both names.
+fn pairs(world: &World) -> Vec<(String, String)> {
+    let mut pairs: Vec<_> = world.plane.loops().into_iter().map(|found| (found.name, found.other)).collect();
+    pairs.sort();
+    pairs
+}
+
+fn of_three_uplinks_into_one_network_one_goes_on(workers: usize) {
+    let mut world = World::new(workers);
+    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    (world.is_joined, world.third) = (true, true);
+    for _ in 0..100 {
+        world.send(GUEST, &who_has(1));
+        world.step();
+    }
+    let pairs = pairs(&world);
+    assert_eq!(pairs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["new", "third"], "{pairs:?}");
+    let before = [OLD, NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(1)));
+    assert!(before.iter().all(|count| *count <= 150), "{before:?}");
+    world.send(GUEST, &who_has(2));
+    world.run(10);
+    assert_eq!([OLD, NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(2))), [1, 0, 0]);
+}
+
+fn an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too(workers: usize) {
+    let mut world = World::new(workers);
+    world.is_joined = true;
+    world.send(GUEST, &who_has(1));
+    world.run(50);
+    assert_eq!(world.blocked(), ["new"]);
+    world.third = true;
+    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    for _ in 0..100 {
+        world.send(GUEST, &who_has(2));
+        world.step();
+    }
+    let expected = [("new", "old"), ("third", "old")].map(|(one, other)| (one.to_owned(), other.to_owned()));
+    assert_eq!(pairs(&world), expected);
+    // The one that goes on leaves: the others stay as they are until somebody says otherwise.
+    world.plane.leave(PortId(2));
+    world.send(GUEST, &who_has(3));
+    world.run(10);
+    assert_eq!([NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(3))), [0, 0]);
+}
+
+fn uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other(workers: usize) {
+    let trunk = |vlans: &str| Policy {
+        vlan: Vlan::Trunk { allowed: vlans.parse().unwrap(), native: None },
+        ..Policy::default()
+    };
+    for (guests, is_loop) in [(10, false), (30, false), (20, true)] {
+        let mut world = World::new(workers);
+        world.is_joined = true;
+        [(OLD, "10,20"), (NEW, "20,30")].iter().for_each(|(at, vlans)| world.set(*at, &trunk(vlans)));
+        [GUEST, OTHER_GUEST].iter().for_each(|at| world.set(*at, &in_vlan(guests)));
+        for _ in 0..20 {
+            world.send(GUEST, &who_has(1));
+            world.run(5);
+        }
+        assert_eq!(world.times(OTHER_GUEST, &who_has(1)), 20, "VLAN {guests}");
+        assert_eq!(world.blocked().len(), usize::from(is_loop), "VLAN {guests}: {:?}", world.log.0.lock().unwrap());
+    }
+}
+
+fn a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise(workers: usize) {
+    let mut world = World::new(workers);
+    let known = Loop { blocked: PortId(3), name: "new".to_owned(), other: "old".to_owned() };
+    world.plane.loop_again(known.clone());
+    world.plane.loop_again(Loop { other: "lan".to_owned(), ..known.clone() });
+    assert_eq!(world.plane.loops(), [known]);
+    world.set(NEW, &Policy { snooping: true, ..Policy::default() });
+    world.send(GUEST, &who_has(1));
+    world.run(10);
+    assert_eq!([OLD, NEW].map(|at| world.times(at, &who_has(1))), [1, 0]);
+    world.plane.unloop(PortId(3));
+    world.set(NEW, &Policy::default());
+    world.send(GUEST, &who_has(2));
+    world.run(10);
+    assert_eq!((world.times(NEW, &who_has(2)), world.blocked().len()), (1, 0));
 }

@@ -493,12 +493,15 @@ fn a_guests_lacpdus_and_those_that_are_cut_short_change_nothing_and_are_counted(
     assert_eq!(before, ["waits for LACPDUs, no partner"; 2]);
     world.send(ONE, [whole.clone()]);
     assert_eq!(world.words(), before, "a guest is no partner");
-    let count = |world: &World, at: usize| world.ports[at].state().counters.transmit_drops[Reason::Policy as usize];
-    assert_eq!((count(&world, ONE), world.wire(TWO).incoming.len()), (1, 0));
+    let count = |world: &World, at: usize, reason| world.ports[at].state().counters.transmit_drops[reason as usize];
+    assert_eq!((count(&world, ONE, Reason::Policy), world.wire(TWO).incoming.len()), (1, 0));
     assert!(world.wire(PRIMARY).incoming.iter().all(|sent| *sent != whole), "no neighbour gets it");
     // 110 bytes behind the type are the least (IEEE 802.1AX-2014, figure 6-7).
     world.send(PRIMARY, (1..=110).map(|cut| whole[..124 - cut].to_vec()));
     assert_eq!(world.words(), before);
     world.send(PRIMARY, [whole]);
     assert!(world.words()[0].contains("partner 02:09:09:09:09:09 port 1 key 5"), "{:?}", world.words());
+    // The protocol's own frames are no drops. The others came in on a link without a partner.
+    let counts = [Reason::Taken, Reason::Policy, Reason::UnusedLink].map(|reason| count(&world, PRIMARY, reason));
+    assert_eq!(counts, [1, 0, 110]);
 }

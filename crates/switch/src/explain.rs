@@ -59,6 +59,8 @@ pub struct Skipped {
     pub copies: u64,
     /// Frames that went round by two uplinks: dropped as `looped`.
     pub looped: u64,
+    /// Frames of the switch's own, which come back: `taken`.
+    pub taken: u64,
 }
 
 pub(crate) struct Except(pub Skipped);
@@ -75,6 +77,7 @@ impl Follower for Except {
         match self.0 {
             Skipped { copies, .. } if has(copies) => Some(Reason::UnusedLink),
             Skipped { looped, .. } if has(looped) => Some(Reason::Looped),
+            Skipped { taken, .. } if has(taken) => Some(Reason::Taken),
             Skipped { .. } => None,
         }
     }

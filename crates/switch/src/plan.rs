@@ -153,6 +153,13 @@ impl Plan {
         (0..packets as u16).for_each(|packet| self.drop(packet, reason));
     }
 
+    /// These packets, a bit each, were dropped for the switch, and are for an agent of their port: no drop.
+    #[cold]
+    pub fn take(&mut self, packets: u64) {
+        let is_taken = |packet: u16| packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0;
+        self.drops.iter_mut().filter(|(packet, _)| is_taken(*packet)).for_each(|(_, reason)| *reason = Reason::Taken);
+    }
+
     /// A port gets copies of these packets, a bit each, after all receivers so far. They do not count as delivered to anybody.
     #[cold]
     #[inline(never)]

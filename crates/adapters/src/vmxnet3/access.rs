@@ -25,6 +25,24 @@ impl Vmxnet3 {
         }
     }
 
+    /// A producer index beyond its ring is the driver's mistake. Descriptors count by their generation bits all the same.
+    fn check_index(&self, place: &Place<Reg>, value: u32, cx: &mut Context<'_>) {
+        let receive = |ring: usize| self.receive.get(place.index).map(|queue| queue.rings[ring].size);
+        let size = match place.name {
+            Reg::TXPROD => self.transmit.get(place.index).map(|queue| queue.ring.size),
+            Reg::RXPROD => receive(0),
+            _ => receive(1),
+        };
+        if self.setup.is_some() && size.is_some_and(|size| size > 0 && value >= size) {
+            let at = self.registers.table().error_place(place.name, place.index);
+            cx.guest_error(
+                at,
+                value.into(),
+                "an index below the ring's size (Vmxnet3_TxQueueConf, Vmxnet3_RxQueueConf)",
+            );
+        }
+    }
+
     fn write_register(&mut self, place: &Place<Reg>, value: u32, cx: &mut Context<'_>) {
         self.registers.write(place, value);
         match place.name {
@@ -38,10 +56,14 @@ impl Vmxnet3 {
             Reg::TXPROD => {
                 let queue = place.index as u16;
                 if queue < self.transmit_count() {
+                    self.check_index(place, value, cx);
                     cx.out.work.insert(queue);
                 }
             }
-            Reg::RXPROD | Reg::RXPROD2 => self.look_for_room(cx),
+            Reg::RXPROD | Reg::RXPROD2 => {
+                self.check_index(place, value, cx);
+                self.look_for_room(cx);
+            }
             // Exactly one bit, of the offered versions.
             Reg::VRRS if value.is_power_of_two() && value & registers::VERSIONS != 0 => {
                 self.begin(value.trailing_zeros() as u8 + 1);

@@ -300,3 +300,15 @@ fn a_driver_that_has_started_no_receive_queue_is_told() {
     receive_rings.for_each(|ring| guest.call(|nic, cx| _ = rings(nic).stop(ring, cx)));
     assert_eq!(guest.nic.receive_block(), Some("no receive queue is started"));
 }
+
+/// virtio 1.2, 2.7.6: the index moves by one for each chain. One that jumped, before any frame came.
+#[test]
+fn a_receive_queue_whose_index_jumped_stands_still_and_says_so() {
+    let mut sender = Guest::new(plain(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    sender.fetch_of(0);
+    let mut guest = Guest::new(plain(), 16);
+    guest.put(guest.queues[0].place.driver + 2, &500u16.to_le_bytes());
+    guest.deliver(&sender.batch);
+    assert_eq!(stalled(&mut guest), (Queue::Receive(0), "the driver's index ran further ahead than the ring is long"));
+}

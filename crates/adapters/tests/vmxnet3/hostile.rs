@@ -264,6 +264,25 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
     );
 }
 
+/// vmxnet3_rq_alloc_rx_buf and vmxnet3_tq_xmit in Linux's vmxnet3_drv.c write `next2fill`, which is below the ring's size. TXPROD is at 0x600
+/// of BAR 0, RXPROD at 0x800, RXPROD2 at 0xa00, each 8 bytes a queue.
+#[test]
+fn a_producer_index_beyond_its_ring_is_a_guest_error_and_frames_go_on() {
+    let mut g = Guest::opened(Open::default());
+    for (offset, value) in [(0x600, 0), (0x800, 1), (0xa00, 1), (0x608, 0xffff)] {
+        g.write(0, offset, value);
+    }
+    assert_eq!(g.counters.guest_errors(), 0, "{:?}", g.counters.errors());
+    for offset in [0x600, 0x800, 0xa00] {
+        g.write(0, offset, 0xffff);
+    }
+    let said: Vec<String> = g.counters.errors().iter().map(ToString::to_string).collect();
+    let expected = "0xffff; expected an index below the ring's size (Vmxnet3_TxQueueConf, Vmxnet3_RxQueueConf)";
+    let places = ["TXPROD[0] (bar0 0x0600)", "RXPROD[0] (bar0 0x0800)", "RXPROD2[0] (bar0 0x0a00)"];
+    assert_eq!(said, places.map(|place| format!("{place}: {expected}")));
+    assert_eq!(g.nic.receive_block(), None);
+}
+
 #[test]
 fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
     let mut g = Guest::opened(Open::default());

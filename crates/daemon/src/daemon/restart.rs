@@ -103,6 +103,8 @@ impl Daemon {
             return Err(RestartError::NotFailed(name.to_owned()));
         }
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
+        // Blocked for a loop it stays so: the plane forgets that when the port leaves.
+        policy.blocked |= team.is_none() && self.plane.switch().is_blocked(port.id());
         let (id, buffer_bytes, policy, team) = (port.id(), *buffer_bytes, policy.clone(), team.clone());
         let (agents, kept) = (agents.clone(), kept.clone());
         drop(held);

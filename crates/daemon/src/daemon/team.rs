@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
-use nicety_plane::{Capacity, ClassState, Hash, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
+use nicety_plane::{Capacity, ClassState, Hash, Loop, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
 use nicety_switch::Policy;
 use nicety_uplink::Interface;
 use tracing::{info, warn};
@@ -277,9 +277,17 @@ impl Daemon {
         self.plane.on_loop(call);
     }
 
-    /// The names of uplinks and teams that are blocked because they lead into another one's network.
-    pub(crate) fn looped(&self) -> Vec<String> {
-        self.plane.loops().into_iter().map(|found| found.name).collect()
+    /// The uplinks and teams that are blocked because they lead into another one's network.
+    pub(crate) fn loops(&self) -> Vec<Loop> {
+        self.plane.loops()
+    }
+
+    /// An uplink or a team that is blocked made a loop with another one, when another daemon served it.
+    pub(crate) fn note_loop(&self, name: &str, other: &str) {
+        let team = self.teams().iter().find(|team| team.spec.name == name).map(|team| team.id);
+        if let Some(blocked) = team.or_else(|| self.known_uplink(name)) {
+            self.plane.loop_again(Loop { blocked, name: name.to_owned(), other: other.to_owned() });
+        }
     }
 
     /// The team uses this port from now on, or none, as the uplink of this name.

@@ -4,54 +4,73 @@
 use std::path::Path;
 
 use nicety_host::{Document, Host, HostErrors, List, UplinkConfig};
+use nicety_plane::Loop;
 use toml::Value;
 use tracing::warn;
 
+use crate::daemon::Daemon;
+
 /// The key of uplinks and teams that carry nothing.
 const BLOCKED: &str = "blocked";
+/// The key that says with which other one it made a loop.
+const LOOP_WITH: &str = "loop_with";
+
+/// An uplink or a team, and whether it is blocked: for a loop, with which other one. `None`: the key is taken away.
+type Block<'a> = ((List, &'a str), Option<(bool, Option<String>)>);
 
 /// Blocks, in a host that follows another one, uplinks that leave a team, unless its text says whether they are blocked. Those that are
 /// blocked stay so. Of a team that is there no more, the first uplink goes on as its way out.
 pub(super) fn keep(old: &Host, new: Host) -> Result<Host, HostErrors> {
     let says = |list, name: &str| new.document.entry(list, name).contains_key(BLOCKED);
     let silent = |uplink: &&UplinkConfig| uplink.team.is_none() && !says(List::Uplinks, &uplink.name);
-    let uplinks = new.uplinks.iter().filter(silent).filter(|uplink| {
-        let before = old.uplink(&uplink.name);
-        before.is_some_and(|before| before.blocked || leaves_others(old, &new, before))
+    let uplinks = new.uplinks.iter().filter(silent).filter_map(|uplink| {
+        let before = old.uplink(&uplink.name)?;
+        let other = if before.blocked { before.in_loop.clone() } else { None };
+        let is_blocked = before.blocked || leaves_others(old, &new, before);
+        is_blocked.then_some(((List::Uplinks, uplink.name.as_str()), Some((true, other))))
     });
-    let teams = new.teams.iter().filter(|team| !says(List::Teams, &team.name));
-    let teams = teams.filter(|team| old.team(&team.name).is_some_and(|before| before.blocked));
-    let names: Vec<(List, String)> = uplinks
-        .map(|uplink| (List::Uplinks, uplink.name.clone()))
-        .chain(teams.map(|team| (List::Teams, team.name.clone())))
-        .collect();
+    let teams = new.teams.iter().filter(|team| !says(List::Teams, &team.name)).filter_map(|team| {
+        let before = old.team(&team.name).filter(|before| before.blocked)?;
+        Some(((List::Teams, team.name.as_str()), Some((true, before.in_loop.clone()))))
+    });
     // An uplink that a team takes is blocked no more.
     let taken = new.uplinks.iter().filter(|uplink| uplink.team.is_some() && says(List::Uplinks, &uplink.name));
-    let taken: Vec<(List, String)> = taken.map(|uplink| (List::Uplinks, uplink.name.clone())).collect();
-    with(with(new, &names, Some(true))?, &taken, None)
+    let taken = taken.map(|uplink| ((List::Uplinks, uplink.name.as_str()), None));
+    let all: Vec<Block<'_>> = uplinks.chain(teams).chain(taken).collect();
+    if all.is_empty() {
+        return Ok(new);
+    }
+    with(&new, &all)
 }
 
-/// A host in which these entries have this value.
-fn with(host: Host, names: &[(List, String)], blocked: Option<bool>) -> Result<Host, HostErrors> {
-    if names.is_empty() {
-        return Ok(host);
-    }
-    let value = [(BLOCKED.to_owned(), blocked.map(Value::Boolean))];
+/// A host in which these entries are blocked so.
+fn with(host: &Host, all: &[Block<'_>]) -> Result<Host, HostErrors> {
     let dir = host.path.parent().unwrap_or(Path::new(""));
-    let with = |document: Document, (list, name): &(List, String)| document.with_values(*list, name, &value, dir);
-    let document = names.iter().fold(host.document.clone(), with);
+    let with = |document: Document, ((list, name), block): &Block<'_>| {
+        let (blocked, other) = block.clone().unzip();
+        let values = [
+            (BLOCKED.to_owned(), blocked.map(Value::Boolean)),
+            (LOOP_WITH.to_owned(), other.flatten().map(Value::String)),
+        ];
+        document.with_values(*list, name, &values, dir)
+    };
+    let document = all.iter().fold(host.document.clone(), with);
     Host::parse_change(&document.text(), &host.path)
 }
 
-/// A host in which the uplinks and teams of these names are blocked. `None`: in this one they are.
-pub(super) fn with_loops(host: &Host, names: &[String]) -> Option<Host> {
-    let uplinks = host.uplinks.iter().filter(|uplink| !uplink.blocked && names.contains(&uplink.name));
-    let teams = host.teams.iter().filter(|team| !team.blocked && names.contains(&team.name));
-    let all: Vec<(List, String)> = uplinks
-        .map(|uplink| (List::Uplinks, uplink.name.clone()))
-        .chain(teams.map(|team| (List::Teams, team.name.clone())))
+/// A host in which uplinks and teams are blocked for these loops. `None`: in this one they are.
+pub(super) fn with_loops(host: &Host, loops: &[Loop]) -> Option<Host> {
+    let uplinks = host.uplinks.iter().map(|uplink| (List::Uplinks, &uplink.name, uplink.blocked, &uplink.in_loop));
+    let teams = host.teams.iter().map(|team| (List::Teams, &team.name, team.blocked, &team.in_loop));
+    let all: Vec<Block<'_>> = uplinks
+        .chain(teams)
+        .filter_map(|(list, name, is_blocked, other)| {
+            let found = loops.iter().find(|found| found.name == *name)?;
+            let is_known = is_blocked && other.as_ref() == Some(&found.other);
+            (!is_known).then(|| ((list, name.as_str()), Some((true, Some(found.other.clone())))))
+        })
         .collect();
-    if all.is_empty() { None } else { with(host.clone(), &all, Some(true)).ok() }
+    if all.is_empty() { None } else { with(host, &all).ok() }
 }
 
 /// Whether an uplink leaves a team by which, or by another of whose uplinks, frames go on.
@@ -62,16 +81,33 @@ fn leaves_others(old: &Host, new: &Host, before: &UplinkConfig) -> bool {
     first != Some(&before.name)
 }
 
-/// Values of a change of one entry. Without a value the key means false: a change that takes it away unblocks.
+/// Values of a change of one entry. Without a value the key means false: a change that takes it away unblocks. One that unblocks takes the
+/// reason away, too.
 pub(super) fn said(list: List, values: &[(String, Option<Value>)]) -> Vec<(String, Option<Value>)> {
-    let is_said = |key: &str, value: &Option<Value>| {
-        matches!(list, List::Uplinks | List::Teams) && key == BLOCKED && value.is_none()
+    if !matches!(list, List::Uplinks | List::Teams) {
+        return values.to_vec();
+    }
+    let one = |(key, value): &(String, Option<Value>)| match value {
+        None if key == BLOCKED => (key.clone(), Some(Value::Boolean(false))),
+        value => (key.clone(), value.clone()),
     };
-    let one = |(key, value): &(String, Option<Value>)| {
-        let value = if is_said(key, value) { Some(Value::Boolean(false)) } else { value.clone() };
-        (key.clone(), value)
-    };
-    values.iter().map(one).collect()
+    let mut values: Vec<(String, Option<Value>)> = values.iter().map(one).collect();
+    let unblocks = values.iter().any(|(key, value)| key == BLOCKED && *value == Some(Value::Boolean(false)));
+    if unblocks && !values.iter().any(|(key, _)| key == LOOP_WITH) {
+        values.push((LOOP_WITH.to_owned(), None));
+    }
+    values
+}
+
+/// Uplinks and teams of a host that are blocked for a loop say so, and with which other one.
+pub(super) fn note(daemon: &Daemon, host: &Host) {
+    let uplinks = host.uplinks.iter().map(|uplink| (&uplink.name, uplink.blocked, &uplink.in_loop));
+    let teams = host.teams.iter().map(|team| (&team.name, team.blocked, &team.in_loop));
+    for (name, is_blocked, other) in uplinks.chain(teams) {
+        if let (true, Some(other)) = (is_blocked, other) {
+            daemon.note_loop(name, other);
+        }
+    }
 }
 
 /// Logs the uplinks that a change has blocked.
@@ -89,6 +125,8 @@ pub(super) fn log(old: &Host, new: &Host) {
 
 #[cfg(test)]
 mod tests {
+    use nicety_adapter::PortId;
+
     use super::*;
 
     const LAN: &str = "[[team]]\nname = \"lan\"\nmode = \"active-standby\"\n";
@@ -137,15 +175,24 @@ mod tests {
         let old = host(&["l0"], &format!("{LAN}members = \"l0\"\nblocked = true\n"));
         assert_eq!(names(&kept(&old, &["l0", "l1"], &format!("{LAN}members = \"l0,l1\"\n"))), ["lan"]);
         let free = host(&["l0", "l1"], &format!("{LAN}members = \"l0\"\n"));
-        let looped = with_loops(&free, &["l1".to_owned()]).unwrap();
+        let found = [Loop { blocked: PortId(3), name: "l1".to_owned(), other: "lan".to_owned() }];
+        let looped = with_loops(&free, &found).unwrap();
         assert_eq!(names(&looped), ["l1"]);
-        assert!(with_loops(&looped, &["l1".to_owned()]).is_none());
+        assert_eq!(looped.uplink("l1").unwrap().in_loop.as_deref(), Some("lan"));
+        assert!(with_loops(&looped, &found).is_none());
+        // A text that says nothing about it keeps both; a team that takes it, neither.
+        let again = kept(&looped, &["l0", "l1"], &format!("{LAN}members = \"l0\"\n"));
+        assert_eq!(again.uplink("l1").unwrap().in_loop.as_deref(), Some("lan"));
+        let text = looped.document.text().replace("members = \"l0\"", "members = \"l0,l1\"");
+        let taken = keep(&looped, Host::parse(&text, &looped.path).unwrap()).unwrap().document.text();
+        assert!(!taken.contains("blocked") && !taken.contains("loop_with"), "{taken}");
     }
 
     #[test]
     fn a_change_without_a_value_takes_the_block_away() {
         let values = [(BLOCKED.to_owned(), None), ("rate".to_owned(), None)];
-        let [blocked, rate] = &said(List::Uplinks, &values)[..] else { panic!() };
+        let [blocked, rate, other] = &said(List::Uplinks, &values)[..] else { panic!() };
         assert_eq!((blocked.1.clone(), rate.1.clone()), (Some(Value::Boolean(false)), None));
+        assert_eq!(*other, (LOOP_WITH.to_owned(), None));
     }
 }

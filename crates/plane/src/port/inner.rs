@@ -83,6 +83,8 @@ pub(super) struct Inner {
     pub sent_before: u64,
     /// Packets received before the current VM attached; 0 if another process has served that VM.
     pub received_before: u64,
+    /// Frames dropped because of receive buffers before the current VM attached.
+    pub misplaced_before: u64,
     /// A batch of this port is in flight: fetched, not completed.
     pub in_flight: bool,
     /// Some of its agents face the switch.

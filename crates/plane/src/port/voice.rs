@@ -128,16 +128,22 @@ impl Inner {
         is_sent
     }
 
-    /// Shows the agents the frames that the switch did not forward.
-    pub fn hear(&mut self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+    /// Shows the agents the frames that the switch did not forward. Returns those that they took, a bit each.
+    pub fn hear(&mut self, batch: &Batch, drops: &[(u16, Reason)], now: Time) -> u64 {
+        let mut taken = 0;
         self.with_agents(|_, agents| {
             let mut frame = [0; OUTWARD_MOST];
-            for (packet, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
-                let Some(packet) = batch.packet(*packet) else { continue };
+            for (index, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
+                let Some(packet) = batch.packet(*index) else { continue };
                 let len = batch.copy(packet, &mut frame);
-                agents.iter_mut().for_each(|(_, agent)| agent.hear(&frame[..len], now));
+                for (_, agent) in agents.iter_mut() {
+                    if agent.hear(&frame[..len], now) {
+                        taken |= 1u64.wrapping_shl((*index).into());
+                    }
+                }
             }
         });
+        taken
     }
 }
 

@@ -39,8 +39,8 @@ impl Rule for Lacp {
         self.0.tick(now);
     }
 
-    fn hear(&mut self, member: usize, frame: &[u8], now: Time) {
-        self.0.hear(member, frame, now);
+    fn hear(&mut self, member: usize, frame: &[u8], now: Time) -> bool {
+        self.0.hear(member, frame, now)
     }
 
     fn speak(&mut self, member: usize, now: Time, send: &mut dyn FnMut(&[u8]) -> bool) {

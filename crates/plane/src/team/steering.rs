@@ -80,8 +80,10 @@ pub trait Rule: Send + Debug {
     /// Time passes: called in each member's turns, after [`link`](Rule::link).
     fn tick(&mut self, now: Time);
 
-    /// A frame for the neighbour came in.
-    fn hear(&mut self, _member: usize, _frame: &[u8], _now: Time) {}
+    /// A frame for the neighbour came in. True if it was for this rule.
+    fn hear(&mut self, _member: usize, _frame: &[u8], _now: Time) -> bool {
+        false
+    }
 
     /// Sends what is due, as [`Agent::speak`] does.
     fn speak(&mut self, _member: usize, _now: Time, _send: &mut dyn FnMut(&[u8]) -> bool) {}
@@ -642,13 +644,14 @@ impl Agent for MemberAgent {
         self.note_wake(&self.steering.clone().state());
     }
 
-    fn hear(&mut self, frame: &[u8], now: Time) {
+    fn hear(&mut self, frame: &[u8], now: Time) -> bool {
         let steering = self.steering.clone();
         let mut state = steering.state();
-        state.rule.hear(self.member, frame, now);
+        let is_ours = state.rule.hear(self.member, frame, now);
         state.rule.tick(now);
         steering.publish(&mut state, self.member, now);
         self.note_wake(&state);
+        is_ours
     }
 
     fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool) {
