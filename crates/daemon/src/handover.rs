@@ -20,9 +20,11 @@ mod golden_test;
 pub mod take;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +34,7 @@ use nicety_keeper::{Channel, ChannelError, FDS_MOST, Message};
 use nicety_peer::Table;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, getsockname};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,6 +70,12 @@ pub struct Sockets<'a> {
     pub control: BorrowedFd<'a>,
     /// The page's, if it is served.
     pub page: Option<BorrowedFd<'a>>,
+}
+
+/// The path at which a socket was made that another daemon hands over. `None`: it is no UNIX socket, or has no path.
+pub fn path_of(socket: impl AsFd) -> Option<PathBuf> {
+    let address = SocketAddrUnix::try_from(getsockname(socket).ok()?).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(address.path_bytes()?)))
 }
 
 /// The name of the offer in its envelope.

@@ -9,7 +9,7 @@ use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
-use nicety_host::{Form, Host, KINDS, List};
+use nicety_host::{Document, Form, Host, KINDS, List};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
@@ -19,6 +19,7 @@ use crate::find::Meant;
 use crate::opens;
 use crate::output;
 use crate::ports::{restart, served};
+use crate::unit::{Lacks, Running, told};
 use crate::warnings::pairs_of;
 use crate::{save, write_back};
 
@@ -33,6 +34,8 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         Some(control) => control.clone(),
         None => served(&host)?,
     };
+    let daemon = Running::at(&socket);
+    let lacks = daemon.as_ref().and_then(|daemon| daemon.lacks_of_change(&before(&socket, daemon)?, &host));
     if !args.dry_run {
         opens::name_all(&socket, &host)?;
     }
@@ -42,11 +45,13 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         other => return Err(odd(&other)),
     };
     if plan.is_empty() {
+        let lacks = daemon.and_then(|daemon| daemon.lacks(&host));
+        lacks.into_iter().for_each(|lacks| output::tell(format_args!("note: {}", lacks.line())));
         return output::print("nothing to change\n");
     }
     output::print(&plan.to_string())?;
     if args.dry_run {
-        return Ok(());
+        return lacks.map_or(Ok(()), |lacks| output::print(&format!("\n{lacks}\n")));
     }
     if !args.yes {
         agree_to_loops(&loops_of(&host, &touched(&plan)))?;
@@ -56,7 +61,35 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         agree(CUTS_OFF)?;
         text.agreed = cut_off;
     }
-    tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string())
+    told(lacks, tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string()))
+}
+
+/// The host that a daemon runs.
+fn before(socket: &Path, daemon: &Running) -> Option<Host> {
+    let Ok(Reply::Exported(exported)) = control::ask(socket, Ask::Export) else { return None };
+    Host::parse_change(&exported.text, &daemon.host).ok()
+}
+
+/// What the daemon's unit does not allow of a change of one entry.
+fn lacks_of(list: List, name: &str, values: &BTreeMap<String, Value>, socket: &Path) -> Option<Lacks> {
+    let daemon = matches!(list, List::Ports | List::Uplinks).then(|| Running::at(socket)).flatten()?;
+    let before = before(socket, &daemon)?;
+    let after = with_entry(&before, list, name, values, daemon.host.parent()?);
+    // What is no host file, the daemon says.
+    daemon.lacks_of_change(&before, &Host::parse_change(&after.text(), &daemon.host).ok()?)
+}
+
+/// A host's document with another entry, or with other values of one. Relative paths start at `dir`.
+fn with_entry(before: &Host, list: List, name: &str, values: &BTreeMap<String, Value>, dir: &Path) -> Document {
+    let value = |value: &Value| toml::Value::try_from(value).ok();
+    let values: Vec<(String, Option<toml::Value>)> =
+        values.iter().map(|(key, one)| (key.clone(), value(one))).collect();
+    if before.document.has(list, name) {
+        before.document.with_values(list, name, &values, dir)
+    } else {
+        let entry = values.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect();
+        before.document.with(list, entry, dir)
+    }
 }
 
 /// The uplinks and teams that a plan opens or changes, but for those that it blocks.
@@ -87,15 +120,7 @@ fn ask_about_loops(list: List, name: &str, values: &BTreeMap<String, Value>, soc
     };
     // What is no host file, the daemon says.
     let Ok(before) = Host::parse_change(&before, Path::new("/")) else { return Ok(()) };
-    let value = |value: &Value| toml::Value::try_from(value).ok();
-    let values: Vec<(String, Option<toml::Value>)> =
-        values.iter().map(|(key, one)| (key.clone(), value(one))).collect();
-    let document = if before.document.has(list, name) {
-        before.document.with_values(list, name, &values, Path::new("/"))
-    } else {
-        let entry = values.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect();
-        before.document.with(list, entry, Path::new("/"))
-    };
+    let document = with_entry(&before, list, name, values, Path::new("/"));
     let Ok(after) = Host::parse_change(&document.text(), Path::new("/")) else { return Ok(()) };
     let was_blocked = |host: &Host, name: &str| {
         let uplink = host.uplink(name).is_some_and(|uplink| uplink.blocked);
@@ -161,11 +186,8 @@ pub fn class(change: &ClassChange) -> Result<(), Failure> {
         ClassChange::List(change) => list(List::Classes, change),
         ClassChange::Port { name, port, values, options } => {
             let values = PortValues(parsed(List::Classes, values));
-            made(options, &socket(&options.which, Some(port))?, (List::Classes, name), |cut_off| Ask::SetPortTerms {
-                class: name.clone(),
-                port: port.clone(),
-                values: values.clone(),
-                cut_off,
+            made(options, &socket(&options.which, Some(port))?, (List::Classes, name), None, |cut_off| {
+                Ask::SetPortTerms { class: name.clone(), port: port.clone(), values: values.clone(), cut_off }
             })
         }
     }
@@ -190,9 +212,10 @@ pub(crate) fn made(
     options: &ChangeOptions,
     socket: &Path,
     one: (List, &str),
+    lacks: Option<Lacks>,
     ask: impl Fn(bool) -> Ask,
 ) -> Result<(), Failure> {
-    agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off)))?;
+    told(lacks, agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off))))?;
     if options.save { write_back::save(socket, Some(one)) } else { Ok(()) }
 }
 
@@ -222,11 +245,12 @@ fn add(
     }
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
-    made(options, socket, (list, name), |cut_off| Ask::Add { list, values: values.clone(), cut_off })
+    let lacks = lacks_of(list, name, &values.0, socket);
+    made(options, socket, (list, name), lacks, |cut_off| Ask::Add { list, values: values.clone(), cut_off })
 }
 
 fn remove(list: List, name: &str, options: &ChangeOptions, socket: &Path) -> Result<(), Failure> {
-    made(options, socket, (list, name), |cut_off| Ask::Remove { list, name: name.to_owned(), cut_off })
+    made(options, socket, (list, name), None, |cut_off| Ask::Remove { list, name: name.to_owned(), cut_off })
 }
 
 fn set(
@@ -242,7 +266,8 @@ fn set(
     }
     opens::name_entry(socket, list, name, &values)?;
     let values = PortValues(values);
-    made(options, socket, (list, name), |cut_off| Ask::Set {
+    let lacks = lacks_of(list, name, &values.0, socket);
+    made(options, socket, (list, name), lacks, |cut_off| Ask::Set {
         list,
         name: name.to_owned(),
         values: values.clone(),
@@ -288,8 +313,8 @@ fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
-/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again.
-fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
+/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. True as for [`tell`].
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<bool, Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;
@@ -323,8 +348,8 @@ fn agree(does: &str) -> Result<(), Failure> {
     }
 }
 
-/// Reports the changes. `shown` is the part of the report that the person has already seen.
-fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<(), Failure> {
+/// Reports the changes. `shown` is the part of the report that the person has already seen. True: a restart puts a part in force.
+fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<bool, Failure> {
     let changed = match answer {
         Ok(Reply::Changed(changed)) => changed,
         Ok(other) => return Err(odd(&other)),
@@ -358,5 +383,5 @@ fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<(), Failure> {
             "note: it is in force, and was not kept: after a restart of the daemon it is gone ({why})"
         ));
     }
-    Ok(())
+    Ok(plan.after_restart().next().is_some())
 }

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use nicety_daemon::attach::is_same;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
 use nicety_daemon::fatal::fatal;
+use nicety_daemon::handover::path_of;
 use nicety_daemon::handover::take::Taking;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
@@ -27,7 +29,7 @@ use nicety_host::{
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
-use nicety_socket::ListenError;
+use nicety_socket::{ListenError, Listener};
 use tracing::{info, warn};
 
 use crate::cli::Serve;
@@ -150,7 +152,7 @@ fn begin(
     taking: Option<Taking>,
 ) -> Result<ExitCode, Failure> {
     let host = &begin.host;
-    let socket = control_of(host)?;
+    let socket = taking.as_ref().and_then(Taking::control_path).map_or_else(|| control_of(host), Ok)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
     // Another daemon's queues of interfaces come with its other parts.
@@ -319,7 +321,10 @@ impl Heir<'_> {
         let Self { begin, socket, recent } = self;
         let (host, soon) = (&begin.host, Arc::new(Soon::default()));
         let (mut control, mut entry, mut page, taken) = (None, None, None, OnceCell::new());
-        let page_socket = taking.page();
+        let (page_socket, mut left) = match taking.page() {
+            Some(socket) if !Bound::is_at_place(host, &socket) => (None, Some(socket)),
+            socket => (socket, None),
+        };
         // One that the daemon before does not serve is bound before this process is confined.
         let new_page = page_socket.is_none().then(|| Bound::take(host));
         let prepared = || -> Result<_, String> {
@@ -352,6 +357,10 @@ impl Heir<'_> {
             page = page_again(bound, host, &soon, recent);
             let live = live(daemon, begin, served, page.as_mut(), kept)?;
             page_in_force(&live, page.is_some() || host.daemon.page.is_none());
+            if control_of(host).is_ok_and(|wanted| wanted != *socket) {
+                live.is_not_in_force("daemon.control");
+            }
+            left.take().into_iter().for_each(remove);
             soon.runs(&live);
             entry = enter(host, served);
             taken.tell();
@@ -412,6 +421,12 @@ fn page_again(
         warn!("the page is not served: {error}; `nicety serve --check` says whether its unit allows it");
         None
     })
+}
+
+/// Closes the socket of a page that was elsewhere, and removes its file.
+fn remove(socket: OwnedFd) {
+    let listener = path_of(&socket).and_then(|path| Listener::go_on(socket, path).ok());
+    listener.into_iter().for_each(|mut listener| listener.own());
 }
 
 /// Reports a page that the host file asks for, and that is not served.

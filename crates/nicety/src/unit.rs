@@ -1,6 +1,6 @@
 //! The systemd unit under which a host file is served: what it lets the daemon do, and the drop-in for what the host file asks for beyond
 //! that. Read from the unit's file and its drop-ins (systemd.unit(5), systemd.exec(5), systemd.resource-control(5)), as systemd reads
-//! them at the next daemon-reload.
+//! them at the next daemon-reload. A running daemon has the rights of its unit's last start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -8,16 +8,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 mod needs;
+mod running;
 
 pub use needs::lacks;
+pub use running::{Running, told};
 
 /// Where units are, the first one of a name counts (systemd.unit(5), "Unit File Load Path").
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 11] = [
+    // `systemctl set-property` writes to these two.
+    "etc/systemd/system.control",
+    "run/systemd/system.control",
+    "run/systemd/transient",
+    "run/systemd/generator.early",
     "etc/systemd/system",
     "run/systemd/system",
+    "run/systemd/generator",
     "usr/local/lib/systemd/system",
     "usr/lib/systemd/system",
     "lib/systemd/system",
+    "run/systemd/generator.late",
 ];
 
 /// A unit, with its drop-ins.
@@ -54,6 +63,12 @@ impl Unit {
         })
     }
 
+    /// Whether a process is one of this unit's: its control group has the unit's name (cgroups(7), "/proc/pid/cgroup").
+    pub fn has_process(&self, pid: u32) -> bool {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        is_in_groups(&groups, &self.name)
+    }
+
     /// A unit of this text, for tests.
     #[cfg(test)]
     pub fn from_text(name: &str, text: &str) -> Self {
@@ -63,8 +78,8 @@ impl Unit {
     }
 
     /// All words of a setting.
-    fn words(&self, key: &str) -> impl Iterator<Item = &str> {
-        self.values(key).flat_map(str::split_whitespace)
+    fn words(&self, key: &str) -> impl Iterator<Item = String> {
+        self.values(key).flat_map(words).map(|word| specifiers(&word, &self.name))
     }
 
     fn values(&self, key: &str) -> impl Iterator<Item = &str> {
@@ -88,7 +103,7 @@ impl Unit {
         let mut is_in = values.is_empty() || is_denying;
         for value in values {
             let (adds, rest) = value.strip_prefix('~').map_or((true, value), |rest| (false, rest));
-            if rest.split_whitespace().any(|listed| listed == word) {
+            if words(rest).iter().any(|listed| listed == word) {
                 is_in = adds;
             }
         }
@@ -113,22 +128,30 @@ impl Unit {
     }
 }
 
-/// A drop-in for what a unit does not allow, as lines for a shell.
-#[derive(Debug)]
+/// Something that a unit does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// What it is, in a sentence.
+    pub why: String,
+    /// The drop-in's lines below `[Service]` that allow it. None: no drop-in is to be written.
+    pub lines: Vec<String>,
+}
+
+/// What a unit does not allow. Shown with the drop-in for it, as lines for a shell.
+#[derive(Clone, Debug)]
 pub struct Lacks {
     /// The unit.
     pub unit: String,
-    /// What it does not allow, a sentence each.
-    pub why: Vec<String>,
-    /// The drop-in's lines below `[Service]`.
-    pub lines: Vec<String>,
+    /// One or more.
+    pub all: Vec<Lack>,
 }
 
 impl fmt::Display for Lacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { unit, why, lines } = self;
+        let unit = &self.unit;
         write!(f, "{unit} does not allow all that this host file asks for")?;
-        why.iter().try_for_each(|why| write!(f, "\n  {why}"))?;
+        self.all.iter().try_for_each(|Lack { why, .. }| write!(f, "\n  {why}"))?;
+        let lines = self.lines();
         if lines.is_empty() {
             return Ok(());
         }
@@ -143,18 +166,91 @@ impl fmt::Display for Lacks {
 }
 
 impl Lacks {
+    /// The drop-in's lines below `[Service]`.
+    pub fn lines(&self) -> BTreeSet<&str> {
+        self.all.iter().flat_map(|lack| lack.lines.iter().map(String::as_str)).collect()
+    }
+
     /// In one line, for the log.
     pub fn line(&self) -> String {
-        let mut line = format!("{} does not allow all that the host file asks for: {}", self.unit, self.why.join("; "));
-        if !self.lines.is_empty() {
-            let _ = write!(line, "; `nicety serve --check` prints the drop-in ({})", self.lines.join(", "));
+        let why: Vec<&str> = self.all.iter().map(|lack| lack.why.as_str()).collect();
+        let mut line = format!("{} does not allow all that the host file asks for: {}", self.unit, why.join("; "));
+        let lines = self.lines();
+        if !lines.is_empty() {
+            let lines: Vec<&str> = lines.into_iter().collect();
+            let _ = write!(line, "; `nicety serve --check` prints the drop-in ({})", lines.join(", "));
         }
         line
     }
+
+    /// Those of them that are not among others. `None`: all are.
+    pub fn beyond(mut self, others: Option<&Lacks>) -> Option<Self> {
+        self.all.retain(|lack| !others.is_some_and(|others| others.all.iter().any(|other| other.why == lack.why)));
+        (!self.all.is_empty()).then_some(self)
+    }
+}
+
+/// Whether a control group in a process's list of them is this unit's.
+fn is_in_groups(groups: &str, unit: &str) -> bool {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.split('/')).any(|name| name == unit)
+}
+
+/// The words of a value: parted by blanks, but for those in quotes (systemd.syntax(7), "Quoting").
+fn words(value: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut letters = value.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            ('\\', _) => word.get_or_insert_default().extend(letters.next()),
+            (_, Some(end)) if letter == end => quote = None,
+            ('"' | '\'', None) => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (blank, None) if blank.is_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// A word of a setting as [`words`] and [`specifiers`] read it.
+fn quoted(word: &str) -> String {
+    let plain = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
+    if plain.contains([' ', '\t', '\'', '"']) { format!("\"{plain}\"") } else { plain }
+}
+
+/// A word without its specifiers (systemd.unit(5), "Specifiers"): those of names and of the system's folders.
+fn specifiers(word: &str, unit: &str) -> String {
+    let whole = unit.rsplit_once('.').map_or(unit, |(name, _)| name);
+    let (prefix, instance) = whole.split_once('@').unwrap_or((whole, ""));
+    let (mut text, mut letters) = (String::new(), word.chars());
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            text.push(letter);
+            continue;
+        }
+        match letters.next() {
+            Some('i' | 'I') => text.push_str(instance),
+            Some('n') => text.push_str(unit),
+            Some('N') => text.push_str(whole),
+            Some('p' | 'P') => text.push_str(prefix),
+            Some('t') => text.push_str("/run"),
+            Some('S') => text.push_str("/var/lib"),
+            Some('C') => text.push_str("/var/cache"),
+            Some('L') => text.push_str("/var/log"),
+            Some('%') => text.push('%'),
+            Some(other) => text.extend(['%', other]),
+            None => text.push('%'),
+        }
+    }
+    text
 }
 
 fn is_yes(value: &str) -> bool {
-    ["yes", "true", "on", "1"].contains(&value)
+    ["yes", "y", "true", "t", "on", "1"].contains(&value.to_lowercase().as_str())
 }
 
 /// Reads the settings of `[Service]` (systemd.syntax(7)). An empty value takes back those before.
@@ -195,14 +291,18 @@ fn serves(command: &str, host: &Path, name: &str) -> Option<String> {
 /// The texts of a unit's drop-ins, in the order in which they count.
 fn drop_ins(name: &str, root: &Path) -> Vec<String> {
     let of_template = name.split_once('@').map(|(template, _)| format!("{template}@.service.d"));
+    // What replaces what has the same name: the unit's own what is all services', what comes first in the path, and an instance's own its
+    // template's.
+    let of_all = FOLDERS.iter().rev().map(|folder| (folder, "service.d".to_owned()));
+    let own = FOLDERS
+        .iter()
+        .rev()
+        .flat_map(|folder| of_template.iter().cloned().chain([format!("{name}.d")]).map(move |place| (folder, place)));
     let mut found = BTreeMap::new();
-    // What comes first in the path replaces what has the same name; an instance's own replaces its template's.
-    for folder in FOLDERS.iter().rev() {
-        for place in of_template.iter().cloned().chain([format!("{name}.d")]) {
-            let files = fs::read_dir(root.join(folder).join(place)).into_iter().flatten().flatten();
-            for file in files.filter(|file| file.path().extension().is_some_and(|end| end == "conf")) {
-                found.insert(file.file_name(), file.path());
-            }
+    for (folder, place) in of_all.chain(own) {
+        let files = fs::read_dir(root.join(folder).join(place)).into_iter().flatten().flatten();
+        for file in files.filter(|file| file.path().extension().is_some_and(|end| end == "conf")) {
+            found.insert(file.file_name(), file.path());
         }
     }
     found.into_values().filter_map(|path| fs::read_to_string(path).ok()).collect()

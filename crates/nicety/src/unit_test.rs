@@ -27,10 +27,11 @@ const SOCKET: &str = "socket = \"/run/nicety/vm1.sock\"";
 fn lines(daemon: &str, rest: &str) -> Vec<String> {
     let host = host(daemon, rest);
     let Some(lacks) = lacks(&host, &shipped()) else { return Vec::new() };
-    let with = format!("{SHIPPED}\n[Service]\n{}\n", lacks.lines.join("\n"));
+    let lines: Vec<String> = lacks.lines().into_iter().map(str::to_owned).collect();
+    let with = format!("{SHIPPED}\n[Service]\n{}\n", lines.join("\n"));
     let still = super::lacks(&host, &Unit::from_text("nicety.service", &with));
-    assert!(lacks.lines.is_empty() || still.is_none(), "{still:?}");
-    lacks.lines
+    assert!(lines.is_empty() || still.is_none(), "{still:?}");
+    lines
 }
 
 #[test]
@@ -87,12 +88,13 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
         ("", port("socket = \"/srv/vms/vm1.sock\""), &["ReadWritePaths=/srv/vms"]),
         ("", port("socket = \"/home/you/vm1.sock\""), &["BindPaths=/home/you", "ProtectHome=tmpfs"]),
         ("", port("socket = \"/tmp/vms/vm1.sock\""), &["BindPaths=/tmp/vms"]),
+        ("", port("socket = \"/srv/my 5% vms/vm1.sock\""), &["ReadWritePaths=\"/srv/my 5%% vms\""]),
         (
             "",
             port(&format!("{SOCKET}\nowner = \"daemon\"")),
             &["AmbientCapabilities=CAP_CHOWN", "CapabilityBoundingSet=CAP_CHOWN"],
         ),
-        ("folders = \"/srv/captures\"", String::new(), &["ReadWritePaths=/srv/captures"]),
+        ("folders = \"/srv/captures\"", String::new(), &["ReadWritePaths=-/srv/captures"]),
         ("", "[[uplink]]\nkind = \"capture\"\nfile = \"/srv/all.pcapng\"\n".to_owned(), &["ReadWritePaths=/srv"]),
     ] {
         assert_eq!(lines(daemon, &rest), wanted, "{daemon} {rest}");
@@ -101,16 +103,17 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
 
 #[test]
 fn a_socket_s_group_must_be_one_of_the_unit_s_user() {
-    let unit = |more: &str| Unit::from_text("a.service", &format!("[Service]\nUser=daemon\nGroup=daemon\n{more}"));
+    let unit = |more: &str| {
+        Unit::from_text(
+            "a.service",
+            &format!("[Service]\nUser=daemon\nGroup=daemon\nRuntimeDirectory=nicety\nStateDirectory=nicety\n{more}"),
+        )
+    };
     let host = host("", &port(&format!("{SOCKET}\ngroup = \"bin\"")));
     let found = lacks(&host, &unit("")).unwrap();
-    assert_eq!(
-        (&found.why[..], &found.lines[..]),
-        (
-            &["port vm1: group = \"bin\": daemon is not in it".to_owned()][..],
-            &["SupplementaryGroups=bin".to_owned()][..]
-        )
-    );
+    let (why, lines) =
+        ("port vm1: group = \"bin\": daemon is not in it".into(), vec!["SupplementaryGroups=bin".into()]);
+    assert_eq!(found.all, [Lack { why, lines }]);
     assert!(lacks(&host, &unit("SupplementaryGroups=adm bin")).is_none());
 }
 
@@ -122,12 +125,10 @@ fn what_would_lie_beside_the_host_file_is_to_be_placed_elsewhere_and_that_folder
     )
     .unwrap();
     let found = lacks(&host, &shipped()).unwrap();
-    assert!(found.lines.is_empty(), "{found:?}");
-    assert_eq!(found.why.len(), 3, "control, state, socket: {found:?}");
-    assert!(
-        found.why[0].contains("/etc/nicety/nicety-switch0.sock")
-            && found.why[0].ends_with("name a place in /run/nicety")
-    );
+    assert!(found.lines().is_empty(), "{found:?}");
+    assert_eq!(found.all.len(), 3, "control, state, socket: {found:?}");
+    let why = &found.all[0].why;
+    assert!(why.contains("/etc/nicety/nicety-switch0.sock") && why.ends_with("name a place in /run/nicety"), "{why}");
 }
 
 #[test]
@@ -171,4 +172,100 @@ fn a_drop_in_is_printed_complete() {
          cat >>/etc/systemd/system/nicety.service.d/host-file.conf <<'END'\n[Service]\nReadWritePaths=/srv/vms\nEND\n\
          systemctl daemon-reload && systemctl restart nicety.service"
     );
+}
+
+/// The reasons why a unit with these settings does not serve this socket.
+fn whys(settings: &str, socket: &str) -> Vec<String> {
+    let unit = Unit::from_text("nicety@lan.service", &format!("{SHIPPED}\n[Service]\n{settings}\n"));
+    let found = lacks(&host("", &port(&format!("socket = \"{socket}\""))), &unit);
+    found.into_iter().flat_map(|lacks| lacks.all).map(|lack| lack.why).collect()
+}
+
+#[test]
+fn an_admin_s_own_settings_are_read_as_systemd_reads_them() {
+    for settings in [
+        "ReadWritePaths=-/srv/vms",
+        "ReadWritePaths='/srv/vms' /srv/other",
+        "ReadWritePaths=/srv",
+        "ProtectSystem=full",
+        "ProtectSystem=no",
+        "ProtectSystem=False",
+        "BindPaths=/data:/srv",
+        "StateDirectory=x\nReadWritePaths=\nReadWritePaths=/srv/%p\nReadWritePaths=/srv/vms",
+        "ReadOnlyPaths=/srv\nReadWritePaths=/srv/vms",
+    ] {
+        assert_eq!(whys(settings, "/srv/vms/vm1.sock"), [""; 0], "{settings}");
+    }
+    for (settings, socket, why) in [
+        ("ReadWritePaths=/srv\nReadWritePaths=", "/srv/vms/vm1.sock", "read-only for the unit (ProtectSystem=)"),
+        ("ReadWritePaths=/srv\nReadOnlyPaths=/srv/vms", "/srv/vms/vm1.sock", "read-only for the unit (ReadOnlyPaths=)"),
+        ("ProtectHome=read-only", "/home/you/vm1.sock", "read-only for the unit (ProtectHome=)"),
+        ("InaccessiblePaths=/run/nicety/secret", "/run/nicety/secret/vm1.sock", "does not see"),
+        ("PrivateTmp=disconnected", "/tmp/vms/vm1.sock", "does not see /tmp/vms (PrivateTmp=)"),
+    ] {
+        let found = whys(settings, socket);
+        assert!(found.len() == 1 && found[0].contains(why), "{settings}: {found:?}");
+    }
+    assert_eq!(whys("ReadWritePaths=/srv/%i /srv/%p", "/srv/lan/vm1.sock"), [""; 0]);
+}
+
+#[test]
+fn a_folder_that_the_unit_s_user_may_not_enter_or_write_to_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let (shut, open) = (place.path().join("shut"), place.path().join("shut/open"));
+    fs::create_dir_all(&open).unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    let unit = Unit::from_text("a.service", "[Service]\nUser=daemon\n");
+    let whys = |folder: &Path| {
+        let socket = format!("socket = \"{}\"", folder.join("vm1.sock").display());
+        let found = lacks(&host("", &port(&socket)), &unit).map(|lacks| lacks.all).unwrap_or_default();
+        let found = found.into_iter().filter(|lack| lack.why.starts_with("port vm1"));
+        found.map(|Lack { why, lines }| (why, lines.len())).collect::<Vec<_>>()
+    };
+    mode(place.path(), 0o755);
+    mode(&shut, 0o755);
+    mode(&open, 0o777);
+    assert_eq!(whys(&open), []);
+    let why = |does: &str, folder: &Path| {
+        let folder = folder.display();
+        [(format!("port vm1: socket: user daemon may not {does} {folder}: change its owner or mode (chown, chmod)"), 0)]
+    };
+    mode(&open, 0o755);
+    assert_eq!(whys(&open), why("write to", &open));
+    mode(&shut, 0o700);
+    assert_eq!(whys(&open), why("enter", &shut));
+}
+
+#[test]
+fn a_process_is_the_unit_s_by_its_control_group() {
+    let of = |groups: &str| is_in_groups(groups, "nicety@lan.service");
+    // cgroups(7): version 2, and version 1.
+    assert!(of("0::/system.slice/system-nicety.slice/nicety@lan.service\n"));
+    assert!(of("12:pids:/system.slice/nicety@lan.service\n1:name=systemd:/system.slice/nicety@lan.service\n"));
+    assert!(
+        !of("0::/user.slice/user-0.slice/session-1.scope\n") && !of("0::/system.slice/nicety.service\n") && !of("")
+    );
+}
+
+#[test]
+fn drop_ins_of_all_services_and_of_set_property_count() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("usr/lib/systemd/system/nicety.service", SHIPPED);
+    let of = || Unit::of(Path::new("/etc/nicety/host.toml"), root.path()).unwrap();
+    write("run/systemd/system/service.d/10-all.conf", "[Service]\nReadWritePaths=/srv\n");
+    assert!(of().keeps_read_only(Path::new("/srv")).is_none());
+    // A unit's own one of that name takes its place.
+    write("etc/systemd/system/nicety.service.d/10-all.conf", "[Service]\n");
+    assert!(of().keeps_read_only(Path::new("/srv")).is_some());
+    write(
+        "etc/systemd/system.control/nicety.service.d/50-IPAddressAllow.conf",
+        "[Service]\nIPAddressAllow=localhost\n",
+    );
+    assert!(of().words("IPAddressAllow").eq(["localhost"]));
 }

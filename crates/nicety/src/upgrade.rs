@@ -7,12 +7,14 @@ use nicety_control::api::{DaemonView, HostText, UpgradeRequest};
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::handover::{Loss, Upgraded};
 use nicety_daemon::live::plan::Change;
+use nicety_host::Host;
 
 use crate::answer::{failure, odd};
 use crate::change::socket;
 use crate::cli::Upgrade;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::unit::{Lacks, Running};
 
 /// Replaces it, and says how long nothing moved.
 pub fn run(args: &Upgrade) -> Result<(), Failure> {
@@ -23,14 +25,34 @@ pub fn run(args: &Upgrade) -> Result<(), Failure> {
         .map_err(failure)?
     {
         Reply::Upgraded(upgraded) if args.json => {
-            output::print(&(serde_json::to_string_pretty(&upgraded).map_err(Failure::with(Exit::Failed))? + "\n"))
+            output::print(&(serde_json::to_string_pretty(&upgraded).map_err(Failure::with(Exit::Failed))? + "\n"))?;
+            match forbidden(&socket) {
+                Some(lacks) => Err(Failure::new(Exit::Failed, format!("{SERVES}: {lacks}"))),
+                None => Ok(()),
+            }
         }
         Reply::Upgraded(upgraded) => {
             let lacks = not_in_force(&socket);
-            output::print(&words(&upgraded, &lacks))
+            output::print(&words(&upgraded, &lacks))?;
+            match forbidden(&socket) {
+                Some(lacks) => {
+                    // Lines to paste: without the program's name before each.
+                    output::print(&format!("\n{lacks}\n"))?;
+                    Err(Failure::new(Exit::Failed, format!("{SERVES}, because {} does not allow it", lacks.unit)))
+                }
+                None => Ok(()),
+            }
         }
         other => Err(odd(&other)),
     }
+}
+
+const SERVES: &str = "the new program serves, and not all that the host file asks for is in force";
+
+/// What the unit does not allow of the host file.
+fn forbidden(socket: &Path) -> Option<Lacks> {
+    let daemon = Running::at(socket)?;
+    daemon.lacks(&Host::read(&daemon.host).ok()?)
 }
 
 /// What the host file asks for, and the new daemon does not do: keys that take a restart, and changes that were not applied.

@@ -112,7 +112,7 @@ fn set(args: &VfSet) -> Result<(), Failure> {
     let found = all.iter().find(|(function, _)| place(function) == args.function);
     let Some((_, PortReport { name, .. })) = found else { return Err(unknown(&args.function, &all)) };
     let list = List::Ports;
-    made(&args.options, &path, (list, name), |cut_off| {
+    made(&args.options, &path, (list, name), None, |cut_off| {
         let values = PortValues(values.iter().cloned().collect());
         Ask::Set { list, name: name.clone(), values, cut_off }
     })

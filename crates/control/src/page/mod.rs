@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use nicety_daemon::handover::path_of;
 use nicety_host::{Host, PageAddress};
 use nicety_sandbox::Kind;
 use nicety_socket::{Access, Listener};
@@ -90,6 +91,18 @@ impl Bound {
             }
         };
         Ok(Some(Self { place, shown: page.to_string() }))
+    }
+
+    /// Whether this socket is at the place that the host file names.
+    pub fn is_at_place(host: &Host, socket: &OwnedFd) -> bool {
+        match &host.daemon.page {
+            Some(PageAddress::Loopback(address)) => {
+                let listener = socket.try_clone().map(TcpListener::from);
+                listener.and_then(|listener| listener.local_addr()).is_ok_and(|bound| bound == *address)
+            }
+            Some(PageAddress::Socket(path)) => path_of(socket).as_ref() == Some(path),
+            None => false,
+        }
     }
 
     fn loopback(listener: io::Result<TcpListener>) -> io::Result<Place> {

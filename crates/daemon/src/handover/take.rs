@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nicety_adapter::{PortId, Time};
@@ -12,8 +13,8 @@ use tracing::info;
 
 use super::give::{GOING_KIND, Going};
 use super::{
-    FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, send_state, table_of,
-    to_bytes, wanted,
+    FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, path_of, send_state,
+    table_of, to_bytes, wanted,
 };
 use crate::daemon::{Arriving, ArrivingPart, ArrivingUplink, Daemon, Expected, part_name};
 use crate::image::{FrontImage, Image, LinkImage, PortImage, UplinkImage};
@@ -81,6 +82,11 @@ impl Taking {
     /// The page's listening socket, if the old daemon serves the page. `None` the second time.
     pub fn page(&mut self) -> Option<OwnedFd> {
         self.page.take()
+    }
+
+    /// The path of the control socket, which stays where the old daemon has it. `None`: the socket has none.
+    pub fn control_path(&self) -> Option<PathBuf> {
+        path_of(&self.control)
     }
 
     /// A daemon without ports, with the old one's clock.

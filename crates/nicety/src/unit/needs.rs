@@ -1,31 +1,31 @@
 //! What a host file asks of its unit.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nicety_host::{
     AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, Role, UplinkConfig, UplinkKind, group_number,
 };
 use nix::unistd::{User, getgrouplist};
+use rustix::fs::getxattr;
 
-use super::{Lacks, Unit, is_yes};
+use super::{Lack, Lacks, Unit, is_yes, quoted};
 
 /// What a host file asks for, and a unit does not allow. `None`: it allows all.
 pub fn lacks(host: &Host, unit: &Unit) -> Option<Lacks> {
-    let mut needs = Needs { unit, why: Vec::new(), lines: BTreeSet::new() };
+    let mut needs = Needs { unit, all: Vec::new() };
     needs.network(host);
     needs.uplinks(host);
     needs.files(host);
     needs.accounts(host);
-    let Needs { why, lines, .. } = needs;
-    (!why.is_empty()).then(|| Lacks { unit: unit.name.clone(), why, lines: lines.into_iter().collect() })
+    let Needs { all, .. } = needs;
+    (!all.is_empty()).then(|| Lacks { unit: unit.name.clone(), all })
 }
 
 struct Needs<'a> {
     unit: &'a Unit,
-    why: Vec<String>,
-    lines: BTreeSet<String>,
+    all: Vec<Lack>,
 }
 
 /// Whom a socket speaks to.
@@ -37,8 +37,7 @@ enum With {
 
 impl Needs<'_> {
     fn lack(&mut self, why: String, lines: impl IntoIterator<Item = String>) {
-        self.why.push(why);
-        self.lines.extend(lines);
+        self.all.push(Lack { why, lines: lines.into_iter().collect() });
     }
 
     /// TCP: the page, and logs at other daemons.
@@ -138,13 +137,13 @@ impl Needs<'_> {
         let own = folder_of(&host.path);
         let mut write = |what: String, path: &Path, instead: &str| {
             let folder = folder_of(path);
-            if folder == own && !self.unit.writes(&folder) {
+            if folder == own && self.unit.keeps_read_only(&folder).is_some() {
                 // Who writes to this folder writes the host file.
                 let why =
                     format!("{what}: {} is read-only for the daemon; name a place in {instead}", folder.display());
-                self.why.push(why);
+                self.lack(why, []);
             } else {
-                self.folder(&what, &folder);
+                self.folder(&what, &folder, false);
             }
         };
         // Not the user's folder: the unit has none.
@@ -172,7 +171,7 @@ impl Needs<'_> {
             }
         }
         for folder in &host.daemon.folders {
-            self.folder("daemon.folders", folder);
+            self.folder("daemon.folders", folder, true);
         }
         self.read_files(host);
     }
@@ -182,8 +181,12 @@ impl Needs<'_> {
         let mut read = |what: String, path: &Path| {
             if let Some(why) = self.unit.hides(path) {
                 let shown = path.parent().unwrap_or(path);
-                let lines = self.unit.shows(shown, "BindReadOnlyPaths");
+                let lines = self.unit.shows(shown, "BindReadOnlyPaths", false);
                 self.lack(format!("{what}: the unit does not see {} ({why})", path.display()), lines);
+            }
+            if let Some((user, closed)) = path.parent().and_then(|folder| self.unit.may_not(folder, false)) {
+                let closed = closed.display();
+                self.lack(format!("{what}: user {user} may not enter {closed}: change its mode (chmod)"), []);
             }
         };
         if let Some(ft) = &host.tolerance {
@@ -210,15 +213,25 @@ impl Needs<'_> {
     }
 
     /// A folder in which files and sockets are made.
-    fn folder(&mut self, what: &str, folder: &Path) {
+    fn folder(&mut self, what: &str, folder: &Path, may_miss: bool) {
         let shown = folder.display();
         if let Some(why) = self.unit.hides(folder) {
-            let lines = self.unit.shows(folder, "BindPaths");
+            let lines = self.unit.shows(folder, "BindPaths", may_miss);
             self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
-        } else if !self.unit.writes(folder) {
+        } else if let Some(why) = self.unit.keeps_read_only(folder) {
             self.lack(
-                format!("{what}: {shown} is read-only for the unit (ProtectSystem=)"),
-                [format!("ReadWritePaths={shown}")],
+                format!("{what}: {shown} is read-only for the unit ({why})"),
+                [format!("ReadWritePaths={}", setting(folder, may_miss))],
+            );
+        }
+        // The unit's own folders are its user's when it starts.
+        if !self.unit.own_folders().any(|own| folder.starts_with(own))
+            && let Some((user, closed)) = self.unit.may_not(folder, true)
+        {
+            let (closed, is_it) = (closed.display(), if closed == folder { "write to" } else { "enter" });
+            self.lack(
+                format!("{what}: user {user} may not {is_it} {closed}: change its owner or mode (chown, chmod)"),
+                [],
             );
         }
     }
@@ -267,8 +280,8 @@ impl Unit {
             With::Anybody => word == "any",
             With::Address(address) => covers(word, address),
         };
-        let is_denied = self.words("IPAddressDeny").any(|word| word == "any" || matches(word));
-        !is_denied || self.words("IPAddressAllow").any(|word| word == "any" || matches(word))
+        let is_denied = self.words("IPAddressDeny").any(|word| word == "any" || matches(&word));
+        !is_denied || self.words("IPAddressAllow").any(|word| word == "any" || matches(&word))
     }
 
     /// Folders that are the unit's own, in which it may write.
@@ -286,60 +299,130 @@ impl Unit {
     fn paths(&self, key: &str) -> impl Iterator<Item = PathBuf> {
         self.words(key).filter_map(|word| {
             let word = word.trim_start_matches(['-', '+']);
-            word.split(':').take(2).last().map(PathBuf::from)
+            let of_mount = key.starts_with("Bind");
+            word.split(':').take(1 + usize::from(of_mount)).last().map(PathBuf::from)
         })
     }
 
-    fn is_bound(&self, path: &Path) -> bool {
-        self.paths("BindPaths").any(|bound| path.starts_with(bound))
-    }
-
-    /// Whether files can be made in a folder that it sees.
-    fn writes(&self, folder: &Path) -> bool {
+    /// The setting that keeps a folder, which it sees, read-only. The longest path that is named counts.
+    pub(super) fn keeps_read_only(&self, folder: &Path) -> Option<&'static str> {
         let is_in = |places: &[&str]| places.iter().any(|place| folder.starts_with(place));
-        let named = self.own_folders().chain(self.paths("ReadWritePaths")).chain(self.paths("BindPaths"));
-        let is_read_only = self.paths("ReadOnlyPaths").any(|path| folder.starts_with(path));
+        let longest = |paths: &mut dyn Iterator<Item = PathBuf>| {
+            paths.filter(|path| folder.starts_with(path)).map(|path| path.components().count()).max()
+        };
+        let writes =
+            longest(&mut self.own_folders().chain(self.paths("ReadWritePaths")).chain(self.paths("BindPaths")));
+        let reads = longest(&mut self.paths("ReadOnlyPaths").chain(self.paths("BindReadOnlyPaths")));
+        if writes.is_some() || reads.is_some() {
+            return (writes < reads).then_some("ReadOnlyPaths=");
+        }
+        if self.has_private_tmp() && is_in(&TMP) {
+            return None;
+        }
+        if self.value("ProtectHome") == Some("read-only") && is_in(&HOMES) {
+            return Some("ProtectHome=");
+        }
         let is_protected = match self.value("ProtectSystem").unwrap_or("no") {
             "strict" => !is_in(&["/dev", "/proc", "/sys"]),
             "full" => is_in(&["/usr", "/boot", "/efi", "/etc"]),
             other => is_yes(other) && is_in(&["/usr", "/boot", "/efi"]),
         };
-        let is_protected = is_protected && !(self.is_on("PrivateTmp") && is_in(&["/tmp", "/var/tmp"]));
-        let is_home = self.value("ProtectHome") == Some("read-only") && is_in(&HOMES);
-        named.into_iter().any(|named| folder.starts_with(named)) || !(is_read_only || is_protected || is_home)
+        is_protected.then_some("ProtectSystem=")
     }
 
     /// The setting that hides a path from it, if one does.
     fn hides(&self, path: &Path) -> Option<&'static str> {
         let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
-        if self.is_bound(path) || self.paths("BindReadOnlyPaths").any(|bound| path.starts_with(bound)) {
+        let names = |key: &str| self.paths(key).any(|named| path.starts_with(named));
+        if names("BindPaths") || names("BindReadOnlyPaths") {
             return None;
         }
         let home = self.value("ProtectHome").unwrap_or("no");
         if (is_yes(home) || home == "tmpfs") && is_in(&HOMES) {
             return Some("ProtectHome=");
         }
-        (self.is_on("PrivateTmp") && is_in(&["/tmp", "/var/tmp"])).then_some("PrivateTmp=")
+        if self.has_private_tmp() && is_in(&TMP) {
+            return Some("PrivateTmp=");
+        }
+        ["InaccessiblePaths", "TemporaryFileSystem"].into_iter().find(|key| names(key)).map(|key| match key {
+            "InaccessiblePaths" => "InaccessiblePaths=",
+            _ => "TemporaryFileSystem=",
+        })
+    }
+
+    fn has_private_tmp(&self) -> bool {
+        self.is_on("PrivateTmp") || self.value("PrivateTmp") == Some("disconnected")
     }
 
     /// Lines that show a folder which is hidden.
-    fn shows(&self, folder: &Path, key: &str) -> Vec<String> {
+    fn shows(&self, folder: &Path, key: &str, may_miss: bool) -> Vec<String> {
         let is_home = HOMES.iter().any(|home| folder.starts_with(home));
         // What is inaccessible takes no mount; what is empty does.
         let empty = (is_home && self.value("ProtectHome") != Some("tmpfs")).then(|| "ProtectHome=tmpfs".to_owned());
-        empty.into_iter().chain([format!("{key}={}", folder.display())]).collect()
+        let inaccessible: Vec<PathBuf> = self.paths("InaccessiblePaths").collect();
+        let hides = inaccessible.iter().any(|path| folder.starts_with(path));
+        let others = inaccessible.iter().filter(|path| !folder.starts_with(path));
+        let shown = others.map(|path| format!("InaccessiblePaths={}", quoted(&path.display().to_string())));
+        let shown: Vec<String> = hides
+            .then(|| "InaccessiblePaths=".to_owned())
+            .into_iter()
+            .chain(hides.then_some(shown).into_iter().flatten())
+            .collect();
+        empty.into_iter().chain(shown).chain([format!("{key}={}", setting(folder, may_miss))]).collect()
+    }
+
+    /// The unit's user, and the folder that keeps it from this one: the first that it may not enter, or this one if it may not write there.
+    /// `None` as well if its rights are not known: the user is none yet, a folder is missing or has an access control list.
+    fn may_not<'a>(&self, folder: &'a Path, writes: bool) -> Option<(String, &'a Path)> {
+        let name = self.value("User").filter(|user| !["root", "0"].contains(user))?;
+        if self.has_capability("CAP_DAC_OVERRIDE") {
+            return None;
+        }
+        let (uid, mut groups) = (user(name)?.uid.as_raw(), groups_of(name)?);
+        groups.extend(
+            self.words("Group").chain(self.words("SupplementaryGroups")).filter_map(|group| group_number(&group).ok()),
+        );
+        let mut way: Vec<&Path> = folder.ancestors().collect();
+        way.reverse();
+        for place in way {
+            let found = std::fs::metadata(place).ok()?;
+            let mut none = [0; 0];
+            if getxattr(place, "system.posix_acl_access", &mut none).is_ok() {
+                return None;
+            }
+            let shift = if found.uid() == uid {
+                6
+            } else if groups.contains(&found.gid()) {
+                3
+            } else {
+                0
+            };
+            let needs = if writes && place == folder { 0o3 } else { 0o1 };
+            if found.mode() >> shift & needs != needs {
+                return Some((name.to_owned(), place));
+            }
+        }
+        None
     }
 
     /// Whether its processes are in a group.
     fn is_in(&self, group: &str, user: &str) -> bool {
         let Ok(wanted) = group_number(group) else { return true };
         let mut named = self.words("Group").chain(self.words("SupplementaryGroups"));
-        if user == "root" || user == "0" || named.any(|name| group_number(name) == Ok(wanted)) {
+        if user == "root" || user == "0" || named.any(|name| group_number(&name) == Ok(wanted)) {
             return true;
         }
         groups_of(user).is_none_or(|groups| groups.contains(&wanted))
     }
 }
+
+/// A folder as a setting's path. A unit does not start without one that it names, if that may not be missing.
+fn setting(folder: &Path, may_miss: bool) -> String {
+    quoted(&format!("{}{}", if may_miss { "-" } else { "" }, folder.display()))
+}
+
+/// Folders of PrivateTmp= (systemd.exec(5)).
+const TMP: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Home folders (systemd.exec(5), ProtectHome=).
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];

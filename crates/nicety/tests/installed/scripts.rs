@@ -78,6 +78,16 @@ fn an_upgrade_restarts_a_daemon_without_vms_that_cannot_be_replaced_and_leaves_o
     assert!(said.contains("  those of nicety@lan.service, which could not be asked\n"), "{said}");
 }
 
+#[test]
+fn an_upgrade_that_leaves_a_key_out_of_force_is_one_and_its_drop_in_is_shown() {
+    let forbidden = "stub nicety 'case \"$*\" in upgrade*host.toml) echo \"nicety 2 serves now; nothing moved for 1.0 ms\"
+        echo \"IPAddressAllow=localhost\"; exit 1;; upgrade*) echo \"nicety 2 serves now; nothing moved for 1.0 ms\";; *) exit 7;; esac'";
+    let said = script("postinst", forbidden, "configure 0.1.0-1", "");
+    assert!(said.contains("nicety.service goes on with the new program: nicety 2 serves now; "), "{said}");
+    assert!(said.contains("\nIPAddressAllow=localhost\n") && !said.contains("program that it had"), "{said}");
+    assert!(!said.contains("invoked"), "{said}");
+}
+
 /// Policy 6.5 and 6.6: the arguments of a postinst whose upgrade came to nothing, and those of a first installation.
 #[test]
 fn what_is_no_upgrade_restarts_nothing() {

@@ -92,3 +92,30 @@ fn an_upgrade_switches_on_a_page_that_was_applied_and_names_one_that_it_cannot_s
     assert!(!said.contains("not in force"), "{said}");
     assert!(is_served(&get(UnixStream::connect(&path).unwrap(), "localhost")), "{}", kept.log());
 }
+
+#[test]
+fn an_upgrade_moves_a_page_and_leaves_the_control_socket_where_clients_and_the_keeper_know_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first.sock"), dir.path().join("second.sock"));
+    let kept = Kept::start_on(dir, &format!("{}{PORT}", with_page(first.display())));
+    let nicety = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let output = command.args(words).arg("--control").arg(kept.path("control.sock")).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}\n{}", kept.log());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let host = kept.path("host.toml");
+    let moved = with_page(second.display()).replace("control.sock", "other.sock");
+    std::fs::write(&host, format!("{moved}{PORT}")).unwrap();
+    nicety(&["apply", host.to_str().unwrap(), "--yes"]);
+    for _ in 0..2 {
+        let said = nicety(&["upgrade"]);
+        assert!(said.contains("not in force, of what the host file asks for: daemon.control\n"), "{said}");
+        assert!(is_served(&get(UnixStream::connect(&second).unwrap(), "localhost")), "{}", kept.log());
+        assert!(!first.exists() && !kept.path("other.sock").exists(), "{}", kept.log());
+        // What takes the keeper's socket, which is beside the control socket.
+        nicety(&["port", "set", "vm1", "socket=moved.sock", "--yes"]);
+        nicety(&["port", "set", "vm1", "socket=vm1.sock", "--yes"]);
+    }
+    assert!(!kept.log().contains("started again"), "{}", kept.log());
+}
