@@ -9,6 +9,8 @@ mod error;
 mod freeze;
 mod io_control;
 #[cfg(test)]
+mod io_control_shares_test;
+#[cfg(test)]
 mod io_control_test;
 #[cfg(test)]
 mod kept_test;

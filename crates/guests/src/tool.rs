@@ -39,6 +39,8 @@ const SHELL: Set = Set {
     packages: &["busybox-static", "curl", "iproute2", "socat", "tcpdump"],
     programs: &["usr/bin/curl", "usr/bin/ip", "usr/bin/socat", "usr/bin/tcpdump"],
 };
+/// The package without Python: nothing here needs its scripts.
+const GDB: Set = Set { name: "gdb", packages: &["gdb-minimal"], programs: &["usr/bin/gdb"] };
 const CHROMIUM: &str = "usr/lib/chromium/chromium-headless-shell";
 
 impl Set {
@@ -55,6 +57,7 @@ impl Tool {
     pub fn lay_all(progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
         Tool::chromium(progress)?;
         Tool::tshark(progress)?;
+        Tool::gdb(progress)?;
         Tool::tcpdump(progress).map(drop)
     }
 
@@ -88,6 +91,14 @@ impl Tool {
     /// Those of [`Layer::lay`].
     pub fn tcpdump(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
         SHELL.tool("usr/bin/tcpdump", progress)
+    }
+
+    /// `gdb`, without its scripts in Python.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn gdb(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
+        GDB.tool("usr/bin/gdb", progress)
     }
 
     /// The program's path. It can be started as it is.

@@ -142,11 +142,31 @@ impl IoClassConfig {
         self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
     }
 
-    /// Whether a guest's own frame could choose it and gain by that: it has more than the class of the rest (`rest`), names no ports and no
+    /// Whether a guest's own frame could choose it and gain by that: it has more than the class of the rest, names no ports and no
     /// groups, and looks at what guests write themselves. Such a class has frames of those guests alone whose word counts.
-    pub fn is_open_to_guests(&self, rest: &Terms) -> bool {
-        let has_more = self.terms.reservation.is_some() || self.terms.shares > rest.shares;
-        has_more && !self.is_rest() && self.ports.is_none() && self.pcp.is_none() && self.dscp.is_none()
+    pub fn is_open_to_guests(&self, rest: &Self) -> bool {
+        let reads_guests_words = !self.is_rest() && self.ports.is_none() && self.pcp.is_none() && self.dscp.is_none();
+        reads_guests_words && self.more_than(rest).is_some()
+    }
+
+    /// Its advantage over the class of the rest, in words. `None`: it has none.
+    pub fn more_than(&self, rest: &Self) -> Option<&'static str> {
+        let is_above = |own: Option<Rate>, limit: Rate| own.is_none_or(|own| own > limit);
+        let of_port = |terms: &Terms| [terms.limit, self.terms.limit].into_iter().flatten().min();
+        let single = |port: &String| self.single.iter().find(|(name, _)| name == port).map(|(_, terms)| terms);
+        let mut singles = rest.single.iter().filter_map(|(port, terms)| Some((port, terms.limit?)));
+        if self.terms.reservation.is_some() {
+            Some("a reservation")
+        } else if self.terms.shares > rest.terms.shares {
+            Some("more shares than class vm")
+        } else if rest.terms.limit.is_some_and(|limit| is_above(self.terms.limit, limit))
+            || rest.each.limit.is_some_and(|limit| is_above(of_port(&self.each), limit))
+            || singles.any(|(port, limit)| is_above(of_port(single(port).unwrap_or(&self.each)), limit))
+        {
+            Some("no such limit as class vm")
+        } else {
+            None
+        }
     }
 
     /// Whether a port's frames can be of it although it names no ports: the host trusts the port, or has put it into the class's VLAN.

@@ -92,6 +92,17 @@ fn a_class_with_more_than_the_rest_has_frames_of_those_guests_alone_whose_word_c
     assert_eq!(ports(GUESTS, &class("nfs", "shares = 50\nlimit = \"1Gbit/s\"")), [None, None], "nobody gains by it");
     let few = class("nfs", "shares = 50") + &class("vm", "shares = 10");
     assert_eq!(ports(GUESTS, &few), [some("up"), some("")]);
+    // A guest that is held to a limit in class vm would be free of it here.
+    for (limit, free) in [
+        ("limit = \"5Gbit/s\"", "limit = \"6Gbit/s\""),
+        ("port_limit = \"1Gbit/s\"", "port_limit = \"2Gbit/s\""),
+        ("limit_of = \"vm2=1Gbit/s\"", "limit_of = \"vm1=1Gbit/s\""),
+    ] {
+        let vm = class("vm", limit);
+        assert_eq!(ports(GUESTS, &(class("nfs", free) + &vm)), [some("up"), some("")], "{limit}");
+        assert_eq!(ports(GUESTS, &(class("nfs", limit) + &vm)), [None, None], "{limit}");
+        assert_eq!(ports(GUESTS, &(class("nfs", "limit = \"1Gbit/s\"") + &vm)), [None, None], "{limit}");
+    }
     let named = class("iscsi", &format!("{reserved}\nports = \"vm2\"\ntransport_ports = \"3260\""));
     assert_eq!(ports(GUESTS, &named), [some("vm2"), some("vm2")]);
     let trusted = GUESTS.replacen("[[port]]", "trust_marks = true\n[[port]]", 1);

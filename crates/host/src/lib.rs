@@ -552,7 +552,7 @@ impl Host {
             .iter_mut()
             .filter(|class| class.has_trusted_ports())
             .for_each(|class| class.ports.clone_from(&believed));
-        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        let rest = classes.first().cloned().unwrap_or_else(|| IoClassConfig::rest(place));
         let open = classes.iter_mut().filter(|class| !uplink.trust_marks && class.is_open_to_guests(&rest));
         open.for_each(|class| class.ports = Some(class.believed(&self.ports).map(str::to_owned).collect()));
         classes
@@ -575,7 +575,7 @@ impl Host {
         of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
         // What comes in by another uplink is no guest's.
         let others = self.uplinks.iter().map(|uplink| &uplink.name).chain(self.teams.iter().map(|team| &team.name));
-        let rest = classes.first().map(|rest| rest.terms).unwrap_or_default();
+        let rest = classes.first().cloned().unwrap_or_else(|| IoClassConfig::rest(place));
         for class in classes.iter_mut().filter(|class| class.is_open_to_guests(&rest)) {
             let guests = class.believed(&self.ports).map(str::to_owned);
             class.ports = Some(guests.chain(others.clone().cloned()).collect());

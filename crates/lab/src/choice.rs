@@ -100,7 +100,7 @@ fn first_impression(results: &Results, server: Server, first: &str) -> String {
     let led: Vec<String> = led.collect();
     let how =
         if led.is_empty() { "was near the best everywhere".to_owned() } else { format!("was first in {}", and(&led)) };
-    format!("A first look: {first} {how}.")
+    format!("At a first look {first} is the fastest: it {how}.")
 }
 
 /// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter that lacks one of the rates comes
@@ -184,7 +184,10 @@ mod tests {
     #[test]
     fn without_intervals_nothing_is_chosen() {
         let advice = choice(&sample::quick());
-        assert!(advice[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{advice:?}");
+        assert!(
+            advice[0].starts_with("At a first look virtio-net is the fastest: it was first in bulk transmit,"),
+            "{advice:?}"
+        );
         assert!(advice.last().unwrap().contains("no advice yet"));
         assert!(
             advice.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")),

@@ -9,8 +9,10 @@ use crate::study::Study;
 
 mod comparison;
 mod measured;
+mod table;
 
 pub use comparison::of_comparison;
+pub use table::Table;
 
 /// The guest's system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub struct Choice {
     pub measured: Vec<String>,
     /// The adapters that do not fit, each with the reason.
     pub others: Vec<(String, String)>,
+    /// All adapters: what each needs, its figures, and why it was chosen or not.
+    pub table: Table,
 }
 
 /// The mistake in a version.
@@ -215,7 +219,14 @@ pub fn choose(wishes: &Wishes, entries: &[Entry], studies: &[Study], here: &Host
         fits.insert(0, best);
     }
     let why = fits.first().zip(by_facts).map(|(about, by_facts)| reasons(about, by_facts, wishes)).unwrap_or_default();
-    Ok(Choice { adapter: fits.first().map(|about| about.name.to_owned()), why, measured: measured.sentences, others })
+    let table = Table::new(&fits, &others, why.first().map(String::as_str), (wishes, studies, here));
+    Ok(Choice {
+        adapter: fits.first().map(|about| about.name.to_owned()),
+        why,
+        measured: measured.sentences,
+        others,
+        table,
+    })
 }
 
 /// Reasons for an adapter, where `by_facts` is the first by facts alone.
@@ -288,6 +299,28 @@ mod tests {
         assert_eq!(named(&windows("98")), "ne2k_pci");
         let may_install = Wishes { in_box: false, ..windows("10") };
         assert!(named(&may_install).starts_with("virtio-net"), "virtio-win is installed");
+    }
+
+    #[test]
+    fn every_adapter_has_a_row_that_says_what_it_needs_and_why_it_is_chosen_or_not() {
+        let Table { heads, rows } = of(&windows("Vista")).table;
+        assert_eq!(heads, ["Adapter", "Needs", "Why"]);
+        assert_eq!(rows.len(), REGISTRY.len());
+        let words = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| (row[1].as_str(), row[2].as_str()));
+        assert_eq!(
+            rows[0][2], "Chosen. e1000 imitates the Intel 82540EM; no paravirtual adapter fits.",
+            "{:?}",
+            rows[0]
+        );
+        let (needs, why) = words("pcnet").unwrap();
+        assert!(needs.ends_with(", which this Windows does not have"), "{needs}");
+        assert_eq!(why, "Does not fit: Windows has its driver since 2000, not from Vista on.");
+        let behind = rows.iter().filter(|row| row[2].starts_with("Fits too, and stands behind ")).count();
+        assert_eq!(behind + of(&windows("Vista")).others.len() + 1, rows.len());
+        let markdown = of(&windows("Vista")).table.markdown();
+        assert_eq!(markdown.lines().count(), 2 + rows.len());
+        assert!(markdown.contains("\n|---|---|---|\n| e1000 | "), "{markdown}");
+        assert_eq!(of(&windows("Vista")).table.html().matches("<tr>").count(), 1 + rows.len());
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Facts about the host without which a figure is worthless: processor, kernel, date, and time stolen by neighbours.
+//! Facts about the host without which a figure is worthless: processor, kernel, date, time stolen by neighbours, and time that other
+//! processes took.
 //!
-//! Follows proc(5): `/proc/stat`, `/proc/cpuinfo`, `/proc/sys/kernel/osrelease`.
+//! Follows proc(5): `/proc/stat`, `/proc/PID/stat`, `/proc/cpuinfo`, `/proc/sys/kernel/osrelease`.
 
+use std::collections::HashMap;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -170,11 +172,31 @@ pub fn rfc3339(unix_seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// A figure is marked if other processes took more than this of all processors' time while it was measured, in percent.
+pub const OTHERS_MOST_PERCENT: f64 = 10.0;
+/// The mark of such a figure.
+pub const LOADED_MARK: &str = "†";
+
+/// The line that explains the mark.
+pub fn loaded_words() -> String {
+    format!(
+        "{LOADED_MARK} Other processes took more than {OTHERS_MOST_PERCENT} % of the processors' time during a run of this figure: measure \
+         again when the machine is quiet."
+    )
+}
+
+/// Whether other processes took so much that a figure of this run is marked.
+pub fn is_loaded(others_percent: Option<f64>) -> bool {
+    others_percent.is_some_and(|percent| percent > OTHERS_MOST_PERCENT)
+}
+
 /// Ticks of all processors since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTimes {
     total: u64,
     steal: u64,
+    /// Those of programs: user, nice and system. Interrupts are nobody's.
+    programs: u64,
 }
 
 impl CpuTimes {
@@ -189,7 +211,8 @@ impl CpuTimes {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> = line.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
         let total = ticks.iter().fold(0_u64, |sum, value| sum.saturating_add(*value));
-        Some(CpuTimes { total, steal: *ticks.get(7)? })
+        let programs = ticks.iter().take(3).fold(0_u64, |sum, value| sum.saturating_add(*value));
+        Some(CpuTimes { total, steal: *ticks.get(7)?, programs })
     }
 
     /// Percentage of all time from this mark until now that was stolen. None if no tick has passed or the kernel does not report it.
@@ -205,9 +228,87 @@ impl CpuTimes {
     }
 }
 
+/// Ticks of the machine, and of this process with all its descendants: guests, VMMs, daemons and what they have run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    machine: CpuTimes,
+    own: u64,
+}
+
+impl Shares {
+    /// Both, now. None if they cannot be read.
+    pub fn now() -> Option<Shares> {
+        let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            // A process may end meanwhile: its parent has its ticks then.
+            let (parent, ticks) = parent_and_ticks(&fs::read_to_string(entry.path().join("stat")).ok()?)?;
+            Some((pid, (parent, ticks)))
+        });
+        let own = of_tree(std::process::id(), &processes.collect());
+        Some(Shares { machine: CpuTimes::now()?, own })
+    }
+
+    /// Percentage of all processors' time from this mark until now that other processes took. None if no tick has passed.
+    pub fn others_percent(mark: Option<Shares>) -> Option<f64> {
+        let percent = Shares::now()?.others_percent_since(&mark?)?;
+        Some((percent * 10.0).round() / 10.0)
+    }
+
+    fn others_percent_since(&self, earlier: &Shares) -> Option<f64> {
+        let total = self.machine.total.checked_sub(earlier.machine.total).filter(|ticks| *ticks > 0)?;
+        let programs = self.machine.programs.saturating_sub(earlier.machine.programs);
+        let others = programs.saturating_sub(self.own.saturating_sub(earlier.own)).min(total);
+        Some(others as f64 * 100.0 / total as f64)
+    }
+}
+
+/// A process's parent, and its ticks with those of its children that it has waited for: `ppid`, `utime`, `stime`, `cutime`, `cstime` of
+/// `/proc/PID/stat`. The name before them may hold blanks and parentheses.
+fn parent_and_ticks(stat: &str) -> Option<(u32, u64)> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11..15)?.iter().map(|ticks| ticks.parse::<u64>()).sum::<Result<u64, _>>().ok()?;
+    Some((fields.get(1)?.parse().ok()?, ticks))
+}
+
+/// Ticks of a process and of all its descendants.
+fn of_tree(root: u32, processes: &HashMap<u32, (u32, u64)>) -> u64 {
+    let is_below = |mut pid: u32| {
+        // No chain of parents is longer than there are processes.
+        for _ in 0..processes.len() {
+            if pid == root {
+                return true;
+            }
+            match processes.get(&pid) {
+                Some((parent, _)) => pid = *parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    processes.iter().filter(|(pid, _)| is_below(**pid)).map(|(_, (_, ticks))| ticks).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_of_other_processes_are_those_of_programs_less_our_own_with_all_descendants() {
+        // proc_pid_stat(5): fields 14 to 17 of a process whose name has a blank and a parenthesis.
+        let stat = "42 (a (b) c) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 300 4000 20 0 1 0 99 0 0";
+        assert_eq!(parent_and_ticks(stat), Some((7, 4330)));
+        assert_eq!([parent_and_ticks("42 (sh) S 7"), parent_and_ticks("")], [None, None]);
+        let processes = [(1, (0, 1000)), (7, (1, 1)), (42, (7, 10)), (43, (42, 100)), (9, (1, 5000))];
+        assert_eq!(of_tree(7, &HashMap::from(processes)), 111);
+        let shares = |stat: &str, own| Shares { machine: CpuTimes::parse(stat).unwrap(), own };
+        // 70 of 200 ticks are of programs, and 30 of these ours.
+        let before = shares("cpu  100 0 50 800 10 0 0 40 0 0", 500);
+        let after = shares("cpu  150 5 65 930 10 0 0 40 0 0", 530);
+        assert_eq!(after.others_percent_since(&before), Some(20.0));
+        assert_eq!(after.others_percent_since(&after), None);
+        assert_eq!((is_loaded(Some(20.0)), is_loaded(Some(10.0)), is_loaded(None)), (true, false, false));
+        assert!(Shares::now().unwrap().own > 0 || CpuTimes::now().unwrap().programs > 0);
+    }
 
     #[test]
     fn dates_are_those_that_date_1_prints() {

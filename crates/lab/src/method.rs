@@ -258,6 +258,8 @@ pub struct Plan {
     pub contestants: Vec<Contestant>,
     /// Adapters that were chosen and cannot run here, each with the reason: a sentence each.
     pub left_out: Vec<String>,
+    /// Chosen adapters that are measured, and that one of the servers cannot serve, each with the reason: a sentence each.
+    pub without: Vec<String>,
     /// The loads of each round.
     pub loads: Vec<Load>,
     /// The runs.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::bench::Bench;
 use crate::findings::and;
-use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanError};
+use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanError, Server};
 use crate::number;
 use crate::statistics::RUNS_FOR_INTERVAL;
 
@@ -53,7 +53,21 @@ impl Plan {
         let (order, seed, doorbells) = (bench.order(), options.seed, options.doorbells);
         let items = alternate(&contestants, &loads, repeat, order, seed);
         let (guests, overhead) = (bench.guests(), bench.overhead());
-        Ok(Plan { guests, contestants, left_out, loads, items, duration, overhead, repeat, seed, order, doorbells })
+        let without = without(&contestants, &absent);
+        Ok(Plan {
+            guests,
+            contestants,
+            left_out,
+            without,
+            loads,
+            items,
+            duration,
+            overhead,
+            repeat,
+            seed,
+            order,
+            doorbells,
+        })
     }
 
     /// Duration of all runs, without the guests' preparation.
@@ -71,7 +85,7 @@ impl Plan {
 
     /// Warnings for the person before the runs begin, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.left_out.clone();
+        let mut warnings = [self.left_out.as_slice(), &self.without].concat();
         if (self.repeat as usize) < RUNS_FOR_INTERVAL {
             let rounds = if self.repeat == 1 { "1 round".to_owned() } else { format!("{} rounds", self.repeat) };
             warnings.push(format!("{rounds}: fewer than {RUNS_FOR_INTERVAL} runs give no 95 % interval"));
@@ -140,6 +154,23 @@ fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, Stri
     let sentence = |(why, names): (&str, Vec<String>)| {
         format!("{} {} left out: {why}", and(&names), if names.len() == 1 { "is" } else { "are" })
     };
+    reasons.into_iter().map(sentence).collect()
+}
+
+/// Sentences about chosen adapters that one of the servers cannot serve: `igb without qemu: `, and the reason. Each is one note; no run is
+/// planned that could only fail.
+fn without(contestants: &[Contestant], absent: &[(Contestant, String)]) -> Vec<String> {
+    let mut reasons: Vec<((Server, &str), Vec<String>)> = Vec::new();
+    let is_measured = |contestant: &Contestant| contestants.iter().any(|one| one.adapter == contestant.adapter);
+    for (contestant, why) in absent.iter().filter(|(contestant, _)| is_measured(contestant)) {
+        let (key, name) = ((contestant.server, why.as_str()), contestant.adapter.clone());
+        match reasons.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((key, vec![name])),
+        }
+    }
+    let sentence =
+        |((server, why), names): ((Server, &str), Vec<String>)| format!("{} without {server}: {why}", and(&names));
     reasons.into_iter().map(sentence).collect()
 }
 

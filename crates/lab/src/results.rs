@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::Percentile;
-use crate::host::Host;
+use crate::host::{Host, LOADED_MARK, is_loaded, loaded_words};
 use crate::method::{Driver, Guests, Load, Order, Server};
+use crate::number;
 use crate::series::Series;
 use crate::statistics::{self, Estimate, Interval, RUNS_FOR_INTERVAL};
 
@@ -198,6 +199,9 @@ pub struct Run {
     pub took_seconds: f64,
     /// Percentage of the host's processor time stolen during the run. Null where the kernel does not report it.
     pub steal_percent: Option<f64>,
+    /// Percentage of it that other processes than the comparison's own took. Null where unknown, and in older files.
+    #[serde(default)]
+    pub others_percent: Option<f64>,
     /// The reason why the run gave no figures. Null if it gave some.
     pub failure: Option<String>,
     /// Rate over time, in the unit of the load's test. Since version 2; null where unknown.
@@ -206,6 +210,20 @@ pub struct Run {
     /// For request-response: percentiles of the transactions' latencies, rising. Since version 2.
     #[serde(default)]
     pub latency: Option<Vec<Percentile>>,
+}
+
+impl Run {
+    /// Whether a row has figures of this run. A cost is taken over the bulk runs with the peer outside, or without one over those from guest
+    /// to guest.
+    fn gives(&self, row: &Row, has_outside: bool) -> bool {
+        let is_its = (&self.adapter, self.server) == (&row.adapter, row.server);
+        let is_cost = match self.load {
+            Load::BulkTransmit | Load::BulkReceive => true,
+            Load::GuestToGuest => !has_outside,
+            Load::RequestResponse => false,
+        };
+        is_its && row.test.load().map_or(is_cost, |load| load == self.load)
+    }
 }
 
 /// A figure of a row, from one run. For the tests of cost it is from one round.
@@ -256,6 +274,9 @@ pub struct Row {
     /// The adapter's driver, where it differs from that of [`Method::guests`]. Null elsewhere, and in files older than this member.
     #[serde(default)]
     pub driver: Option<Driver>,
+    /// Whether other processes took more than a tenth of the processors' time during one of its runs. False in older files.
+    #[serde(default)]
+    pub loaded: bool,
 }
 
 impl Row {
@@ -279,7 +300,14 @@ impl Row {
             },
             samples,
             driver: None,
+            loaded: false,
         }
+    }
+
+    /// The median for readers, with a mark if the machine was loaded. None without samples.
+    pub fn shown(&self) -> Option<String> {
+        let mark = if self.loaded { LOADED_MARK } else { "" };
+        self.median.map(|median| number::figure(median) + mark)
     }
 
     /// The ratio of this row's figure to `other`'s. With at least [`RUNS_FOR_INTERVAL`] common rounds it is the median of the rounds' own
@@ -322,8 +350,17 @@ struct Header {
 }
 
 impl Results {
+    /// The line that explains the mark of figures that were measured on a loaded machine. None if no figure has it.
+    pub fn loaded_line(&self) -> Option<String> {
+        self.rows.iter().any(|row| row.loaded).then(loaded_words)
+    }
+
     /// Results of this program's format and version.
-    pub fn new(host: Host, method: Method, runs: Vec<Run>, rows: Vec<Row>) -> Results {
+    pub fn new(host: Host, method: Method, runs: Vec<Run>, mut rows: Vec<Row>) -> Results {
+        let has_outside = runs.iter().any(|run| matches!(run.load, Load::BulkTransmit | Load::BulkReceive));
+        for row in rows.iter_mut().filter(|row| row.median.is_some()) {
+            row.loaded = runs.iter().any(|run| is_loaded(run.others_percent) && run.gives(row, has_outside));
+        }
         Results { format: FORMAT.to_owned(), version: VERSION, host, method, runs, rows }
     }
 

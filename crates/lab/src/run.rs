@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::bench::{Bench, BenchError};
 use crate::figures::{self, Taken};
-use crate::host::{CpuTimes, Host};
+use crate::host::{CpuTimes, Host, Shares};
 use crate::method::{Contestant, Guests, Item, Load, Plan};
 use crate::progress::Progress;
 use crate::results::{Method, Results, Row, Run, Test};
@@ -127,7 +127,7 @@ impl Walk {
         progress: &mut Progress,
         cancel: &AtomicBool,
     ) -> Result<(), RunError> {
-        let (before, begun) = (CpuTimes::now(), Instant::now());
+        let (before, shares, begun) = (CpuTimes::now(), Shares::now(), Instant::now());
         let outcome = bench.run(item, plan.duration, cancel);
         let took_seconds = begun.elapsed().as_secs_f64();
         // If the person stops during a run, the run counts as stopped even if it ended well.
@@ -163,6 +163,7 @@ impl Walk {
             load: item.load,
             took_seconds,
             steal_percent: steal_since(before),
+            others_percent: Shares::others_percent(shares),
             failure: failure.map(|(reason, _)| reason),
             series,
             latency,

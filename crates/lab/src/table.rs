@@ -4,6 +4,7 @@
 //! starts a new block.
 
 use crate::findings;
+use crate::host::LOADED_MARK;
 use crate::method::Server;
 use crate::number;
 use crate::results::{Results, Row, Test};
@@ -118,6 +119,11 @@ pub fn render(results: &Results) -> String {
     if !footnotes.0.is_empty() {
         out.push('\n');
     }
+    if let Some(line) = results.loaded_line() {
+        out.push('\n');
+        out.push_str(&wrapped(&line));
+        out.push('\n');
+    }
     if !results.compared().is_empty() {
         out.push('\n');
         out.push_str(&wrapped(findings::how_ratios_are_made(results)));
@@ -173,11 +179,12 @@ fn column(results: &Results, lines: &[Line<'_>], test: Test, footnotes: &mut Foo
                 let row = results.row(adapter, test, *server);
                 match row.and_then(|row| Some((row, row.median?))) {
                     Some((row, median)) => {
+                        let loaded = if row.loaded { LOADED_MARK } else { "" };
                         let range = row.interval.map(|i| format!(" [{}]", number::range(&i, median)));
                         let lost = lost_run(results, row).map(|reason| footnotes.mark(&reason));
                         Cell {
                             figure: number::figure(median),
-                            after: range.unwrap_or_default() + &lost.unwrap_or_default(),
+                            after: loaded.to_owned() + &range.unwrap_or_default() + &lost.unwrap_or_default(),
                         }
                     }
                     None => {
@@ -451,6 +458,21 @@ vmxnet  nicety, user-space driver  1545 [1500–1590]    1545 [1500–1590]    1
                 assert!(table.contains(test.short_title()));
             }
         }
+    }
+
+    #[test]
+    fn a_figure_of_a_loaded_machine_has_a_mark_and_one_line_explains_it() {
+        let table = render(&sample::loaded());
+        assert!(table.contains("3090† [3000–3180]\n"), "{table}");
+        // Guest to guest of the one adapter; what others have, and costs of its other loads, have none. One mark is the line's.
+        assert_eq!(table.matches('†').count(), 1 + marked(&sample::loaded()), "{table}");
+        let line = "\n† Other processes took more than 10 % of the processors' time during a run of this figure: measure\nagain when the machine is quiet.\n";
+        assert!(table.contains(line), "{table}");
+        assert!(!render(&sample::embedded()).contains('†'));
+    }
+
+    fn marked(results: &Results) -> usize {
+        results.rows.iter().filter(|row| row.loaded).count()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal};
 use std::path::Path;
 
 use nicety_adapters::REGISTRY;
-use nicety_lab::choose::{self, Wishes};
+use nicety_lab::choose::{self, Table, Wishes};
 use nicety_lab::host::Host;
 use nicety_lab::report;
 use nicety_lab::results::Results;
@@ -81,7 +81,8 @@ fn given(args: &Choose, system: cli::System) -> Wishes {
 
 /// Whether no option says anything about the guest.
 fn says_nothing(args: &Choose) -> bool {
-    let Choose { system, version, in_box, network_boot, migrates, segmentation, prefer, results: _ } = args;
+    let Choose { system, version, in_box, network_boot, migrates, segmentation, prefer, results: _, markdown: _ } =
+        args;
     let flags = *in_box || *network_boot || *migrates || *segmentation;
     system.is_none() && version.is_none() && !flags && *prefer == cli::Prefer::Throughput
 }
@@ -126,17 +127,41 @@ pub fn run(args: &Choose) -> Result<(), Failure> {
     let choice = choose::choose(&wishes, REGISTRY, &studies, &Host::here());
     let choice = choice.map_err(|error| Failure::new(Exit::Usage, format!("--version: {error}")))?;
     let mut text = choice.adapter.as_ref().map_or("No adapter fits.\n".to_owned(), |name| format!("Take {name}.\n"));
-    for sentence in choice.why.iter().chain(&choice.measured) {
-        text += &format!("  {sentence}\n");
-    }
-    if !choice.others.is_empty() {
-        text += "\nThese do not fit:\n";
-        let rows: Vec<Vec<String>> =
-            choice.others.iter().map(|(name, why)| vec![format!("  {name}"), why.clone()]).collect();
-        text += &output::columns(&rows);
+    if args.markdown {
+        text = format!("{text}\n{}\n{}\n", choice.measured.join(" "), choice.table.markdown());
+    } else {
+        for sentence in choice.why.iter().chain(&choice.measured) {
+            text += &format!("  {sentence}\n");
+        }
+        text += &format!("\n{}", shown(&choice.table, output::terminal_columns()));
     }
     output::print(&text)?;
     if choice.adapter.is_some() { Ok(()) } else { Err(Failure::new(Exit::Failed, "no adapter fits these wishes")) }
+}
+
+/// The table for a terminal: on one that is too narrow for its lines, what an adapter needs, and why, stand below its line.
+fn shown(table: &Table, columns: Option<usize>) -> String {
+    // A unit stays as it is written.
+    let head = |head: &String| match head.rsplit_once(", ") {
+        Some((title, unit)) => format!("{}, {unit}", title.to_uppercase()),
+        None => head.to_uppercase(),
+    };
+    let heads = table.heads.iter().map(head).collect();
+    let rows: Vec<Vec<String>> = [heads].into_iter().chain(table.rows.iter().cloned()).collect();
+    let text = output::columns(&rows);
+    let Some(columns) = columns.filter(|columns| text.lines().any(|line| line.chars().count() > *columns)) else {
+        return text;
+    };
+    let shown = 1 + table.figures();
+    let short: Vec<Vec<String>> = rows.iter().map(|row| row.iter().take(shown).cloned().collect()).collect();
+    let mut text = String::new();
+    for (at, (line, row)) in output::columns(&short).lines().zip(&rows).enumerate() {
+        text += &format!("{line}\n");
+        for cell in row.iter().skip(shown).filter(|_| at > 0) {
+            text += &output::wrapped(cell, columns, "    ");
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -159,6 +184,27 @@ mod tests {
         let (wishes, _) = asked(&"\n".repeat(7));
         let wishes = wishes.unwrap();
         assert_eq!((wishes.system, wishes.version, wishes.in_box), (choose::System::Linux, None, false));
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_what_an_adapter_needs_and_why_below_its_line() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let table = Table {
+            heads: words(&["Adapter", "Throughput, Mbit/s", "Needs", "Why"]),
+            rows: vec![words(&[
+                "vmxnet3",
+                "4000",
+                "vmxnet3, in Linux since 2.6.32",
+                "Chosen. It needs few messages per frame.",
+            ])],
+        };
+        let wide = shown(&table, None);
+        assert_eq!(wide.lines().count(), 2, "{wide}");
+        assert!(wide.starts_with("ADAPTER  THROUGHPUT, Mbit/s  NEEDS "), "{wide}");
+        assert_eq!(
+            shown(&table, Some(40)),
+            "ADAPTER  THROUGHPUT, Mbit/s\nvmxnet3  4000\n    vmxnet3, in Linux since 2.6.32\n    Chosen. It needs few messages per\n    frame.\n"
+        );
     }
 
     #[test]

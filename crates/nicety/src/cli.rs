@@ -533,6 +533,9 @@ pub struct Choose {
     /// The folder of the lab's results, or a method's in it, or `nicety compare`'s [default: nicety-lab, and nicety-report]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
+    /// Print the table of all adapters as Markdown
+    #[arg(long)]
+    pub markdown: bool,
 }
 
 /// A share in percent, with or without the sign.

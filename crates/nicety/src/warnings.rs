@@ -14,7 +14,7 @@ pub fn warnings(host: &Host) -> Vec<String> {
 /// A sentence if guests could choose a class by their own frames, and gain by that.
 fn open_class(host: &Host, class: &IoClassConfig) -> Option<String> {
     let rest = host.io_classes.iter().find(|rest| rest.is_rest() && rest.uplink == class.uplink);
-    let rest = rest.map(|rest| rest.terms).unwrap_or_default();
+    let rest = rest.cloned().unwrap_or_else(|| IoClassConfig::rest(&class.uplink));
     let believed: Vec<&str> = class.believed(&host.ports).collect();
     // Ports with VLANs cannot choose another one.
     let chooses_tags = |port: &PortConfig| port.policy.vlan == Vlan::Flat && !believed.contains(&port.name.as_str());
@@ -23,7 +23,7 @@ fn open_class(host: &Host, class: &IoClassConfig) -> Option<String> {
         return None;
     }
     let IoClassConfig { name, uplink, .. } = class;
-    let what = if class.terms.reservation.is_some() { "a reservation" } else { "more shares than class vm" };
+    let what = class.more_than(&rest)?;
     let keys = class.chosen_by();
     let whose = match &believed[..] {
         [] => "no guest".to_owned(),
@@ -294,6 +294,13 @@ mod tests {
         assert!(more[0].starts_with("class up0/migration has more shares than class vm, and any guest could choose it by transport_ports = \"49152-49215\": it has frames of vm1 alone; "), "{more:?}");
         assert!(of(&class("iscsi", &format!("{reserved}\nports = \"vm0\"")), &[""]).is_empty());
         assert!(of(&class("nfs", "limit = \"100Mbit/s\""), &[""]).is_empty(), "nobody gains by a limit");
+        let limited = class("vm", "port_limit = \"10Mbit/s\"");
+        let freed = of(&(limited.clone() + &class("nfs", "shares = 10")), &[""]);
+        assert!(
+            freed[0].starts_with("class up0/nfs has no such limit as class vm, and any guest could choose it by "),
+            "{freed:?}"
+        );
+        assert!(of(&(limited + &class("nfs", "limit = \"10Mbit/s\"")), &[""]).is_empty());
         let management = class("management", &format!("vlan = 10\n{reserved}"));
         let told =
             |more: &str| of(&management, &[more, more]).iter().any(|told| told.starts_with("class up0/management"));

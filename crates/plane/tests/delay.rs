@@ -1,5 +1,6 @@
 //! I/O control's bound of delay, by the test's own clock: frames of a class of low delay, and of one with a reservation, beside a full
-//! link of large packets, outward and inward. Expected values are docs/io-control.md's, *Delay*.
+//! link of large packets of one guest or several, outward and inward, by an uplink and by a team, and beside another class of low delay.
+//! Expected values are docs/io-control.md's, *Delay*.
 
 mod ringed;
 mod silent;
@@ -13,8 +14,8 @@ use nicety_adapter::{
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, InwardControl, Plane, Port, Turn};
-use nicety_switch::Limits;
+use nicety_plane::{End, Hash, InwardControl, Plane, Port, Standby, Steering, Team, Turn};
+use nicety_switch::{Limits, Policy};
 use nicety_uplink::Paced;
 use ringed::{Ringed, Traffic};
 use silent::Silent;
@@ -22,25 +23,38 @@ use silent::Silent;
 const SECOND: u64 = 1_000_000_000;
 const BULK: u8 = 1;
 const PROBE: u8 = 2;
+/// Two more guests that fill the link.
+const MORE_BULK: [u8; 2] = [3, 4];
+/// The guest of another class of low delay.
+const OTHER: u8 = 5;
 const OUTSIDE: u8 = 100;
+const TEAM: PortId = PortId(10);
 /// Ethernet, IPv4 and TCP.
 const HEADERS: u32 = 54;
 const MSS: u16 = 1460;
 /// An uplink with a rate spends its tokens in portions of as much time.
 const PORTION_NS: u64 = 200_000;
 
-/// What a station has sent and not been asked for, and when probes came in at the other end.
+/// Frames that a station has sent and nobody has fetched.
 #[derive(Default)]
 struct Source {
     waiting: VecDeque<Frame>,
-    /// Always has another frame of so many bytes.
-    greedy: Option<u32>,
+    /// Always has another packet like this.
+    greedy: Option<Packet>,
+}
+
+/// A packet of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packet {
+    len: u32,
+    /// It is segmented if it is longer.
+    mss: u16,
 }
 
 #[derive(Clone, Copy)]
 struct Frame {
     target: u8,
-    len: u32,
+    packet: Packet,
     /// Its time of sending.
     at: u64,
 }
@@ -60,16 +74,27 @@ fn memory() -> Arc<Map> {
     Arc::new(Map::private(1 << 20).unwrap())
 }
 
-/// Bytes of a packet on the wire.
-fn wire_bytes(len: u32) -> u64 {
-    let frames = (len - HEADERS).div_ceil(MSS.into()).max(1);
-    u64::from(len + (frames - 1) * HEADERS)
+impl Packet {
+    const fn new(len: u32) -> Self {
+        Self { len, mss: MSS }
+    }
+
+    fn is_segmented(self) -> bool {
+        self.len > HEADERS + u32::from(self.mss)
+    }
+
+    /// Bytes on the wire.
+    fn wire_bytes(self) -> u64 {
+        let frames = (self.len - HEADERS).div_ceil(self.mss.into()).max(1);
+        u64::from(self.len + (frames - 1) * HEADERS)
+    }
 }
 
 impl Station {
     /// Puts a frame into the batch: a segmented TCP packet if it is long.
     fn draft(&self, frame: Frame, place: u64, batch: &mut Batch) {
-        let Frame { target, len, at } = frame;
+        let Frame { target, packet, at } = frame;
+        let Packet { len, mss } = packet;
         let mut head = [0u8; HEADERS as usize];
         head[..14].copy_from_slice(&[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, self.id, 8, 0]);
         let ip_len = (len - 14).to_be_bytes();
@@ -82,9 +107,9 @@ impl Station {
         let mut draft = batch.draft(HEADERS as usize).unwrap();
         draft.push(place, len).unwrap();
         let mut offload = Offload::default();
-        if len > 1514 {
+        if packet.is_segmented() {
             offload.checksum = Checksum::Partial { start: 34, field: 50 };
-            offload.segment = Segment::of(SegmentKind::Tcp, MSS, HEADERS as u16, len);
+            offload.segment = Segment::of(SegmentKind::Tcp, mss, HEADERS as u16, len);
         }
         if offload.changes_bytes() { draft.finish(offload, 0).unwrap() } else { draft.finish_plain(0) }
     }
@@ -93,7 +118,7 @@ impl Station {
         let mut source = self.source.lock().unwrap();
         let mut place = 0;
         while budget.allows(batch) {
-            let greedy = source.greedy.map(|len| Frame { target: OUTSIDE, len, at: now.0 });
+            let greedy = source.greedy.map(|packet| Frame { target: OUTSIDE, packet, at: now.0 });
             let Some(frame) = source.waiting.pop_front().or(greedy) else { break };
             // Only heads differ.
             self.draft(frame, place, batch);
@@ -153,14 +178,26 @@ struct World {
     now: Time,
     step_ns: u64,
     random: u64,
+    /// A station that also sends, its next frame, and the mean time between two frames.
+    beside: Option<(u8, Frame, u64)>,
+}
+
+/// A team of one link.
+fn team(plane: &Plane, new: impl FnOnce() -> Port) -> Arc<Port> {
+    let steering = Arc::new(Steering::new(Box::new(Standby::new(0, std::time::Duration::ZERO)), Hash::Layer2));
+    let member = Arc::new(new().in_team(TEAM, &steering, 0).unwrap());
+    let team = Arc::new(Team::new(TEAM, steering, vec![Some(Arc::clone(&member))]));
+    plane.join_team(team, &Policy::default()).unwrap();
+    member
 }
 
 impl World {
-    fn new(rate: Option<Rate>, step_ns: u64) -> Self {
+    fn new(rate: Option<Rate>, step_ns: u64, is_team: bool) -> Self {
         let plane = Plane::new(Limits::default());
         let delays = Delays::default();
         let (mut ports, mut sources) = (Vec::new(), Vec::new());
-        for id in [OUTSIDE, BULK, PROBE] {
+        let ids = [OUTSIDE, BULK, PROBE, MORE_BULK[0], MORE_BULK[1], OTHER];
+        for id in ids {
             let source = Arc::new(Mutex::new(Source::default()));
             let map = memory();
             let station =
@@ -171,7 +208,8 @@ impl World {
                 None => End::Uplink(Box::new(station)),
             };
             let number = PortId(ports.len() as u16);
-            let port = Arc::new(Port::new(number, end, Box::new(Silent), 4 << 20).unwrap());
+            let new = || Port::new(number, end, Box::new(Silent), 4 << 20).unwrap();
+            let port = if id == OUTSIDE && is_team { team(&plane, new) } else { Arc::new(new()) };
             plane.join(Arc::clone(&port)).unwrap();
             if id != OUTSIDE {
                 port.attach();
@@ -181,15 +219,24 @@ impl World {
             sources.push(source);
         }
         let (turn, random) = (Turn::new(), 88_172_645_463_325_252);
-        let mut world = Self { plane, ports, sources, delays, turn, now: Time(1), step_ns, random };
+        let mut world = Self { plane, ports, sources, delays, turn, now: Time(1), step_ns, random, beside: None };
+        // A team's member takes frames a moment after its link is up.
+        world.ports[0].ready();
+        for _ in 0..SECOND / 50 / step_ns + 1 {
+            world.step();
+        }
         // The switch learns where guests are.
-        for id in [BULK, PROBE] {
-            let frame = Frame { target: OUTSIDE, len: 60, at: 0 };
-            world.sources[usize::from(id)].lock().unwrap().waiting.push_back(frame);
+        for id in &ids[1..] {
+            world.send(*id, Frame { target: OUTSIDE, packet: Packet::new(60), at: 0 });
         }
         world.step();
         world.delays.lock().unwrap().clear();
         world
+    }
+
+    fn send(&self, from: u8, frame: Frame) {
+        let place = if from == OUTSIDE { 0 } else { usize::from(from) };
+        self.sources[place].lock().unwrap().waiting.push_back(frame);
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -201,6 +248,11 @@ impl World {
 
     fn step(&mut self) {
         self.now = self.now.after_ns(self.step_ns);
+        while let Some((from, frame, mean_ns)) = self.beside.filter(|(_, frame, _)| frame.at <= self.now.0) {
+            self.send(from, frame);
+            let at = frame.at + 1 + self.random(2 * mean_ns);
+            self.beside = Some((from, Frame { at, ..frame }, mean_ns));
+        }
         if !self.sources[0].lock().unwrap().waiting.is_empty() {
             self.ports[0].ready();
         }
@@ -222,12 +274,10 @@ impl World {
     /// Sends probes of `len` bytes from a station to another, `mean_ns` apart on average, and returns their delays.
     fn probe(&mut self, [from, target]: [u8; 2], len: u32, mean_ns: u64, probes: usize) -> Vec<u64> {
         let mut next = self.now.0;
-        let place = if from == OUTSIDE { 0 } else { usize::from(from) };
         let (mut sent, before) = (0, self.delays.lock().unwrap().len());
         while sent < probes {
             while next <= self.now.0 + self.step_ns && sent < probes {
-                let frame = Frame { target, len, at: next };
-                self.sources[place].lock().unwrap().waiting.push_back(frame);
+                self.send(from, Frame { target, packet: Packet::new(len), at: next });
                 next += 1 + self.random(2 * mean_ns);
                 sent += 1;
             }
@@ -243,30 +293,48 @@ impl World {
     }
 }
 
-fn classes(reservation: Rate, is_urgent: bool) -> [Class; 2] {
-    let class = Terms { shares: 1, reservation: Some(reservation), is_urgent, ..Terms::default() };
-    let low = Class {
-        name: "low".to_owned(),
-        terms: ClassTerms { class, ..ClassTerms::default() },
-        matches: vec![Match { ports: Some(vec![PROBE.into()]), ..Match::default() }],
-        ..Class::default()
+fn classes(reservation: Rate, is_urgent: bool) -> Vec<Class> {
+    let class = |name: &str, port: u8, is_urgent| {
+        let class = Terms { shares: 1, reservation: Some(reservation), is_urgent, ..Terms::default() };
+        Class {
+            name: name.to_owned(),
+            terms: ClassTerms { class, ..ClassTerms::default() },
+            matches: vec![Match { ports: Some(vec![port.into()]), ..Match::default() }],
+            ..Class::default()
+        }
     };
-    [Class { name: "vm".to_owned(), ..Class::default() }, low]
+    let vm = Class { name: "vm".to_owned(), ..Class::default() };
+    vec![vm, class("low", PROBE, is_urgent), class("other", OTHER, true)]
 }
 
 /// A link and what is on it.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     mbit: u64,
-    bulk_len: u32,
+    bulk: Packet,
     is_urgent: bool,
+    /// Guests that fill the link.
+    guests: usize,
+    is_team: bool,
+    /// Packets of the other class of low delay, which keeps to its reservation.
+    other: Option<Packet>,
 }
+
+/// As long as IPv4 can say, with the Ethernet header.
+const GSO: Packet = Packet::new(65_549);
+const JUMBO: u16 = 8_960;
 
 fn cases() -> impl Iterator<Item = Case> {
     let links = [10, 100, 1_000, 10_000].into_iter();
     links.flat_map(|mbit| {
-        let lens = [1514, 60_054].into_iter();
-        lens.flat_map(move |bulk_len| [true, false].map(|is_urgent| Case { mbit, bulk_len, is_urgent }))
+        let of = move |bulk, is_urgent| Case { mbit, bulk, is_urgent, guests: 1, is_team: false, other: None };
+        let plain = [1514, 60_054].map(|len| [true, false].map(|is_urgent| of(Packet::new(len), is_urgent)));
+        let jumbo = [9_014, GSO.len].map(|len| of(Packet { len, mss: JUMBO }, len > 9_014));
+        let several = [true, false].map(|is_urgent| Case { guests: 3, ..of(GSO, is_urgent) });
+        let teams = [1514, GSO.len].map(|len| Case { is_team: true, ..of(Packet::new(len), len > 1514) });
+        let two = [1514, GSO.len].map(|len| Case { other: Some(Packet::new(len)), ..of(GSO, true) });
+        let beside = [jumbo, several, teams, two];
+        plain.into_iter().chain(beside).flatten()
     })
 }
 
@@ -288,16 +356,18 @@ impl Case {
 
     /// Time between probes, on average: several in a bulk packet's time.
     fn mean_ns(self) -> u64 {
-        (self.on_link(self.bulk_len.into()) / 3).max(self.on_link(10 * u64::from(PROBE_LEN)))
+        (self.on_link(self.bulk.len.into()) / 3).max(self.on_link(10 * u64::from(PROBE_LEN)))
     }
 
     fn step_ns(self) -> u64 {
         (self.mean_ns() / 16).clamp(1_000, 200_000)
     }
 
-    /// The page's bound: its own time at the class's guaranteed rate, one largest packet of another, a portion of tokens; and a step.
+    /// The page's bound: its own time at the class's guaranteed rate, one largest packet of another, a portion of tokens; of another class
+    /// of low delay 64 KiB and the packet beyond them, at the rate that both reservations leave. And a step.
     fn bound_ns(self) -> u64 {
-        self.on_link(5 * 1514) + self.on_link(wire_bytes(self.bulk_len)) + PORTION_NS + 2 * self.step_ns()
+        let other = self.other.map_or(0, |packet| self.on_link((65_536 + packet.wire_bytes()) * 10 / 6));
+        self.on_link(5 * 1514) + self.on_link(self.bulk.wire_bytes()) + other + PORTION_NS + 2 * self.step_ns()
     }
 
     fn check(self, way: &str, mut delays: Vec<u64>) {
@@ -305,7 +375,15 @@ impl Case {
         let (worst, bound) = (*delays.last().unwrap(), self.bound_ns());
         println!("{way}: {self:?}: median {}, worst {worst} of {bound} ns", delays[delays.len() / 2]);
         assert!(worst <= bound, "{way}: {self:?}: {worst} ns > {bound}");
-        assert!(worst >= self.on_link(self.bulk_len.into()) / 2, "{way}: {self:?}: the link was not full: {worst}");
+        assert!(worst >= self.on_link(self.bulk.len.into()) / 2, "{way}: {self:?}: the link was not full: {worst}");
+    }
+
+    /// The other class's guest, or who sends to it, begins: it uses half of the reservation.
+    fn begin_beside(self, world: &mut World, [from, target]: [u8; 2]) {
+        world.beside = self.other.map(|packet| {
+            let mean_ns = self.on_link(10 * packet.wire_bytes());
+            (from, Frame { target, packet, at: world.now.0 + mean_ns }, mean_ns)
+        });
     }
 }
 
@@ -314,14 +392,17 @@ const PROBES: usize = 200;
 #[test]
 fn beside_a_full_link_a_frame_with_a_reservation_waits_for_one_packet_of_another_on_its_way_out() {
     for case in cases() {
-        let mut world = World::new(Some(case.rate()), case.step_ns());
+        let mut world = World::new(Some(case.rate()), case.step_ns(), case.is_team);
         world.ports[0].set_io_control(&classes(case.reservation(), case.is_urgent), world.now);
-        world.sources[usize::from(BULK)].lock().unwrap().greedy = Some(case.bulk_len);
+        for id in [BULK].into_iter().chain(MORE_BULK).take(case.guests) {
+            world.sources[usize::from(id)].lock().unwrap().greedy = Some(case.bulk);
+        }
         // The bucket's depth.
         let end = world.now.after_ns(case.on_link(256 << 10) + SECOND / 100);
         while world.now < end {
             world.step();
         }
+        case.begin_beside(&mut world, [OTHER, OUTSIDE]);
         let delays = world.probe([PROBE, OUTSIDE], PROBE_LEN, case.mean_ns(), PROBES);
         assert_eq!(delays.len(), PROBES, "none is lost: {case:?}");
         case.check("outward", delays);
@@ -331,26 +412,26 @@ fn beside_a_full_link_a_frame_with_a_reservation_waits_for_one_packet_of_another
 #[test]
 fn beside_a_full_link_a_frame_with_a_reservation_waits_for_one_packet_of_another_on_its_way_in() {
     for case in cases() {
-        let mut world = World::new(None, case.step_ns());
-        let classes = classes(case.reservation(), case.is_urgent).to_vec();
+        let mut world = World::new(None, case.step_ns(), case.is_team);
+        let classes = classes(case.reservation(), case.is_urgent);
         let control = InwardControl { rate: case.rate(), buffer_bytes: 1 << 20, classes };
         world.ports[0].set_inward(Some(&control), world.now).unwrap();
-        let packet_ns = case.on_link(wire_bytes(case.bulk_len));
-        // More than the bucket holds, which has tokens for 2 ms.
-        let mut bulk_at = 0;
+        let packet_ns = case.on_link(case.bulk.wire_bytes());
         let start = world.now.0 + 2 * case.step_ns();
+        // More than the bucket holds, which has tokens for 2 ms.
+        let mut bulk_at = start;
         let (early, mut next) = (case.on_link(192 << 10) + SECOND / 250, start);
         let end = start + case.mean_ns() * PROBES as u64;
+        let mut targets = [BULK].into_iter().chain(MORE_BULK).take(case.guests).cycle();
+        case.begin_beside(&mut world, [OUTSIDE, OTHER]);
         while world.now.0 < end {
             // A little more than is passed on.
             while bulk_at <= world.now.0 + early {
-                let frame = Frame { target: BULK, len: case.bulk_len, at: 0 };
-                world.sources[0].lock().unwrap().waiting.push_back(frame);
+                world.send(OUTSIDE, Frame { target: targets.next().unwrap(), packet: case.bulk, at: 0 });
                 bulk_at += packet_ns * 98 / 100;
             }
             while next <= world.now.0 + case.step_ns() {
-                let frame = Frame { target: PROBE, len: PROBE_LEN, at: next };
-                world.sources[0].lock().unwrap().waiting.push_back(frame);
+                world.send(OUTSIDE, Frame { target: PROBE, packet: Packet::new(PROBE_LEN), at: next });
                 next += 1 + world.random(2 * case.mean_ns());
             }
             world.step();

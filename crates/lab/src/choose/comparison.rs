@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::method;
 use crate::methods::{Length, Load, Subject, Taken};
-use crate::results::{Results, Row, Test};
+use crate::results::{Results, Row, Run, Test};
 use crate::run::UNOPTIMISED;
 use crate::study::{Head, Options, Plan, Record, Study, journal, plan::Item};
 
@@ -75,8 +76,25 @@ pub fn of_comparison(results: &Results) -> Option<Study> {
         programs: BTreeMap::new(),
         notes: of.notes.clone(),
     };
-    let runs: Vec<Record> = runs.into_iter().map(|(item, taken)| Record::new(&item, Ok(taken))).collect();
+    let record = |(item, taken): (Item, Taken)| {
+        let others_percent = others_percent(results, &item);
+        Record { others_percent, ..Record::new(&item, Ok(taken)) }
+    };
+    let runs: Vec<Record> = runs.into_iter().map(record).collect();
     (!runs.is_empty()).then_some(Study { head, runs })
+}
+
+/// The most that other processes took during the runs behind a figure.
+fn others_percent(results: &Results, item: &Item) -> Option<f64> {
+    let is_its = |run: &&Run| {
+        let load = run.load.to_string().replace(' ', "-");
+        let has_load = if item.load == BULK { run.load != method::Load::RequestResponse } else { load == item.load };
+        run.round == item.round
+            && run.adapter == item.subject.adapter
+            && Some(run.server) == item.subject.server
+            && has_load
+    };
+    results.runs.iter().filter(is_its).filter_map(|run| run.others_percent).max_by(f64::total_cmp)
 }
 
 #[cfg(test)]
@@ -101,6 +119,9 @@ mod tests {
             let ours = cell(&study, &Subject::new("e1000", Server::Nicety), load, figure);
             assert_eq!(ours.estimate.map(|estimate| estimate.median), row.median, "{test:?}");
         }
+        let loaded = of_comparison(&sample::loaded()).unwrap();
+        let is_loaded = |load| cell(&loaded, &Subject::new("virtio-net", Server::Nicety), load, "mbit").loaded;
+        assert_eq!(["guest-to-guest", "bulk-transmit"].map(is_loaded), [true, false]);
         let mut nothing = results;
         nothing.rows.clear();
         assert_eq!(of_comparison(&nothing), None);

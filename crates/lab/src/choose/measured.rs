@@ -139,6 +139,14 @@ pub(super) fn measured(prefer: Prefer, fits: &[&str], studies: &[Study], here: &
     if studies.is_empty() {
         return none("The results are of another machine");
     }
+    match best(sources, fits, &studies) {
+        Some(answer) => cited(&answer, fits),
+        None => none("The results on this machine have no such figure of the adapters that fit"),
+    }
+}
+
+/// The study that says most of these adapters.
+fn best<'a>(sources: &[Source], fits: &[&str], studies: &[&'a Study]) -> Option<Answer<'a>> {
     let answers = sources.iter().enumerate().flat_map(|(place, source)| {
         let of_method = studies.iter().filter(|study| study.head.plan.method == source.method);
         of_method.filter_map(move |study| Some((place, answer(study, source, fits)?)))
@@ -147,10 +155,43 @@ pub(super) fn measured(prefer: Prefer, fits: &[&str], studies: &[Study], here: &
         let has_first = fits.first().is_some_and(|first| answer.cell(first).is_some());
         (!answer.study.head.optimised, !has_first, Reverse(answer.cells.len()), *place)
     });
-    match best {
-        Some((_, answer)) => cited(&answer, fits),
-        None => none("The results on this machine have no such figure of the adapters that fit"),
-    }
+    best.map(|(_, answer)| answer)
+}
+
+/// A column of the table of all adapters.
+#[derive(Debug, Default)]
+pub(super) struct Column {
+    /// Figure and unit.
+    pub head: String,
+    /// The figure within a sentence.
+    pub title: String,
+    /// Adapter and figure.
+    pub cells: Vec<(String, String)>,
+    /// The ratio to the first adapter of each that an interval shows to differ from it.
+    pub ratios: Vec<(String, Estimate)>,
+}
+
+/// The column of a preference. It is empty if this machine has no figures.
+pub(super) fn column(prefer: Prefer, all: &[&str], studies: &[Study], here: &Host) -> Column {
+    let studies: Vec<&Study> = studies.iter().filter(|study| here.differs_from(&study.head.host).is_none()).collect();
+    // A time says more of latency than a rate does.
+    let times: Vec<Source> = match prefer {
+        Prefer::Latency => sources(prefer).iter().map(|source| Source { figure: "p50", ..*source }).collect(),
+        Prefer::Throughput | Prefer::Processor => Vec::new(),
+    };
+    let Some(answer) = best(&times, all, &studies).or_else(|| best(sources(prefer), all, &studies)) else {
+        return Column::default();
+    };
+    let first = all.first().and_then(|first| answer.cell(first));
+    let shown = |(cell, _): &(Cell, Estimate)| {
+        let of = figures::ratio(cell, first?).filter(|of| of.excludes(1.0) && answer.study.head.optimised)?;
+        Some((cell.subject.adapter.clone(), of))
+    };
+    let ratios = answer.cells.iter().filter_map(shown).collect();
+    let of = |(cell, of): &(Cell, Estimate)| (cell.subject.adapter.clone(), number::figure(of.median) + cell.mark());
+    let head = format!("{}, {}", answer.figure.title, answer.figure.unit);
+    let title = methods::lower_first(answer.figure.title);
+    Column { head, title, cells: answer.cells.iter().map(of).collect(), ratios }
 }
 
 /// Quotes an answer, and says whether its figures or the facts decide.
@@ -197,7 +238,7 @@ fn cited(answer: &Answer<'_>, fits: &[&str]) -> Measured {
 mod tests {
     use nicety_adapters::{Entry, REGISTRY};
 
-    use crate::choose::{Choice, System, Wishes, choose};
+    use crate::choose::{Choice, System, Table, Wishes, choose};
     use crate::study::{Options, Plan, Record};
 
     use super::*;
@@ -261,6 +302,13 @@ mod tests {
             let cited = &choice.measured[0];
             assert!(cited.starts_with("Measured on this machine (vmxnet3-iperf, load stream, "), "{cited}");
             assert!(cited.contains("vmxnet3 4000 [4000] Mbit/s"), "{cited}");
+            let Table { heads, rows } = choice.table;
+            assert_eq!(heads[1], "Throughput, Mbit/s");
+            let [best, other] =
+                [&rows[0], &rows[1]].map(|row| (row[0].as_str(), row[1].as_str(), row[row.len() - 1].as_str()));
+            assert_eq!((best.0, best.1), (first, number::figure(figures.0.max(figures.1)).as_str()));
+            assert!(best.2.starts_with("Chosen. ") && other.2.starts_with("Fits too, with 0."), "{best:?} {other:?}");
+            assert!(other.2.ends_with(&format!(" × the throughput of {first}.")), "{other:?}");
         }
         let unmeasured = of(&windows("Server 2012"), &[iperf(1_000.0, 4_000.0)]);
         assert_eq!(unmeasured.adapter.as_deref(), Some("igb"));

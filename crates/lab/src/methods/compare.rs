@@ -150,6 +150,7 @@ fn prepared(plan: &crate::study::Plan) -> method::Plan {
         guests: plan.guests,
         contestants: plan.subjects.iter().filter_map(Subject::contestant).collect(),
         left_out: Vec::new(),
+        without: Vec::new(),
         loads: loads(plan.guests).to_vec(),
         items: Vec::new(),
         duration: Duration::from_secs(plan.loads.first().map_or(1, |load| load.seconds).into()),

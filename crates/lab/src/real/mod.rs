@@ -12,5 +12,6 @@ pub mod pair;
 pub mod veth;
 mod wait;
 
+use bench::subjects_outside;
 pub use bench::{Pairs, RealBench, Standing, subjects};
 pub use wait::Watch;

@@ -122,9 +122,7 @@ impl Spent {
 
 /// The rows that can be measured so: an adapter at our own switch, and QEMU's model of it.
 pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
-    let all = super::subjects(guests, adapter).into_iter();
-    // Between two guests the stream compares the servers alone. The peer outside has none.
-    all.filter(|subject| subject.server != Some(Server::NicetyStream)).collect()
+    super::subjects_outside(guests, adapter)
 }
 
 /// Settings for guests and the network outside.

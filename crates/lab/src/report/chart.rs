@@ -9,7 +9,6 @@
 use std::fmt::Write as _;
 
 use crate::method::Server;
-use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 use nicety_chart::Escaped;
 use nicety_chart::Scale;
@@ -106,7 +105,8 @@ fn description(results: &Results, test: Test, scale: &Scale) -> String {
     };
     let marks = if scale.is_logarithmic() { "Ticks on a logarithmic scale" } else { "Horizontal bars from zero" };
     let names = results.adapters().join(", ");
-    format!("{marks}, {better}, for {names}, with 95 % intervals and every sample. The table has the figures.")
+    let intervals = if results.rows.iter().any(|row| row.interval.is_some()) { "95 % intervals and " } else { "" };
+    format!("{marks}, {better}, for {names}, with {intervals}every sample. The table has the figures.")
 }
 
 /// Position along the chart in percent of its width.
@@ -157,7 +157,7 @@ fn row(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
     let _ = write!(
         svg,
         "<text class=\"value\" x=\"{end:.2}%\" dx=\"7\" y=\"{baseline:.1}\">{}</text></g>",
-        number::figure(median)
+        row.shown().unwrap_or_default()
     );
 }
 

@@ -89,7 +89,7 @@ fn broken(title: &str) -> String {
 }
 
 fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String {
-    let Some(median) = row.and_then(|row| row.median) else {
+    let Some((median, shown)) = row.and_then(|row| Some((row.median?, row.shown()?))) else {
         let reason = row.and_then(|row| row.absent.as_deref()).unwrap_or("it was not measured");
         let index = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
             reasons.push(reason);
@@ -99,7 +99,7 @@ fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String 
     };
     let range = row.and_then(|row| row.interval.as_ref()).map(|interval| number::range(interval, median));
     let range = range.map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
-    format!("{}{range}", number::figure(median))
+    shown + &range
 }
 
 /// Writes the ratio of each of Nicety's figures to QEMU's, with worse ones marked and named. Without QEMU's figures there are none.

@@ -3,15 +3,18 @@
 
 use std::fmt::Write as _;
 
-use nicety_adapters::Kind;
+use nicety_adapters::{Kind, REGISTRY};
 
 use super::figures;
 use crate::advice::{about, advice};
 use crate::choice;
+use crate::choose::{choose, of_comparison};
 use crate::findings;
 use crate::method::Driver;
 use crate::number;
-use crate::results::{Results, Test};
+use crate::results::{Results, Row, Test};
+use crate::study::Study;
+use crate::usual;
 use nicety_chart::Escaped;
 
 /// Tests whose figures stand in the table, as far as they were measured.
@@ -76,8 +79,8 @@ fn table(out: &mut String, results: &Results) {
         });
         let _ = write!(out, "<tr><th scope=\"row\">{}{mark}</th><td>{kind}</td>", Escaped(adapter));
         for test in &tests {
-            let median = results.row(adapter, *test, server).and_then(|row| row.median);
-            let _ = write!(out, "<td class=\"n\">{}</td>", median.map_or(number::NONE.to_owned(), number::figure));
+            let shown = results.row(adapter, *test, server).and_then(Row::shown);
+            let _ = write!(out, "<td class=\"n\">{}</td>", shown.unwrap_or_else(|| number::NONE.to_owned()));
         }
         let boot = facts.map_or(number::NONE, |about| if about.boot.rom.is_some() { "yes" } else { "no" });
         let (linux, windows) =
@@ -101,6 +104,23 @@ fn table(out: &mut String, results: &Results) {
     let _ = writeln!(
         out,
         "<p class=\"about\">{order}Medians.{served} Linux and Windows: since when they have the driver, or where it comes from. Network boot: with the usual option ROMs.</p>"
+    );
+    chosen(out, results);
+    if let Some(line) = results.loaded_line() {
+        let _ = writeln!(out, "<p class=\"about\">{}</p>", Escaped(&line));
+    }
+}
+
+/// Every adapter with what it needs from a guest of today, and why it is chosen or not. For a screen only.
+fn chosen(out: &mut String, results: &Results) {
+    let studies: Vec<Study> = of_comparison(results).into_iter().collect();
+    let Some(usual) = usual::guests().into_iter().next() else { return };
+    let Ok(choice) = choose(&usual.wishes, REGISTRY, &studies, &results.host) else { return };
+    let _ = writeln!(
+        out,
+        "<details><summary>{}: what each adapter needs, and why it is chosen or not</summary><div class=\"scroll\" role=\"region\" aria-label=\"Which adapter\" tabindex=\"0\">{}</div></details>",
+        Escaped(usual.guest),
+        choice.table.html()
     );
 }
 

@@ -11,7 +11,6 @@ use crate::findings;
 use crate::method::{Guests, Order};
 use crate::number;
 use crate::results::{Direction, Results, Test};
-use crate::statistics::RUNS_FOR_INTERVAL;
 use nicety_chart::Escaped;
 
 const STYLE: &str = include_str!("style.css");
@@ -157,22 +156,22 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
     if servers.len() > 1 {
         let _ = write!(out, "<th scope=\"col\">Served by</th>");
     }
+    let intervals = has_intervals(results);
+    let interval = if intervals { "<th scope=\"col\" class=\"n\">95 % interval</th>" } else { "" };
     let _ = writeln!(
         out,
-        "<th scope=\"col\" class=\"n\">Median</th><th scope=\"col\" class=\"n\">95 % interval</th><th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>"
+        "<th scope=\"col\" class=\"n\">Median</th>{interval}<th scope=\"col\" class=\"n\">Runs</th></tr></thead><tbody>"
     );
     for adapter in results.adapters() {
         for server in &servers {
             let Some(row) = results.row(adapter, test, *server) else { continue };
             figures::row_head(out, results, adapter, *server);
-            let median = row.median.map_or(number::NONE.to_owned(), number::figure);
+            let median = row.shown().unwrap_or_else(|| number::NONE.to_owned());
             let range = row.median.zip(row.interval.as_ref()).map(|(median, interval)| number::range(interval, median));
             let range = range.unwrap_or_else(|| number::NONE.to_owned());
-            let _ = writeln!(
-                out,
-                "<td class=\"n\">{median}</td><td class=\"n\">{range}</td><td class=\"n\">{}</td></tr>",
-                row.samples.len()
-            );
+            let range = if intervals { format!("<td class=\"n\">{range}</td>") } else { String::new() };
+            let _ =
+                writeln!(out, "<td class=\"n\">{median}</td>{range}<td class=\"n\">{}</td></tr>", row.samples.len());
         }
     }
     figures::end(out);
@@ -220,18 +219,17 @@ fn method(out: &mut String, results: &Results) {
         Order::EveryContestant => "each adapter does all its loads, then the next one does",
     };
     let rounds = if method.repeat == 1 { "One round".to_owned() } else { format!("{} rounds", method.repeat) };
-    let interval = if has_intervals(results) {
+    // Without intervals the first page says so.
+    let interval = has_intervals(results).then(|| {
         "Intervals are distribution-free: two order statistics that hold the median with at least 95 %. Each stands for itself; of twenty, one may miss.".to_owned()
-    } else {
-        format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval.")
-    };
+    });
     let mut notes = vec![
         guests.to_owned(),
         format!("{rounds} of {} s a run; {order}, in an order that follows from seed {}.", method.seconds, method.seed),
-        interval,
         findings::how_ratios_are_made(results).to_owned(),
         "CPU time, register accesses and interrupts are taken over a round's bulk transmit and receive together, or, where nobody is outside, over its runs from guest to guest; a frame is one on the wire, after segmentation.".to_owned(),
     ];
+    notes.extend(interval);
     notes.extend(method.notes.iter().cloned());
     for note in notes {
         let _ = writeln!(out, "<li>{}</li>", Escaped(&note));
@@ -253,14 +251,14 @@ fn runs(out: &mut String, results: &Results) {
         out,
         "<th scope=\"col\" class=\"n\">Run</th>\
          <th scope=\"col\" class=\"n\">Round</th><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th><th scope=\"col\">Load</th>\
-         <th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Failure</th></tr></thead><tbody>"
+         <th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\" class=\"n\">Others</th><th scope=\"col\">Failure</th></tr></thead><tbody>"
     );
     for run in &results.runs {
         let driver = results.driver(&run.adapter, run.server);
         let driver = driver.map_or(String::new(), |driver| format!(", {}", driver.title()));
         let _ = writeln!(
             out,
-            "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}{driver}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{}</td><td>{}</td></tr>",
+            "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}{driver}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
             run.run.saturating_add(1),
             run.round.saturating_add(1),
             Escaped(&run.adapter),
@@ -268,6 +266,7 @@ fn runs(out: &mut String, results: &Results) {
             run.load,
             run.took_seconds,
             percent(run.steal_percent),
+            percent(run.others_percent),
             Escaped(run.failure.as_deref().unwrap_or_default()),
         );
     }

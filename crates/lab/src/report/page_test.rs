@@ -69,8 +69,11 @@ fn every_test_has_a_chart_with_a_name_and_a_table_beside_it_and_every_load_its_c
     // Two adapters: four loads over time, and the latencies.
     assert_eq!(page.matches("role=\"img\" aria-labelledby=").count(), Test::ALL.len() + 2 * 4 + 2);
     assert_eq!(page.matches("<h4>Over time</h4>").count(), 4);
-    // And the first page's, all figures, the ratios, the runs.
-    assert_eq!(page.matches("<table").count(), Test::ALL.len() + 4);
+    // And the first page's two, all figures, the ratios, the runs.
+    assert_eq!(page.matches("<table").count(), Test::ALL.len() + 5);
+    assert!(page.contains("<summary>Linux of today: what each adapter needs, and why it is chosen or not</summary>"));
+    let why = "virtio_net, in Linux since 2.6.25. Chosen. virtio-net is made for virtual machines: it needs few messages per frame.";
+    assert!(page.contains(why), "{page}");
     assert!(page.contains("QEMU does not count it"));
     let linked = super::page(&sample::linked());
     assert!(linked.contains("<td>Nicety, stream ÷ QEMU</td>") && linked.contains("class=\"linked\""));
@@ -156,8 +159,32 @@ fn elements_are_closed_in_the_order_in_which_they_are_opened() {
 #[test]
 fn a_quick_comparison_promises_no_interval() {
     let page = page(&sample::quick());
-    assert!(page.contains("Fewer than 7 runs give no interval."));
+    assert_eq!((page.matches("no interval").count(), page.matches("95 % interval").count()), (1, 0), "it is said once");
+    assert!(page.contains("Fewer than 7 runs give no interval: no difference is proved"));
     assert!(!page.contains("class=\"whisker\"") && !page.contains("class=\"range\""));
+}
+
+#[test]
+fn a_figure_of_a_loaded_machine_has_its_mark_in_tables_and_charts_and_one_line_explains_it() {
+    let results = sample::loaded();
+    let page = page(&results);
+    let [own, costs] = [true, false].map(|is_own| {
+        results.rows.iter().filter(|row| row.loaded && is_own == (row.test == Test::GuestToGuest)).count()
+    });
+    assert_eq!((own, costs), (1, 0), "costs are taken over the runs with the peer outside");
+    // The overview, the choice's table, all figures, the test's table, its chart; and the line.
+    assert_eq!(
+        (page.matches("3090†").count(), page.matches('†').count()),
+        (5, 7),
+        "and the choice's CPU time, which names no load"
+    );
+    assert!(page.contains("<p class=\"about\">† Other processes took more than 10 % of the processors"));
+    assert!(!super::page(&sample::embedded()).contains('†'));
+    let json = serde_json::to_value(&results).unwrap();
+    let marked = |row: &&serde_json::Value| row["loaded"] == true;
+    assert_eq!(json["rows"].as_array().unwrap().iter().filter(marked).count(), 1);
+    let run = json["runs"].as_array().unwrap().iter().find(|run| run["others_percent"] == 10.5).unwrap();
+    assert_eq!((&run["adapter"], &run["load"]), (&"virtio-net".into(), &"guest-to-guest".into()));
 }
 
 /// The colour `name` in each of the style sheet's palettes: light, dark, print.

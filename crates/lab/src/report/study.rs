@@ -108,6 +108,9 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
     }
     out.push_str("</nav>\n</header>\n");
     heading(&mut out, "figures", "Figures");
+    if let Some(line) = figures::loaded_line(study) {
+        let _ = writeln!(out, "<p class=\"about\">{}</p>", Escaped(&line));
+    }
     for chart in method.charts(&study.head.plan.loads) {
         match &chart {
             Chart::Ratios(chart) => ratios(&mut out, study, chart),
@@ -477,7 +480,7 @@ fn runs(out: &mut String, study: &Study, method: &dyn Method) {
     let _ = writeln!(
         out,
         "<details id=\"runs\"><summary>All {} runs in their order</summary><div class=\"scroll\"><table><thead><tr><th scope=\"col\" class=\"n\">Round</th>\
-         <th scope=\"col\">Row</th><th scope=\"col\">Load</th><th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Figures</th></tr></thead><tbody>",
+         <th scope=\"col\">Row</th><th scope=\"col\">Load</th><th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\" class=\"n\">Others</th><th scope=\"col\">Figures</th></tr></thead><tbody>",
         study.runs.len()
     );
     for run in &study.runs {
@@ -486,10 +489,11 @@ fn runs(out: &mut String, study: &Study, method: &dyn Method) {
         let mut said: Vec<String> = method.figures().iter().filter_map(known).collect();
         said.extend(run.discarded.then(|| "repeated, counts nowhere".to_owned()));
         said.extend(run.failure.as_ref().map(|_| "failed".to_owned()));
-        let steal = run.steal_percent.map_or(number::NONE.to_owned(), |percent| format!("{percent:.1} %"));
+        let [steal, others] = [run.steal_percent, run.others_percent]
+            .map(|percent| percent.map_or(number::NONE.to_owned(), |percent| format!("{percent:.1} %")));
         let _ = writeln!(
             out,
-            "<tr><td class=\"n\">{}</td><td>{}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{steal}</td><td>{}</td></tr>",
+            "<tr><td class=\"n\">{}</td><td>{}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{steal}</td><td class=\"n\">{others}</td><td>{}</td></tr>",
             run.round.saturating_add(1),
             Escaped(&run.subject.to_string()),
             Escaped(&run.load),
@@ -565,6 +569,9 @@ pub fn table(study: &Study) -> String {
         }
         text += &columns(&rows);
         text.push('\n');
+    }
+    if let Some(line) = figures::loaded_line(study) {
+        text += &format!("{line}\n");
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::Results;
+use super::{Results, Run};
 use crate::bench::fake::{FakeBench, Fault};
 use crate::host::Host;
 use crate::method::{Contestant, Guests, Load, Options, Plan, Server};
@@ -27,8 +27,9 @@ fn of(mut bench: FakeBench, quick: bool) -> Results {
         processors: Some(2),
     };
     for run in &mut results.runs {
-        (run.took_seconds, run.steal_percent) = (1.5, Some(0.5));
+        (run.took_seconds, run.steal_percent, run.others_percent) = (1.5, Some(0.5), Some(1.0));
     }
+    results.rows.iter_mut().for_each(|row| row.loaded = false);
     results
 }
 
@@ -73,6 +74,14 @@ fn embedded_bench(faults: Vec<Fault>) -> FakeBench {
 /// Two adapters under embedded guests, seven rounds.
 pub(crate) fn embedded() -> Results {
     of(embedded_bench(Vec::new()), false)
+}
+
+/// The same, of which other processes disturbed one of virtio-net's runs from guest to guest.
+pub(crate) fn loaded() -> Results {
+    let Results { host, method, mut runs, rows, .. } = embedded();
+    let is_disturbed = |run: &&mut Run| run.adapter == "virtio-net" && run.load == Load::GuestToGuest;
+    runs.iter_mut().find(is_disturbed).unwrap().others_percent = Some(10.5);
+    Results::new(host, method, runs, rows)
 }
 
 /// The same, three rounds.

@@ -2,6 +2,7 @@
 
 use super::bootstrap;
 use super::journal::Study;
+use crate::host::{LOADED_MARK, is_loaded, loaded_words};
 use crate::method::Server;
 use crate::methods::{Figure, Method, Subject, Table};
 use crate::number;
@@ -20,6 +21,20 @@ pub struct Cell {
     pub failures: Vec<String>,
     /// Remarks on its runs, each once.
     pub marks: Vec<String>,
+    /// Whether other processes took much of the machine during one of its runs.
+    pub loaded: bool,
+}
+
+impl Cell {
+    /// The mark of a figure that was measured on a loaded machine, or nothing.
+    pub fn mark(&self) -> &'static str {
+        if self.loaded && self.estimate.is_some() { LOADED_MARK } else { "" }
+    }
+}
+
+/// The line that explains the mark. None if no run of the study has it.
+pub fn loaded_line(study: &Study) -> Option<String> {
+    study.counted().any(|run| is_loaded(run.others_percent)).then(loaded_words)
 }
 
 /// The cell of a subject.
@@ -33,7 +48,8 @@ pub fn cell(study: &Study, subject: &Subject, load: &str, figure: &str) -> Cell 
     let mut marks: Vec<String> = study.counted().filter(here).flat_map(|run| run.marks.clone()).collect();
     marks.sort();
     marks.dedup();
-    Cell { subject: subject.clone(), samples, estimate: bootstrap::estimate(&values), failures, marks }
+    let loaded = study.counted().filter(here).any(|run| is_loaded(run.others_percent));
+    Cell { subject: subject.clone(), samples, estimate: bootstrap::estimate(&values), failures, marks, loaded }
 }
 
 /// The cells of a table, a subject each.
@@ -80,7 +96,11 @@ pub fn value(cell: &Cell, figure: &Figure) -> String {
         let yes = cell.samples.iter().filter(|(_, value)| *value > 0.5).count();
         return format!("{yes} of {}", cell.samples.len() + cell.failures.len());
     }
-    number::estimate(estimate.median, estimate.interval.as_ref())
+    let shown = number::estimate(estimate.median, estimate.interval.as_ref());
+    match shown.split_once(' ') {
+        Some((median, range)) => format!("{median}{} {range}", cell.mark()),
+        None => shown + cell.mark(),
+    }
 }
 
 /// The figures of the report's tables whose intervals are wider than the study's `--confidence` asks, as `adapter by server, load:

@@ -72,6 +72,9 @@ pub struct Record {
     /// Percentage of the processors' time that the hypervisor gave to others: during the measurement itself where the rig marks it, else
     /// during the whole run.
     pub steal_percent: Option<f64>,
+    /// Percentage of it that other processes than the lab's own took during the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others_percent: Option<f64>,
     /// Values by the figure's name.
     #[serde(default)]
     pub figures: BTreeMap<String, f64>,
@@ -113,6 +116,7 @@ impl Record {
             date: String::new(),
             took_seconds: 0.0,
             steal_percent,
+            others_percent: None,
             figures,
             failure,
             discarded: false,

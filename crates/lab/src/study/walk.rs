@@ -11,7 +11,7 @@ use super::figures;
 use super::journal::{Journal, JournalError, Record};
 use super::plan::Item;
 use crate::bench::BenchError;
-use crate::host::{CpuTimes, rfc3339};
+use crate::host::{CpuTimes, Shares, rfc3339};
 use crate::methods::{Length, Method, Rig, Subject};
 use crate::progress::Progress;
 use crate::statistics::RUNS_FOR_INTERVAL;
@@ -141,7 +141,7 @@ impl Walk<'_> {
         let load = journal.study.head.plan.load(&item.load).cloned();
         let load = load.ok_or_else(|| WalkError::Fatal(format!("the plan has no load {}", item.load)))?;
         for attempt in 0..=self.repeats {
-            let (before, begun, date) = (CpuTimes::now(), Instant::now(), now());
+            let (before, shares, begun, date) = (CpuTimes::now(), Shares::now(), Instant::now(), now());
             let taken = rig.run(item.round, &item.subject, &load, stop);
             // If the person stops during a run, the run counts as stopped even if it ended well.
             if stop.load(Ordering::Relaxed) {
@@ -158,6 +158,7 @@ impl Walk<'_> {
             record.date = date;
             record.took_seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
             record.steal_percent = record.steal_percent.or_else(|| CpuTimes::stolen_percent(before));
+            record.others_percent = Shares::others_percent(shares);
             let disturbed = record.steal_percent.is_some_and(|percent| percent > STEAL_MOST_PERCENT) && times == 0;
             // A disturbed run that was not stable is not made again: among several tries one that is would come.
             record.discarded = disturbed && attempt < self.repeats && !says_no(self.method, &record);

@@ -330,7 +330,10 @@ fn a_choice_cites_figures_of_this_machine_or_says_that_there_are_none() {
     assert_eq!((typo.code, typo.out.as_str()), (Some(2), ""), "{typo:?}");
     assert_eq!(typo.err, format!("nicety: --results: nosuch{WRITES_SOME}"));
     let old = scratch.run(&["choose", "windows", "--version", "Server 2012", "--in-box"]);
-    assert!(old.out.starts_with("Take igb.\n") && old.out.contains("  vmxnet3 "), "{}", old.out);
+    assert!(old.out.starts_with("Take igb.\n") && old.out.contains("\nvmxnet3 "), "{}", old.out);
+    let markdown = scratch.run(&["choose", "--markdown", "--results", "compared"]);
+    let head = "\n| Adapter | Throughput, Mbit/s | CPU per gigabit, CPU-s/Gbit | Latency, median, µs | Needs | Why |\n|---|---:|---:|---:|---|---|\n| virtio-net | ";
+    assert!(markdown.out.contains(head) && markdown.out.contains("\n| e1000e | "), "{}", markdown.out);
     let wrong = scratch.run(&["choose", "windows", "--version", "95"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("no release of Windows that is known here"), "{wrong:?}");
 }

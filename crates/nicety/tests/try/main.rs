@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nicety_guests::uml::UmlKernel;
-use nicety_guests::{Root, processes_of_group};
+use nicety_guests::{Root, Tool, processes_of_group};
 use nicety_trials::scope::in_linux as entries;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -227,23 +227,27 @@ fn without_gdb_the_package_is_named_before_anything_starts() {
 
 #[test]
 fn a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command() {
-    if Command::new("gdb").arg("--version").output().is_err() {
-        // Writes past the harness, which captures the output of tests that pass.
-        let test = "a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command";
-        let _stdout_closed = std::io::Write::write_all(
-            &mut std::io::stdout(),
-            format!("\nSKIPPED {test}: this machine has no gdb\n").as_bytes(),
-        );
-        return;
-    }
+    let tool = match Tool::gdb(&mut |_| {}) {
+        Ok(gdb) => gdb,
+        Err(error) => {
+            // Writes past the harness, which captures the output of tests that pass.
+            let test = "a_held_kernel_stops_in_its_drivers_probe_and_goes_on_under_the_printed_command";
+            let line = format!("\nSKIPPED {test}: gdb cannot be laid: {error}\n");
+            let _stdout_closed = std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes());
+            return;
+        }
+    };
+    // `nicety try --gdb` and the line that it prints both find the debugger by PATH.
+    let paths = format!("{}:{}", tool.folder().display(), std::env::var("PATH").unwrap_or_default());
     let scratch = Scratch::new();
     let mut command = scratch.command(&["e1000", "--gdb", "--peer", "none", "--", "uname", "-s"]);
+    command.env("PATH", &paths);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let gdb = lines.find_map(|line| Some(line.unwrap().strip_prefix("  gdb ")?.to_owned())).unwrap();
     let then = "-ex 'break e1000_probe' -ex continue -ex 'bt 1' -ex delete -ex continue -batch";
     let script = format!("timeout -k 5 {} gdb {gdb} {then}", TIMEOUT.as_secs());
-    let debugged = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    let debugged = Command::new("sh").args(["-c", &script]).env("PATH", &paths).stdin(Stdio::null()).output().unwrap();
     let said = text(&debugged.stdout);
     assert!(said.contains("hit Breakpoint") && said.contains("in e1000_probe ()"), "{debugged:?}");
     let output = child.wait_with_output().unwrap();

@@ -51,6 +51,19 @@ pub struct Costs {
 
 /// Servers of an adapter under these guests, with the driver that Linux lacks.
 pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
+    rows(guests, adapter, |adapter| user_mode::model(adapter).is_ok())
+}
+
+/// The same for a guest whose peer is outside.
+pub fn subjects_outside(guests: Guests, adapter: &str) -> Vec<Subject> {
+    let mut rows = rows(guests, adapter, |adapter| user_mode::served_model(adapter).is_ok());
+    // Between two guests the stream compares the servers alone. The peer outside has none.
+    rows.retain(|subject| subject.server != Some(Server::NicetyStream));
+    rows
+}
+
+/// `is_served`: whether QEMU serves this adapter to user-mode guests.
+fn rows(guests: Guests, adapter: &str, is_served: fn(&str) -> bool) -> Vec<Subject> {
     let Some(entry) = nicety_adapters::find(adapter) else { return Vec::new() };
     // Embedded guests have drivers of their own.
     let is_embedded = guests == Guests::Embedded;
@@ -66,7 +79,7 @@ pub fn subjects(guests: Guests, adapter: &str) -> Vec<Subject> {
         (None, Guests::Uml) => &Server::ALL,
     };
     let modelled = match guests {
-        Guests::Uml => about.qemu.is_some() && about.transports.contains(&"vfio-user"),
+        Guests::Uml => is_served(adapter),
         _ => about.qemu.is_some(),
     };
     servers.iter().copied().filter(|server| *server != Server::Qemu || modelled).map(of).collect()

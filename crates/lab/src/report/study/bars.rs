@@ -6,7 +6,7 @@ use crate::method::Server;
 use crate::methods::{Figure, Ratios, Subject};
 use crate::number;
 use crate::statistics::Estimate;
-use crate::study::figures::Cell;
+use crate::study::figures::{self, Cell};
 use nicety_chart::Escaped;
 
 /// Height of a row, and of its bar, in pixels.
@@ -36,7 +36,7 @@ pub fn bars(cells: &[Cell], figure: &Figure) -> String {
         let top = ROW * number as f64;
         let class = class(&cell.subject);
         let value = match cell.estimate {
-            Some(of) => number::estimate(of.median, of.interval.as_ref()),
+            Some(_) => figures::value(cell, figure),
             None => "no figure".to_owned(),
         };
         // Writing to a `String` cannot fail.
@@ -128,7 +128,7 @@ mod tests {
     fn cell(subject: Subject, samples: &[f64]) -> Cell {
         let estimate = Estimate::of(samples);
         let samples = (0..).zip(samples.iter().copied()).collect();
-        Cell { subject, samples, estimate, failures: Vec::new(), marks: Vec::new() }
+        Cell { subject, samples, estimate, failures: Vec::new(), marks: Vec::new(), loaded: false }
     }
 
     #[test]

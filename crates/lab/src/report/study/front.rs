@@ -119,8 +119,12 @@ fn whom(out: &mut String, studies: &[(PathBuf, Study)]) {
             Escaped(&choice.why.join(" ")),
         );
     }
+    out.push_str("</tbody></table>\n");
+    if let Some((guest, choice)) = choices.first() {
+        let _ = writeln!(out, "<h3>All adapters for {}</h3>\n{}", Escaped(guest), choice.table.html());
+    }
     out.push_str(
-        "</tbody></table>\n<p class=\"about\"><code>nicety choose</code> answers for one guest, and says why the others do not fit.</p>\n",
+        "<p class=\"about\"><code>nicety choose</code> answers for one guest, and says why the others do not fit.</p>\n",
     );
 }
 

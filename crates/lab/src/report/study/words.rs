@@ -29,18 +29,34 @@ pub fn headline(study: &Study, method: &dyn Method) -> String {
 
 /// The best row beside a base, as far as the interval goes.
 fn beside_base(best: &Cell, base: &str, ratio: &Estimate, figure: &Figure, table: &Table) -> String {
-    let (adapter, words) = (&best.subject.adapter, number::ratio_words(ratio));
-    let carries = match figure.direction {
-        Direction::Lower => format!("{adapter} has {words} the {} of {base}", lower_first(figure.title)),
-        Direction::Higher => format!("{adapter} carries {words} what {base} does"),
-    };
+    let adapter = &best.subject.adapter;
+    let said = compared(adapter, base, ratio.median, figure);
     match number::ratio_range(ratio) {
-        None => format!("First look: {carries}"),
-        Some(_) if ratio.excludes(1.0) => carries,
+        None => format!("First look: {said}"),
+        Some(_) if ratio.excludes(1.0) => said,
         Some(range) => format!(
-            "{}: no difference shown between {adapter} and {base} ({words}, 95 % interval {range})",
-            table.title
+            "{}: no difference shown between {adapter} and {base} ({}, 95 % interval {range})",
+            table.title,
+            number::ratio_words(ratio)
         ),
+    }
+}
+
+/// A ratio in words, the greater one first: `off is 1.96 times as fast as on`.
+fn compared(one: &str, other: &str, ratio: f64, figure: &Figure) -> String {
+    let (more, less, ratio) = if ratio < 1.0 { (other, one, 1.0 / ratio) } else { (one, other, ratio) };
+    let estimate = Estimate { median: ratio, interval: None, samples: 1 };
+    let times = number::ratio_words(&estimate).replace('×', "times");
+    let is_rate = figure.unit.ends_with("/s") || figure.unit == "per second";
+    let is_time = ["s", "ms", "µs", "ns"].contains(&figure.unit);
+    if times == "1.00 times" {
+        format!("{more} and {less} differ by less than 1 %")
+    } else if is_rate && figure.direction == Direction::Higher {
+        format!("{more} is {times} as fast as {less}")
+    } else if is_time {
+        format!("{more} takes {times} as long as {less}")
+    } else {
+        format!("{more} has {times} the {} of {less}", lower_first(figure.title))
     }
 }
 
@@ -55,16 +71,28 @@ fn beside_others(cells: &[Cell], best: &Cell, figure: &Figure, table: &Table) ->
     let ratios: Vec<(&Cell, Option<Estimate>)> =
         others.into_iter().map(|other| (other, figures::ratio(best, other))).collect();
     if ratios.iter().any(|(_, ratio)| ratio.is_none_or(|ratio| ratio.interval.is_none())) {
-        let runs = best.samples.len();
-        let median = if runs == 1 { "the best figure".to_owned() } else { format!("the best median of {runs} runs") };
-        return format!("First look, no interval: {title}: {adapter} has {median}, {value}");
+        let second = next(&ratios, figure);
+        let said = second.map_or_else(String::new, |(other, ratio)| {
+            format!(": {}", compared(adapter, &other.subject.adapter, ratio.median, figure))
+        });
+        return format!("First look: {title}: {adapter} is ahead with {value}{said}");
     }
     let alike = ratios.iter().filter(|(_, ratio)| ratio.is_some_and(|ratio| !ratio.excludes(1.0)));
     let alike: Vec<String> = alike.map(|(other, _)| other.subject.adapter.clone()).collect();
-    if alike.is_empty() {
-        return format!("{title}: {adapter} is ahead with {value}");
+    if let (true, Some((second, ratio))) = (alike.is_empty(), next(&ratios, figure)) {
+        let said = compared(adapter, &second.subject.adapter, ratio.median, figure);
+        return format!("{title}: {adapter} is ahead with {value}: {said}");
     }
     format!("{title}: no difference shown between {adapter} and {}", and(&alike))
+}
+
+/// The second best, with the best one's ratio to it.
+fn next<'a>(ratios: &[(&'a Cell, Option<Estimate>)], figure: &Figure) -> Option<(&'a Cell, Estimate)> {
+    let known = ratios.iter().filter_map(|(cell, ratio)| Some((*cell, (*ratio)?)));
+    match figure.direction {
+        Direction::Higher => known.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median)),
+        Direction::Lower => known.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median)),
+    }
 }
 
 /// Our own rows that have a figure. A driver in user space costs what a kernel's does not: such rows are not ranked.
@@ -209,14 +237,14 @@ mod tests {
     fn the_headline_claims_a_ratio_only_if_its_interval_excludes_one() {
         let twice = STEADY.map(|value| value * 2.0);
         let of = |vmxnet3: &[f64]| headline_of("vmxnet3-iperf", &[("e1000e", &STEADY), ("vmxnet3", vmxnet3)]);
-        assert_eq!(of(&twice), "vmxnet3 carries 2.00 × what e1000e does");
+        assert_eq!(of(&twice), "vmxnet3 is 2.00 times as fast as e1000e");
         // 104 ÷ 100.5 in the middle round of seven.
         let noise = of(&NOISY);
         assert!(
             noise.contains(": no difference shown between vmxnet3 and e1000e (1.03 ×, 95 % interval 0."),
             "{noise}"
         );
-        assert_eq!(of(&[300.0]), "First look: vmxnet3 carries 3.00 × what e1000e does");
+        assert_eq!(of(&[300.0]), "First look: vmxnet3 is 3.00 times as fast as e1000e");
     }
 
     #[test]
@@ -233,7 +261,7 @@ mod tests {
         let rows = [("off", 100.0), ("on", 40.0), ("on-100us", 30.0), ("native", 900.0)];
         let runs = rows.iter().flat_map(|(row, value)| (0..7).map(move |round| (*row, round, *value)));
         let study = Study { runs: runs.map(|(row, round, value)| run(row, round, value)).collect(), head };
-        assert_eq!(headline(&study, method), "on carries 0.40 × what off does");
+        assert_eq!(headline(&study, method), "off is 2.50 times as fast as on");
         let nothing = Study { runs: Vec::new(), head: study.head };
         assert_eq!(headline(&nothing, method), "Nothing was measured yet");
     }
@@ -244,11 +272,14 @@ mod tests {
         assert!(alone.ends_with(": e1000e has 100 [98–102] Mbit/s; no other adapter has a figure"), "{alone}");
         let of = |second: &[f64]| headline_of("boot", &[("e1000e", &STEADY), ("vmxnet3", second)]);
         let slower = STEADY.map(|value| value * 2.0);
-        assert!(of(&slower).contains(": e1000e is ahead with 100 [98–102] s"), "{}", of(&slower));
+        let ahead = ": e1000e is ahead with 100 [98–102] s: vmxnet3 takes 2.00 times as long as e1000e";
+        assert!(of(&slower).ends_with(ahead), "{}", of(&slower));
         assert!(of(&NOISY).contains(": no difference shown between e1000e and vmxnet3"), "{}", of(&NOISY));
         let once = headline_of("boot", &[("e1000e", &[12.0]), ("vmxnet3", &[13.0])]);
         assert!(
-            once.starts_with("First look, no interval: ") && once.ends_with(": e1000e has the best figure, 12.0 s")
+            once.starts_with("First look: ")
+                && once.ends_with(": e1000e is ahead with 12.0 s: vmxnet3 takes 1.08 times as long as e1000e"),
+            "{once}"
         );
     }
 }
