@@ -47,11 +47,8 @@ const BPDU: [[u8; 6]; 3] =
 /// (802.1BR), redundancy (802.1CB, IEC 62439-3).
 const OTHER_TAGS: [u16; 7] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x893f, 0xf1c1, 0x892f];
 
-/// The reason why a frame may not come in; `None` if it may.
+/// The reason why a frame may not be sent; `None` if it may.
 pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
-    if policy.blocked {
-        return Some(Reason::Blocked);
-    }
     let head = batch.head(packet);
     if policy.mtu.is_some_and(|mtu| is_longer(batch, packet, mtu)) {
         return Some(Reason::Mtu);

@@ -23,8 +23,6 @@ struct Train {
     lane: Lane,
     first: u16,
     end: u16,
-    /// Whether they also belong to the flat network.
-    also_flat: bool,
 }
 
 /// The decision for a train.
@@ -79,15 +77,13 @@ impl<P> Switch<P> {
                 train.end = index + 1;
                 continue;
             }
-            let mut lane = classify(rules, &label);
-            let mut also_flat = false;
-            if let Some(outward) = outward
-                && has_tag(&label)
-                && let Some(vlan) = outward.classify(tags(&label))
-            {
-                (lane, also_flat) = (Ok(vlan), true);
-            }
-            if !also_flat {
+            let lane = match outward {
+                Some(outward) if has_tag(&label) => {
+                    outward.classify(tags(&label)).map_or_else(|| classify(rules, &label), Ok)
+                }
+                _ => classify(rules, &label),
+            };
+            if !lane.is_ok_and(|lane| lane.comes_in) {
                 follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
             }
             match lane {
@@ -98,7 +94,7 @@ impl<P> Switch<P> {
                     // Frames for one group's MAC address may be for several groups, or reports.
                     let is_alone = members.snooping && keys.target.is_multicast();
                     last = (!is_alone).then_some(label);
-                    let train = Train { keys, lane, first: index, end: index + 1, also_flat };
+                    let train = Train { keys, lane, first: index, end: index + 1 };
                     // Never full: it has room for a batch.
                     let _pushed = trains.try_push(train);
                 }
@@ -109,8 +105,8 @@ impl<P> Switch<P> {
             }
         }
         for train in &trains {
-            let &Train { keys, ref lane, first, end, also_flat } = train;
-            if also_flat {
+            let &Train { keys, ref lane, first, end } = train;
+            if lane.comes_in {
                 self.forward_tagged::<F, VEPA>(members, batch, (keys, lane), first..end, now, plan, follower);
                 continue;
             }

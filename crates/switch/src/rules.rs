@@ -74,8 +74,8 @@ pub(crate) struct Rules {
     pub unknown: Option<Meter>,
     /// Whether to check more than addresses and the outer tag.
     pub inspects: bool,
-    /// Whether the port's frames have another priority than 0.
-    marks: bool,
+    /// The VLAN of frames without a tag.
+    untagged: Result<Lane, Reason>,
     /// Whether its guest's frames get that priority if they bring one.
     regenerates: bool,
 }
@@ -95,30 +95,41 @@ impl Rules {
         let guards = policy.guards;
         let guarded = guards != Guards::default();
         let none = Vlan::Trunk { allowed: VlanSet::default(), native: None };
-        Self {
+        let mut this = Self {
             vlan: if policy.blocked { none } else { policy.vlan.clone() },
             senders: (0..limit).map(|_| Sender::default()).collect(),
             broadcast: policy.storm.broadcast.map(Meter::new),
             multicast: policy.storm.multicast.map(Meter::new),
             unknown: policy.storm.unknown.map(Meter::new),
-            inspects: guarded || policy.mtu.is_some() || policy.blocked,
-            marks: policy.vlan != Vlan::Flat && policy.priority != 0,
-            regenerates: policy.vlan != Vlan::Flat && policy.regenerates,
+            inspects: (guarded || policy.mtu.is_some()) && !policy.blocked,
+            untagged: Err(Reason::Vlan),
+            regenerates: policy.regenerates,
             policy,
-        }
+        };
+        this.untagged = this.find(Tags { outer: None, behind: 0 });
+        this
     }
 
     /// The VLAN of a frame with these tags; or the reason why it is refused.
     #[inline]
     pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
+        if tags.outer.is_none() { self.untagged } else { self.find(tags) }
+    }
+
+    #[inline(never)]
+    fn find(&self, tags: Tags) -> Result<Lane, Reason> {
+        if self.policy.blocked {
+            return Err(Reason::Blocked);
+        }
         let mut lane = self.lane(tags)?;
+        let priority = self.policy.priority;
         // The port's word counts for frames that bring no tag, and for all if its guest's does not.
         let is_marked = match tags.outer {
-            None => self.marks,
-            Some(tag) => self.regenerates && (self.marks || tag.tci != Tci(tag.tci.id())),
+            None => priority != 0,
+            Some(tag) => self.regenerates && (priority != 0 || tag.tci != Tci(tag.tci.id())),
         };
-        if is_marked {
-            lane.set_priority(self.policy.priority, tags);
+        if is_marked && !self.is_flat() {
+            lane.set_priority(priority, tags);
         }
         Ok(lane)
     }
@@ -170,7 +181,7 @@ impl Rules {
     /// Whether this is a port of the flat network.
     #[inline]
     pub fn is_flat(&self) -> bool {
-        self.vlan == Vlan::Flat
+        matches!(self.vlan, Vlan::Flat)
     }
 
     fn has(&self, address: Mac) -> bool {
