@@ -8,8 +8,6 @@ mod workers;
 mod nic;
 mod stage;
 
-use std::time::{Duration, Instant};
-
 use nic::Nic;
 use nicety_adapter::Reason;
 use nicety_adapters::{Settings, find};
@@ -18,8 +16,17 @@ use stage::Stage;
 
 /// Number of times that a port is opened and closed: two changes each.
 const ROUNDS: u32 = 500;
-/// Longest median time until a change is in force.
-const IN_FORCE: Duration = Duration::from_millis(10);
+/// A change that takes longer hangs.
+const HANGS: std::time::Duration = std::time::Duration::from_secs(60);
+/// Most waits of half of the changes, for their workers and for locks. A change that polls its workers waits far more often.
+const WAITS_MOST: u64 = 4;
+
+/// How often this thread has waited (proc(5), `voluntary_ctxt_switches`).
+fn waits() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
 
 fn third(stage: &Stage) -> PortSpec {
     PortSpec {
@@ -43,17 +50,16 @@ fn third(stage: &Stage) -> PortSpec {
 fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(workers: usize) {
     let stage = Stage::new(workers, &["e1000", "e1000"]);
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
-    let (mut sent, mut times) = (0, Vec::new());
+    let (mut sent, mut waited) = (0, Vec::new());
     for _ in 0..ROUNDS {
         // Broadcasts in flight while a port is opened or closed.
         sender.send().unwrap();
         sent += 64;
-        let begun = Instant::now();
+        let before = waits();
         stage.daemon.open(third(&stage)).unwrap();
-        times.push(begun.elapsed());
-        let begun = Instant::now();
+        let between = waits();
         assert!(stage.daemon.close("vm3").is_some());
-        times.push(begun.elapsed());
+        waited.extend([between - before, waits() - between]);
         stage.until("the frames are there", || {
             receiver.repost().unwrap();
             stage.taken(2) == sent
@@ -63,9 +69,27 @@ fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(wo
     assert_eq!(sends.transmitted().packets, sent);
     assert_eq!(sends.transmit_drops.iter().sum::<u64>(), 0, "{:?}", sends.transmit_drops);
     assert_eq!(takes.receive_drops.iter().sum::<u64>(), 0, "{:?}", takes.receive_drops);
-    times.sort();
-    let median = times[times.len() / 2];
-    assert!(median < IN_FORCE, "half of the changes took longer than {median:?}");
+    waited.sort_unstable();
+    let median = waited[waited.len() / 2];
+    println!("half of the changes waited {median} times at most, the others up to {:?}", waited.last());
+    assert!(median <= WAITS_MOST, "half of the changes waited {median} times or more");
+}
+
+/// No frame and no VMM wakes a worker here: only the change itself does. A change that nobody is woken for hangs.
+fn a_change_is_in_force_although_its_worker_sleeps(workers: usize) {
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let stage = Stage::new(workers, &[]);
+        for round in 0..ROUNDS {
+            stage.daemon.open(third(&stage)).unwrap();
+            assert!(stage.daemon.close("vm3").is_some());
+            say.send(round).unwrap();
+        }
+    });
+    for round in 0..ROUNDS {
+        let ended = said.recv_timeout(HANGS).unwrap_or_else(|error| panic!("change {round} hangs: {error}"));
+        assert_eq!(ended, round);
+    }
 }
 
 fn what_waits_for_a_port_that_is_removed_in_a_flood_is_counted(workers: usize) {
@@ -129,6 +153,7 @@ fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
 
 with_one_worker_and_with_two!(
     a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named,
+    a_change_is_in_force_although_its_worker_sleeps,
     what_waits_for_a_port_that_is_removed_in_a_flood_is_counted,
     a_buffer_of_another_size_takes_nothing_from_what_waits,
 );

@@ -16,8 +16,10 @@ use nicety_vhost_user::frontend::Frontend;
 
 use logged::{Stage, TIMEOUT, lines_of};
 
-/// Half of the timeout for a silent VMM. A step that waits for no VMM takes less time, however busy the host.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// The words of a port whose VMM has been silent for 10 s, the longest that a step might wait for it.
+const SILENT: &str = "who listens there has said nothing for 10s";
+/// Number of tries on a machine that stands still.
+const TRIES: usize = 3;
 /// Number of times that a VMM leaves and returns.
 const ROUNDS: usize = 3;
 
@@ -67,11 +69,32 @@ fn until_attached(stage: &Stage) {
     stage.until("a VMM is there", || stage.daemon.views()[0].state.attached);
 }
 
-/// Checks that the port that listens serves its VMM at once.
+/// Checks that the port that listens serves its VMM.
 fn the_other_port_is_served(stage: &Stage) {
-    let begun = Instant::now();
-    drop(is_served(UnixStream::connect(stage.socket().with_extension("2")).unwrap()));
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    let socket = UnixStream::connect(stage.socket().with_extension("2")).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    drop(is_served(socket));
+}
+
+/// Checks that a step waits for no silent VMM. It ends before another port, whose VMM was silent first, says so: an order, and no time.
+/// On a machine that stands still meanwhile it is tried again.
+fn waits_for_no_silent_vmm(workers: usize, mut step: impl FnMut(usize)) {
+    for number in 0..TRIES {
+        let clock = stage(&format!("clock{number}-"), workers);
+        let vmm = UnixListener::bind(clock.socket()).unwrap();
+        let _silent = accepted(&vmm);
+        step(number);
+        if lines_with(&clock, SILENT) == 0 {
+            return;
+        }
+    }
+    panic!("each of {TRIES} times it took as long as a silent VMM is waited for");
+}
+
+/// Most tries to connect in this time: at 0, 0.1, 0.3, 0.7, 1.5, 3.1 s, and from then on every 2 s.
+fn most_tries(elapsed: Duration) -> usize {
+    let rare = elapsed.saturating_sub(Duration::from_millis(3_100)).as_secs() as usize / 2;
+    [0, 100, 300, 700, 1_500, 3_100].iter().filter(|ms| Duration::from_millis(**ms) <= elapsed).count() + rare
 }
 
 fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
@@ -108,16 +131,15 @@ fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
 }
 
 fn a_vmm_that_hangs_up_at_once_is_tried_ever_more_rarely_and_disturbs_nobody(workers: usize) {
+    let begun = Instant::now();
     let stage = stage("hangs-up", workers);
     let vmm = UnixListener::bind(stage.socket()).unwrap();
-    vmm.set_nonblocking(true).unwrap();
-    // Tries come at 0, 0.1, 0.3, 0.7, 1.5 s, and from 3.1 s on every 2 s. Allow one more: the port may have tried before.
-    let (most, end, mut count) = (6, Instant::now() + Duration::from_secs(3), 0);
-    while Instant::now() < end {
-        count += usize::from(vmm.accept().is_ok());
+    for tries in 1..=5 {
+        drop(accepted(&vmm));
+        let most = most_tries(begun.elapsed());
+        assert!(tries <= most, "{tries} connections, and {most} were due");
         the_other_port_is_served(&stage);
     }
-    assert!((2..=most).contains(&count), "{count} connections within 3 s");
     let _front = is_served(accepted(&vmm));
     until_attached(&stage);
     assert!(lines_of(&stage.name).len() as u64 <= 4 * stage.most_lines());
@@ -152,11 +174,11 @@ fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
     let path = stage.socket();
     let vmm = UnixListener::bind(&path).unwrap();
     let mut silent = accepted(&vmm);
-    let what = format!("connected to {}: who listens there has said nothing for 10s", path.display());
+    let what = format!("connected to {}: {SILENT}", path.display());
     stage.until("it is told", || stage.report().sentence.starts_with(&what));
     stage.until("it is logged", || lines_with(&stage, &what) == 1);
     assert_eq!(stage.report().condition, Condition::Waiting);
-    the_other_port_is_served(&stage);
+    waits_for_no_silent_vmm(1, |_| the_other_port_is_served(&stage));
     // It comes late, but on the same connection.
     let front = is_served(silent.try_clone().unwrap());
     until_attached(&stage);
@@ -185,16 +207,14 @@ fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(worke
     let refused = stage.daemon.open(function).unwrap_err();
     assert!(matches!(refused, StartError::Connects { adapter: "e1000", .. }), "{refused}");
     // Stop between two tries, and while a VMM is silent.
-    let begun = Instant::now();
     stage.daemon.close(&stage.name).unwrap();
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     assert_eq!(std::fs::read_to_string(stage.socket()).unwrap(), "precious");
-    let stage = self::stage("silent-end", workers);
-    let vmm = UnixListener::bind(stage.socket()).unwrap();
-    let _silent = accepted(&vmm);
-    let begun = Instant::now();
-    stage.daemon.stop();
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    waits_for_no_silent_vmm(workers, |number| {
+        let stage = self::stage(&format!("silent-end{number}-"), workers);
+        let vmm = UnixListener::bind(stage.socket()).unwrap();
+        let _silent = accepted(&vmm);
+        stage.daemon.stop();
+    });
 }
 
 with_one_worker_and_with_two!(

@@ -8,7 +8,6 @@ mod nic;
 mod stage;
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use nic::{BUFFERS, MIB, Nic, file};
 use nicety_adapter::{Reason, RingPlace};
@@ -100,14 +99,12 @@ fn a_vmm_that_truncates_its_memory_under_traffic_loses_its_adapter_alone(workers
         // The second guest's rings, or its buffers, while 64 frames are in flight to it.
         nics[0].send().unwrap();
         ftruncate(&nics[1].files[which], 0).unwrap();
-        let begun = Instant::now();
+        // No timeout ends it: a VMM may rest between messages.
         stage.until("the cheat's end", || {
             nics[0].send().unwrap();
             nics[2].repost().unwrap();
             !stage.view(2).state.attached
         });
-        // The cause was the memory, and not the timeout for silent VMMs.
-        assert!(begun.elapsed() < Duration::from_secs(8));
         let before = stage.taken(3);
         stage.until("the others' frames", || {
             nics[0].send().unwrap();

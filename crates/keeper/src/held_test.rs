@@ -195,7 +195,7 @@ fn a_port_whose_descriptors_do_not_close_is_held_no_more_and_again_when_they_hav
     assert_eq!((told.kind, named(&told.content).unwrap()), (kind::LOST, (Why::Slow.number(), "vm1".into())));
     let open = held.owners["vm1"].closing.open();
     assert!((DESCRIPTORS_MOST - FDS_MOST..=DESCRIPTORS_MOST + FDS_MOST).contains(&open), "{open}");
-    // What comes before the daemon has heard it is closed.
+    // Descriptors that come before the daemon has heard of the loss are closed.
     held.holds("vm1", 99, vec![null()]);
     assert_eq!((held.numbers("vm1"), held.numbers("idle")), (vec![], vec![1]));
     assert!(held.next().is_some());

@@ -92,7 +92,7 @@ fn is_there(interface: &str) -> bool {
     Command::new("ip").args(["link", "show", interface]).output().unwrap().status.success()
 }
 
-/// What `ip` shows of an interface: number, flags, bridge, addresses. Without what changes by itself.
+/// An interface as `ip` shows it: number, flags, bridge, addresses. Parts that change by themselves are left out.
 fn shown(interface: &str) -> (String, String) {
     let link = ip_with(&["-o"], &format!("link show {interface}"));
     (link.replace("state UNKNOWN", "state UP"), ip_with(&["-4", "-o"], &format!("address show {interface}")))

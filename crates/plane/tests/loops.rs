@@ -64,7 +64,7 @@ struct World {
     third: bool,
     /// The other guest is the same machine as the first one, and bridges the two ports.
     bridges: bool,
-    /// What stations behind each uplink, and each guest, have got.
+    /// Frames received behind each uplink, and by each guest.
     got: [Vec<Vec<u8>>; 4],
 }
 

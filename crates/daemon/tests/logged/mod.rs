@@ -11,8 +11,8 @@ use nicety_daemon::report::{Condition, PortReport};
 use nicety_switch::Limits;
 use tempfile::TempDir;
 
-/// Most time for any step of these tests.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+/// Most time for any step of these tests: a step that takes longer hangs.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// The burst of lines of a kind for a port (docs/operating.md). After it a port waits for each line.
 pub const LINES: u64 = 8;
 const PAUSE_SECONDS: u64 = 60;

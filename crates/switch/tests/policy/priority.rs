@@ -61,8 +61,8 @@ fn after(edit: Edit, tags: &[Tag]) -> Vec<Tag> {
     }
 }
 
-/// What a port with this policy sends leaves by a trunk of VLANs 10 and 30 as the table says; and by an uplink without VLANs, when the trunk
-/// is no uplink, with the same tags.
+/// Checks that frames of a port with this policy leave by a trunk of VLANs 10 and 30 with the tags of the table. If the trunk is no uplink,
+/// they leave by an uplink without VLANs, with the same tags.
 fn leaves_as_in(table: &[(Wire, Option<[Wire; 2]>)], policy: &Policy) {
     for (column, regenerates) in [false, true].into_iter().enumerate() {
         let sender = Policy { regenerates, ..policy.clone() };
