@@ -1,5 +1,6 @@
-//! What would be lost with this process if it were killed: a tap that it has made, which the kernel removes, and a capture's file, which the
-//! next daemon would begin anew. The keeper holds it, and the next daemon goes on with it (docs/adr/0022).
+//! What would be lost with this process if it were killed: a tap that it has made, which the kernel removes; the program at an interface
+//! (AF_XDP), without which frames go to the host's stack; and a capture's file, which the next daemon would begin anew. The keeper holds it,
+//! and the next daemon goes on with it (docs/adr/0022).
 //!
 //! The name under which it is held says what it is, and of which uplink. So a daemon that serves something else, such as one that was killed
 //! within a live change, finds another name, and has the keeper close it.
@@ -21,13 +22,15 @@ use crate::named;
 /// Longest description of what is held, in bytes. A longer one, such as a path, is named by its digest.
 const WHAT_MOST: usize = 64;
 
+/// How names of interfaces' queues begin.
+const XDP: &str = "/xdp ";
+
 /// The name at the keeper of what an uplink, or its queue at this place, has opened. A port's name has no slash. `None`: the next daemon
 /// makes it again.
 pub(crate) fn name(config: &UplinkConfig, place: usize) -> Option<String> {
     let mut what = match &config.kind {
         UplinkKind::Tap { .. } | UplinkKind::Capture { .. } => named::uplink(config)?,
-        // Its sockets end with the process: frames that were in its rings are of no use to another one, which does not know them.
-        UplinkKind::Xdp { .. } => return None,
+        UplinkKind::Xdp { interface, .. } => format!("xdp {interface}"),
         // A peer connects again, and bytes that were read of a message are lost with the process.
         UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => return None,
     };
@@ -99,15 +102,31 @@ impl UplinkHold {
 
 /// What the keeper has held of the uplinks of a daemon that was killed, by name.
 #[derive(Debug, Default)]
-pub(crate) struct HeldUplinks(BTreeMap<String, OwnedFd>);
+pub(crate) struct HeldUplinks(BTreeMap<String, Vec<OwnedFd>>);
 
 impl HeldUplinks {
     /// Takes these out of all that was held.
     pub(crate) fn take(groups: &mut BTreeMap<String, Vec<Group>>) -> Self {
         let groups = groups.extract_if(.., |name, _| name.starts_with('/'));
         let newest = |groups: Vec<Group>| groups.into_iter().max_by_key(|group| group.number);
-        let one = |(name, groups)| Some((name, newest(groups)?.fds.pop()?));
-        Self(groups.filter_map(one).collect())
+        Self(groups.filter_map(|(name, groups)| Some((name, newest(groups)?.fds))).collect())
+    }
+
+    /// Takes the queues of interfaces (AF_XDP) out of all that was held.
+    pub(crate) fn take_queues(groups: &mut Vec<Group>) -> Self {
+        let mut queues: BTreeMap<String, Vec<Group>> = BTreeMap::new();
+        for group in groups.extract_if(.., |group| group.name.starts_with(XDP)) {
+            queues.entry(group.name.clone()).or_default().push(group);
+        }
+        Self::take(&mut queues)
+    }
+
+    /// The keeper closes what it has held of this uplink.
+    pub(crate) fn forget(&mut self, config: &UplinkConfig, holder: &Holder) {
+        for name in names(config) {
+            self.0.remove(&name);
+            let _no_keeper = holder.forget(&name, u64::MAX);
+        }
     }
 
     /// The keeper closes all that none of these uplinks goes on with.
@@ -123,10 +142,15 @@ impl HeldUplinks {
         names(config).any(|name| self.0.contains_key(&name))
     }
 
+    /// Takes all descriptors that are held of an uplink's queue at this place.
+    pub(crate) fn remove_all(&mut self, config: &UplinkConfig, place: usize) -> Vec<OwnedFd> {
+        name(config, place).and_then(|name| self.0.remove(&name)).unwrap_or_default()
+    }
+
     /// Takes what is held of an uplink, or of its queue at this place. `None` too if the tap was deleted meanwhile.
     pub(crate) fn remove(&mut self, config: &UplinkConfig, place: usize) -> Option<OwnedFd> {
         let is_there = |fd: &OwnedFd| !matches!(config.kind, UplinkKind::Tap { .. }) || Tap::is_attached(fd);
-        self.0.remove(&name(config, place)?).filter(is_there)
+        self.0.remove(&name(config, place)?)?.pop().filter(is_there)
     }
 }
 
@@ -143,7 +167,8 @@ mod tests {
         let path = format!("/{}/all.pcapng", "folder".repeat(20));
         let text = format!(
             "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\nqueues = 2\n[[uplink]]\nkind = \"capture\"\nname = \"all\"\nfile = \"{path}\"\n\
-             [[uplink]]\nkind = \"pair\"\nname = \"near\"\nsocket = \"near.sock\"\n"
+             [[uplink]]\nkind = \"pair\"\nname = \"near\"\nsocket = \"near.sock\"\n\
+             [[uplink]]\nkind = \"xdp\"\nname = \"up\"\ninterface = \"eth0\"\nqueues = 2\n"
         );
         let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
         let name_of = |at: usize, place| name(&host.uplinks[at], place);
@@ -151,5 +176,6 @@ mod tests {
         let capture = name_of(1, 0).unwrap();
         assert!(capture.ends_with(" of all/0") && capture.len() < 64, "{capture}");
         assert_eq!(name_of(2, 0), None);
+        assert_eq!(name_of(3, 1), Some(format!("{XDP}eth0 of up/1")));
     }
 }

@@ -9,7 +9,7 @@ mod standing;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ impl Preparing {
     ) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (session, pause) = (Mutex::default(), Pause::default());
-        let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause });
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause, socket: OnceLock::new() });
         let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
         let (kicks, allowance) = (Arc::default(), Mutex::default());
         let served = Served { log, split, signals, inboxes, clock, recorder, kicks, record, allowance };
@@ -133,6 +133,8 @@ struct Stop {
     bell: OwnedFd,
     session: Mutex<Option<Closer>>,
     pause: Pause,
+    /// The thread has it.
+    socket: OnceLock<Weak<FrontendSocket>>,
 }
 
 /// Stops the thread of a port, and lets it go on: see [`RingsServer::halt`].
@@ -159,10 +161,33 @@ impl Halt {
         waiting.is_some()
     }
 
+    /// The port of this name as it is without its front end, although its thread does not stand still. `None`: the thread has ended.
+    /// The thread takes no other front end while it is asked to stand still.
+    pub fn without_front_end(&self, name: &str) -> Option<Result<Front, NotSaved>> {
+        let socket = self.0.socket.get()?.upgrade()?;
+        Some(front_of(name, &socket))
+    }
+
+    /// Disconnects the front end.
+    pub fn disconnect(&self) {
+        self.0.session().iter().for_each(Closer::close);
+    }
+
     /// The thread goes on.
     pub fn resume(&self) {
         self.0.pause.resume();
     }
+}
+
+/// A port without a front end.
+fn front_of(name: &str, socket: &FrontendSocket) -> Result<Front, NotSaved> {
+    let mut table = Table::default();
+    let listener = match socket {
+        FrontendSocket::Listen(listener) => Some(table.put(listener)?),
+        FrontendSocket::Connect(_) => None,
+    };
+    let image = FrontImage { name: name.to_owned(), listener, session: None, calls: Vec::new(), errors: Vec::new() };
+    Ok((image, table))
 }
 
 impl Stop {
@@ -231,18 +256,20 @@ impl RingsServer {
         };
         let (kicks, record) = (Arc::clone(&served.kicks), Arc::clone(&served.record));
         let (watch, shared_absence) = (Arc::clone(&stop), Arc::clone(&absence));
+        let socket = Arc::new(socket);
+        let _set_once = stop.socket.set(Arc::downgrade(&socket));
         let serve = move || {
             ready_to_ring();
             nicety_peer::this_thread_may_wait();
             nicety_peer::this_thread_pays(Arc::default());
-            let listener = match &socket {
+            let listener = match &*socket {
                 FrontendSocket::Listen(listener) => Some(listener),
                 FrontendSocket::Connect(_) => None,
             };
             if let Some(session) = session {
                 talk(session, false, listener, &served, &watch);
             }
-            match &socket {
+            match &*socket {
                 FrontendSocket::Listen(listener) => serve(listener, &served, &watch),
                 FrontendSocket::Connect(path) => connecting::serve(path, &served, &watch, &shared_absence),
             }

@@ -109,6 +109,33 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
 }
 
 #[test]
+fn a_port_whose_thread_is_stopped_in_a_message_is_handed_over_without_its_front_end() {
+    let stage = Stage::new();
+    let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
+    assert!(sent > KICKS_MOST, "{sent} were sent");
+    // The thread waits for the worker, which takes no kicks.
+    let end = Instant::now() + TIMEOUT;
+    while Arc::strong_count(&stage.server.kicks) < 2 + KICKS_MOST {
+        assert!(Instant::now() < end, "no kicks came");
+        std::thread::yield_now();
+    }
+    let halt = stage.server.halt();
+    halt.ask(true);
+    assert!(halt.front(Instant::now() + Duration::from_millis(100)).is_none() && !halt.send_away());
+    let (image, mut table) = halt.without_front_end("vm").unwrap().unwrap();
+    assert!(image.name == "vm" && image.session.is_none() && image.calls.is_empty());
+    // The next front end is the next process's: its socket is the same.
+    let socket = table.take(image.listener.unwrap()).unwrap();
+    let next = UnixStream::connect(stage._folder.path().join("vm.sock")).unwrap();
+    halt.disconnect();
+    stage.server.kicks.end();
+    assert!(matches!(halt.front(Instant::now() + TIMEOUT), Some(Ok(_))), "the thread goes on and stands still");
+    rustix::net::accept(OwnedFd::from(socket)).unwrap();
+    halt.resume();
+    drop((next, stage));
+}
+
+#[test]
 fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
     const KICKS: usize = 1000;
     let stage = Stage::new();

@@ -1,5 +1,6 @@
 //! Checks what a host file names, and opens it.
 
+mod ahead;
 mod kept;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::image::PortImage;
 use crate::kept_uplinks::{HeldUplinks, let_go_first};
 use crate::recorder::{self, Target};
 use crate::tolerance::ToleranceError;
+pub use ahead::{OpenedAhead, open_ahead};
 use kept::{begin_anew, found_again, keep, open_tap_queues, revive};
 
 /// Reasons why the daemon could not start.
@@ -140,19 +142,6 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
     nicety_socket::check(path, access)
 }
 
-/// Queues of interfaces (AF_XDP), or why they could not be opened, by uplinks.
-#[derive(Debug, Default)]
-pub struct OpenedAhead(BTreeMap<String, Result<Vec<Xdp>, XdpError>>);
-
-/// Opens what only a process with rights can that it gives up before its threads start: the queues of interfaces (AF_XDP).
-pub fn open_ahead(host: &Host) -> OpenedAhead {
-    let opened = host.uplinks.iter().filter_map(|config| match &config.kind {
-        UplinkKind::Xdp { interface, queues } => Some((config.name.clone(), Xdp::open(interface, *queues))),
-        _ => None,
-    });
-    OpenedAhead(opened.collect())
-}
-
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
     prepare_opened(host, record, OpenedAhead::default())
@@ -225,11 +214,11 @@ fn checked<'a>(
         }
     }
     // What is held is open already.
-    let is_open = |config: &&UplinkConfig| ahead.0.contains_key(&config.name) || held_uplinks.has(config);
+    let is_open = |config: &&UplinkConfig| ahead.has(config) || held_uplinks.has(config);
     let uplinks = host.uplinks.iter().filter(|config| !is_open(config));
     errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    for (name, queues) in ahead.0 {
+    for (name, queues) in ahead.queues {
         match queues {
             Ok(queues) => _ = opened.insert(name, queues),
             Err(error) => errors.push(error.into()),

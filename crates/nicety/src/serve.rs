@@ -148,7 +148,7 @@ fn begin(
     begin: Begin,
     mut notes: Vec<String>,
     kept: Option<Kept>,
-    groups: Vec<Group>,
+    mut groups: Vec<Group>,
     taking: Option<Taking>,
 ) -> Result<ExitCode, Failure> {
     let host = &begin.host;
@@ -156,7 +156,12 @@ fn begin(
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
     // Another daemon's queues of interfaces come with its other parts.
-    let opened = if taking.is_none() && !args.check { serve::open_ahead(host) } else { OpenedAhead::default() };
+    let holder = kept.as_ref().map(|kept| &*kept.holder);
+    let mut opened = match &taking {
+        None if !args.check => serve::open_ahead(host, holder, &mut groups),
+        _ => OpenedAhead::default(),
+    };
+    notes.append(&mut opened.notes);
     notes.extend(kept.as_ref().and_then(Kept::give_up));
     // Threads are confined from their start on: the log's is the first.
     if host.daemon.sandbox && !args.check {

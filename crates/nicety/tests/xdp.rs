@@ -165,6 +165,26 @@ fn daemons(pid: u32) -> Vec<i32> {
     all.filter(|pid| station::is_daemon(pid.unsigned_abs().into())).collect()
 }
 
+/// The number of the XDP program at an interface.
+fn program(interface: &str) -> String {
+    let output = Command::new("ip").args(["-d", "link", "show", interface]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let (_, number) = shown.split_once("prog/xdp id ").unwrap_or_else(|| panic!("no program: {shown}"));
+    number.split_whitespace().next().unwrap().to_owned()
+}
+
+/// Kills the daemon of this keeper, does this meanwhile, and waits for the next one.
+fn kill_daemon(dir: &Path, keeper: u32, meanwhile: impl Fn()) {
+    let ready = || std::fs::read_to_string(dir.join("log")).unwrap().matches("all sockets are ready").count();
+    let before = ready();
+    for pid in daemons(keeper) {
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+    }
+    meanwhile();
+    until("the next daemon", || ready() > before);
+}
+
 #[test]
 fn guests_reach_the_kernel_s_tcp_by_two_queues_until_the_interface_vanishes() {
     if !inside("guests_reach_the_kernel_s_tcp_by_two_queues_until_the_interface_vanishes") {
@@ -198,14 +218,14 @@ fn guests_reach_the_kernel_s_tcp_by_two_queues_until_the_interface_vanishes() {
     println!("upgraded twice: {answer}");
     assert_eq!(answer["compared"]["different"], json!(0), "{answer}");
     assert_eq!(answer["compared"]["sent"], answer["compared"]["received"], "{answer}");
-    // A killed daemon leaves nothing at the interface, and its successor opens the queues anew.
+    // They go on after a kill too: no other program is attached meanwhile.
     drop(stations);
-    let before = daemons(keeper.0.id());
-    for pid in &before {
-        rustix::process::kill_process(rustix::process::Pid::from_raw(*pid).unwrap(), rustix::process::Signal::KILL)
-            .unwrap();
+    let attached = program("wire0");
+    for round in 0..2 {
+        kill_daemon(dir.path(), keeper.0.id(), || {});
+        assert_eq!(program("wire0"), attached, "kill {round}: {}", log());
     }
-    until("the next daemon", || !shown(dir.path(), "xdp/1").contains("waiting") && daemons(keeper.0.id()) != before);
+    assert!(!log().contains("opened anew"), "{}", log());
     let mut station = guest(dir.path(), "e1000", 2);
     assert!(compared(&mut station, 0.5) > 100_000, "{}", log());
     ip("link del wire0");
@@ -234,4 +254,46 @@ fn one_queue_with_a_rate_carries_tcp_to_the_kernel_and_is_taken_for_others() {
     assert!(sent["sent"]["bytes"].as_u64().unwrap() > 1_000_000, "{sent}");
     let refused = Xdp::open("wire0", 1).unwrap_err();
     assert!(refused.to_string().contains("taken by another process"), "{refused}");
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_program_at_its_interface_and_frames_wait_for_the_next_one() {
+    if !inside("a_killed_daemon_leaves_the_program_at_its_interface_and_frames_wait_for_the_next_one") {
+        return;
+    }
+    const FRAMES: u64 = 50;
+    veth(1);
+    ip("neighbour add 10.0.0.2 lladdr 02:00:00:00:00:02 dev far0");
+    let dir = TempDir::new().unwrap();
+    host_file(dir.path(), "", &[]);
+    let mut keeper = keep(dir.path());
+    let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
+    until("it serves", || log().contains("all sockets are ready"));
+    let socket = std::net::UdpSocket::bind("10.0.0.9:0").unwrap();
+    let attached = program("wire0");
+    for kill in 0..3 {
+        kill_daemon(dir.path(), keeper.0.id(), || {
+            (0..FRAMES).for_each(|_| assert_eq!(socket.send_to(b"soon", "10.0.0.2:9").unwrap(), 4));
+        });
+        assert_eq!(program("wire0"), attached, "kill {kill}: {}", log());
+        let taken = || {
+            let output = nicety(dir.path(), &["ports", "xdp", "--json"]);
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["ports"][0]["transmit"][0]["frames"].as_u64().unwrap()
+        };
+        until("frames that came after the kill are there", || taken() >= FRAMES);
+    }
+    // The memory is too small for what the interface carries now: the queues are opened anew, and the log says why.
+    ip("link set wire0 mtu 3000");
+    kill_daemon(dir.path(), keeper.0.id(), || {});
+    assert!(log().contains("opened anew") && program("wire0") != attached, "{}", log());
+    // A normal end leaves nothing.
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(keeper.0.id().cast_signed()).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert!(keeper.0.wait().unwrap().success(), "{}", log());
+    let shown = Command::new("ip").args(["link", "show", "wire0"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&shown.stdout).contains("prog/xdp"), "{shown:?}");
 }

@@ -12,11 +12,13 @@
 //! arrival (`joining.rs`), packets are cut and checksums computed before they leave.
 //!
 //! Program, map and socket need rights that the daemon has only while it starts: an interface that was deleted is not opened again.
-//! Another process goes on with socket, memory and link; nothing is lost.
+//! Another process goes on with socket, memory and link: after an upgrade nothing is lost (`saved.rs`), after a kill what the killed
+//! process had just taken (`resumed.rs`).
 
 mod error;
 mod open;
 mod program;
+mod resumed;
 mod ring;
 mod saved;
 
@@ -30,7 +32,7 @@ use nicety_adapter::{
 };
 use nicety_memory::{Map, Span};
 use rustix::io::Errno;
-use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpStatistics};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::buffers::Buffers;
@@ -124,6 +126,12 @@ enum Line {
 struct Lost {
     arriving: u64,
     leaving: u64,
+}
+
+impl Lost {
+    fn of(now: XdpStatistics) -> Self {
+        Self { arriving: now.rx_dropped + now.rx_ring_full.unwrap_or(0), leaving: now.tx_invalid_descs }
+    }
 }
 
 impl Xdp {
@@ -221,7 +229,7 @@ impl Xdp {
     fn count_lost(&mut self, counters: &mut Counters) {
         self.uncounted = 0;
         let Ok(now) = rustix::net::sockopt::xdp_statistics(&self.socket) else { return };
-        let lost = Lost { arriving: now.rx_dropped + now.rx_ring_full.unwrap_or(0), leaving: now.tx_invalid_descs };
+        let lost = Lost::of(now);
         counters.transmit_drops[Reason::BufferFull as usize] += lost.arriving.saturating_sub(self.lost.arriving);
         counters.receive_drops[Reason::UplinkRefused as usize] += lost.leaving.saturating_sub(self.lost.leaving);
         self.lost = lost;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use nicety_vhost_user::NotSaved;
+
 use super::{Daemon, Running};
 use crate::inbox::Note;
 use crate::port_log::{Kind, PortLog};
@@ -35,12 +37,13 @@ pub struct Frozen {
     /// Ports that are handed over without their VMs.
     without: Arc<Without>,
     workers: Vec<Sender<Order>>,
-    halts: Vec<Halt>,
+    /// Threads of vhost-user ports, by the ports' names.
+    halts: Vec<(String, Halt)>,
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        self.halts.iter().for_each(Halt::resume);
+        self.halts.iter().for_each(|(_, halt)| halt.resume());
     }
 }
 
@@ -59,6 +62,9 @@ impl Frozen {
     /// The workers stand still for ever: another process serves their ports now. Connections of VMs that were not handed over are closed.
     pub fn for_ever(self) {
         if !self.without.is_empty() {
+            // A thread that does not stand still may hold up the end of this process, and so the end of the connection.
+            let without = self.halts.iter().filter(|(name, _)| self.without.contains(name));
+            without.for_each(|(_, halt)| halt.disconnect());
             let left = self.ask(Order::Leave);
             let end = Instant::now() + AWAY;
             self.workers.iter().for_each(|_| _ = left.recv_timeout(end.saturating_duration_since(Instant::now())));
@@ -109,16 +115,14 @@ impl Daemon {
         let of = |running: &Running| Some((Arc::clone(&running.log), running.rings.as_ref()?.halt()));
         let halts: Vec<(Arc<PortLog>, Halt)> = self.ports().values().filter_map(of).collect();
         halts.iter().for_each(|(log, halt)| halt.ask(without.contains(log.port())));
-        let without = Arc::clone(without);
-        let frozen =
-            Frozen { without, workers: Vec::new(), halts: halts.iter().map(|(_, halt)| halt.clone()).collect() };
+        let named = halts.iter().map(|(log, halt)| (log.port().to_owned(), halt.clone())).collect();
+        let frozen = Frozen { without: Arc::clone(without), workers: Vec::new(), halts: named };
         let front = |(log, halt): &(Arc<PortLog>, Halt)| {
-            let mut stands = halt.front(end);
-            // It would refuse every upgrade, without end.
-            if stands.is_none() && halt.send_away() {
-                log.say(Kind::Stopped, UNWAITED);
-                stands = halt.front(Instant::now() + AWAY);
-            }
+            let stands = halt.front(end);
+            let stands = match without.contains(log.port()) {
+                true => stands.or_else(|| halt.without_front_end(log.port())),
+                false => stands.or_else(|| send_away(log, halt)),
+            };
             match stands {
                 Some(Ok(front)) => Ok(front),
                 Some(Err(why)) => Err(format!("port {}: {why}", log.port())),
@@ -154,5 +158,22 @@ impl Daemon {
             has_stopped.recv_timeout(left).map_err(|_| "a worker did not stop in time".to_owned())?;
         }
         Ok(())
+    }
+}
+
+/// Disconnects a front end for which a port's thread waits within a message: it would refuse every upgrade, without end. `None` if the
+/// thread does not stand still even then.
+fn send_away(log: &PortLog, halt: &Halt) -> Option<Result<Front, NotSaved>> {
+    let (end, mut is_away) = (Instant::now() + AWAY, false);
+    loop {
+        // One that sends a byte now and then is waited for most of the time.
+        if !is_away && halt.send_away() {
+            log.say(Kind::Stopped, UNWAITED);
+            is_away = true;
+        }
+        let stands = halt.front(Instant::now() + 10 * AGAIN);
+        if stands.is_some() || Instant::now() >= end {
+            return stands;
+        }
     }
 }

@@ -116,10 +116,6 @@ fn losses(daemon: &Daemon, without: &[String]) -> Result<Vec<Loss>, String> {
 
 /// How to go on although a VM is in the way: a sentence begins "port NAME: " if it is one.
 fn advice(daemon: &Daemon, why: &str) -> Option<String> {
-    // It cannot be handed over before that thread has let its socket go.
-    if why.ends_with("in the middle of a message") {
-        return None;
-    }
     let (name, _) = why.strip_prefix("port ")?.split_once(": ")?;
     let loses = daemon.loss_without_vm(name)?;
     Some(format!(" (`nicety upgrade --without {name}` goes on without this VM: {loses})"))

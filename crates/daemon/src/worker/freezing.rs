@@ -95,7 +95,7 @@ impl Worker {
         closers.into_iter().for_each(|closer| _ = closer.join());
     }
 
-    fn check(&mut self, without: &Without) -> Result<(), NotFrozen> {
+    pub(super) fn check(&mut self, without: &Without) -> Result<(), NotFrozen> {
         for id in self.services.ports() {
             if let Some(Service { log, link: Link::Function { session: Some(talk), .. }, .. }) =
                 self.services.get_mut(&id)
@@ -107,7 +107,7 @@ impl Worker {
         Ok(())
     }
 
-    fn images(&mut self, without: &Without, done: &Sender<Result<Part, NotFrozen>>) {
+    pub(super) fn images(&mut self, without: &Without, done: &Sender<Result<Part, NotFrozen>>) {
         for ids in self.services.ports().chunks(TOGETHER) {
             let image = self.image(ids, without);
             let has_failed = image.is_err();

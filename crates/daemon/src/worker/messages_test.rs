@@ -397,6 +397,27 @@ fn while_the_memory_of_a_vmm_is_being_mapped_its_own_messages_wait_and_those_of_
     assert_eq!(regions(&pair.worker), 1);
 }
 
+#[test]
+fn a_port_whose_memory_is_being_mapped_is_handed_over_only_without_its_vmm() {
+    let mut pair = Pair::new("e1000");
+    let go_on = hold(&pair.worker);
+    map(&pair.clients[0], &[0; 4096]);
+    rounds_made(&mut pair.worker, 5);
+    let images = |worker: &mut Worker, without: &Without| {
+        let checked = worker.check(without);
+        let (done, parts) = mpsc::channel();
+        worker.images(without, &done);
+        (checked, parts.recv().unwrap().map(drop))
+    };
+    let busy = Err(NotFrozen::Busy("vm".to_owned()));
+    assert_eq!(images(&mut pair.worker, &Without::default()), (busy.clone(), busy));
+    // The test names all its ports alike.
+    assert_eq!(images(&mut pair.worker, &Without::from(["vm".to_owned()])), (Ok(()), Ok(())));
+    drop(go_on);
+    until(&mut pair.worker, |worker| regions(worker) == 1);
+    assert_eq!(images(&mut pair.worker, &Without::default()), (Ok(()), Ok(())));
+}
+
 /// Behind an IOMMU with `iommu.strict=1` a driver maps and unmaps a page or two a frame.
 #[test]
 fn pages_of_a_file_that_is_mapped_already_come_and_go_without_the_memory_thread_by_a_message_each() {

@@ -6,6 +6,7 @@
 //! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters, and in a flood to 255 ports. Wants
 //!   `--features measure`.
 //! - `changes [SECONDS] [ROUNDS]`: what live changes to one port do to others; with `--features measure` how long locks are held, too.
+//! - `storm [SECONDS] [ROUNDS]`: request-response beside eight VMMs that change their interrupts, or map memory, without end.
 //!
 //! Guests are the lab's embedded ones: processes of this program, at the real sockets of a real daemon, which is another
 //! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
@@ -18,6 +19,7 @@ mod light;
 mod locks;
 mod serve;
 mod signals;
+mod storm;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -79,9 +81,11 @@ fn main() -> ExitCode {
         "flood" => pin(false).and_then(|()| flood::run(rest)),
         "light" => pin(false).and_then(|()| light::run(rest)),
         "changes" => pin(false).and_then(|()| changes::run(rest)),
+        "storm" => storm::run(rest),
         "locks" => pin(false).and_then(|()| locks::run(rest)),
         _ => {
-            Err("what to measure? signals, flood, light, locks or changes (see the first lines of this example)".into())
+            Err("what to measure? signals, flood, light, locks, changes or storm (see the first lines of this example)"
+                .into())
         }
     };
     match done {

@@ -31,7 +31,7 @@ const HEADROOM: u32 = 256;
 /// Two VLAN tags.
 const TAGS_BYTES: u32 = 8;
 /// Sizes of a piece of memory; a page is the greatest.
-const PIECES: [u32; 2] = [2048, 4096];
+pub(super) const PIECES: [u32; 2] = [2048, 4096];
 /// Time in which the kernel lets go of a queue whose socket was closed: it does so by itself, later.
 const LET_GO: Duration = Duration::from_secs(1);
 
@@ -67,7 +67,7 @@ fn socket(name: &str) -> Result<OwnedFd, XdpError> {
 }
 
 /// The interface's number, its MTU, and the size of the pieces of memory that its frames need.
-fn look(name: &str) -> Result<(u32, u32, u32), XdpError> {
+pub(super) fn look(name: &str) -> Result<(u32, u32, u32), XdpError> {
     let any = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None);
     let any = any.map_err(|error| os(name, "reading an interface's settings")(error.into()))?;
     let index = name_to_index(&any, name).map_err(|_| XdpError::Missing(name.to_owned()))?;
@@ -186,7 +186,7 @@ impl Xdp {
         let made = bound.into_iter().map(|(queue, raw, zero_copy)| {
             let Raw { socket, memory, memory_file, rings } = raw;
             let link = link.try_clone().map_err(os(name, "duplicating a descriptor"))?;
-            let longest = mtu + HEADER_BYTES + TAGS_BYTES;
+            let longest = longest(mtu);
             let mode = Mode { zero_copy, by_driver };
             let name = name.to_owned();
             Self::with(Parts { name, queue, index, piece, longest, socket, memory_file, memory, rings, link, mode })
@@ -244,7 +244,12 @@ impl Xdp {
     }
 }
 
+/// The longest frame of an interface with this MTU.
+pub(super) fn longest(mtu: u32) -> u32 {
+    mtu + HEADER_BYTES + TAGS_BYTES
+}
+
 /// Addresses of all pieces for frames that are sent.
-fn free(piece: u32) -> Vec<u64> {
+pub(super) fn free(piece: u32) -> Vec<u64> {
     (RECEIVE..RECEIVE + TRANSMIT).map(|at| u64::from(at * piece)).collect()
 }

@@ -1,7 +1,7 @@
 //! The XDP program, its map of sockets, and its link to an interface, by bpf(2).
 //!
 //! The program hands each frame to the socket of its receive queue; frames of other queues go on to the host's stack. It is attached by
-//! a link (Linux 5.9), which ends with its last descriptor: a killed daemon leaves nothing at the interface. Layouts are those of
+//! a link (Linux 5.9), which ends with its last descriptor: when daemon and keeper have ended, nothing is left at the interface. Layouts are those of
 //! `union bpf_attr` and `struct bpf_insn` in Linux's `include/uapi/linux/bpf.h`.
 #![allow(unsafe_code)]
 
@@ -12,9 +12,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const MAP_CREATE: i32 = 0;
 const MAP_UPDATE_ELEM: i32 = 2;
 const PROG_LOAD: i32 = 5;
+/// BPF_OBJ_GET_INFO_BY_FD
+const OBJECT_INFO: i32 = 15;
 const LINK_CREATE: i32 = 28;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
+const LINK_TYPE_XDP: u32 = 6;
 const PROG_TYPE_XDP: u32 = 6;
 /// The attach type BPF_XDP.
 const ATTACH_XDP: u32 = 37;
@@ -87,6 +90,24 @@ struct ProgramLoad {
     prog_name: [u8; 16],
     prog_ifindex: u32,
     expected_attach_type: u32,
+}
+
+/// The first part of `struct bpf_link_info`, of a link of an XDP program.
+#[repr(C)]
+struct LinkInfo {
+    link_type: u32,
+    id: u32,
+    prog_id: u32,
+    _pad: u32,
+    ifindex: u32,
+    _rest: u32,
+}
+
+#[repr(C)]
+struct ObjectInfo {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
 }
 
 #[repr(C)]
@@ -177,6 +198,18 @@ impl Program {
         unsafe { bpf(MAP_UPDATE_ELEM, &update) }.map(drop)
     }
 
+    /// Whether the interface's driver runs the program that is attached to it, or else the kernel. It attaches another one in vain:
+    /// `dev_xdp_attach` in Linux's `net/core/dev.c` refuses it with EBUSY beside a link of the same kind, with EEXIST beside one of the
+    /// other kind.
+    pub(super) fn is_run_by_driver(&self, index: u32) -> io::Result<bool> {
+        match self.attach(index, true) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(error),
+            Ok(_nothing_was_attached) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     /// Attaches the program to an interface, for as long as the link lives. `by_driver`: the interface's driver runs it, if it can.
     pub(super) fn attach(&self, index: u32, by_driver: bool) -> io::Result<OwnedFd> {
         let link = LinkCreate {
@@ -190,6 +223,26 @@ impl Program {
     }
 }
 
+/// The interface to which a link attaches its program. `None`: to none any more, since the interface was deleted or the program detached.
+///
+/// # Errors
+/// It is no link of an XDP program.
+pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut info = LinkInfo { link_type: 0, id: 0, prog_id: 0, _pad: 0, ifindex: 0, _rest: 0 };
+    let ask = ObjectInfo {
+        bpf_fd: link.as_raw_fd() as u32,
+        info_len: size_of::<LinkInfo>() as u32,
+        info: (&raw mut info).addr() as u64,
+    };
+    // SAFETY: it is BPF_OBJ_GET_INFO_BY_FD's part; the kernel writes at most `info_len` bytes to `info`, which lives for the call.
+    unsafe { bpf(OBJECT_INFO, &ask) }?;
+    match info.link_type {
+        LINK_TYPE_XDP => Ok((info.ifindex != 0).then_some(info.ifindex)),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
 /// A part without padding: the kernel refuses bytes behind what it knows that are not 0, and padding may be anything.
 const _: () = assert!(size_of::<MapCreate>() == 44 && size_of::<MapUpdate>() == 32 && size_of::<LinkCreate>() == 16);
 const _: () = assert!(size_of::<ProgramLoad>() == 72 && size_of::<Instruction>() == 8);
+const _: () = assert!(size_of::<LinkInfo>() == 24 && size_of::<ObjectInfo>() == 16);

@@ -76,6 +76,17 @@ impl<T: Entry> Ring<T> {
         waiting.min(self.mask + 1)
     }
 
+    /// The producer index and the consumer index.
+    pub(super) fn indices(&self) -> (u32, u32) {
+        (self.word(self.producer).load(Ordering::Acquire), self.word(self.consumer).load(Ordering::Acquire))
+    }
+
+    /// The entry with this index, of a ring that the kernel fills. The kernel must not write to its place now.
+    pub(super) fn past(&self, index: u32) -> T {
+        // SAFETY: the place is in the mapping and aligned; any bytes are a value.
+        unsafe { self.entry(index).read_volatile() }
+    }
+
     /// Whether the kernel wants a call to go on with this ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.word(self.flags).load(Ordering::Relaxed) & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0

@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -283,6 +284,54 @@ fn a_queue_goes_on_in_another_owner_and_loses_no_frame() {
     ));
     descriptors.pop();
     assert!(matches!(Xdp::go_on("wire0", &state, descriptors), Err(XdpError::State(_))));
+}
+
+/// The descriptors by which another process goes on.
+fn held(uplink: &Xdp) -> Vec<OwnedFd> {
+    let HandOver::Parts { descriptors, .. } = uplink.hand_over() else { panic!() };
+    descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect()
+}
+
+#[test]
+fn a_queue_whose_process_was_killed_in_a_batch_goes_on_with_all_its_memory_and_the_frames_that_waited() {
+    if !inside("a_queue_whose_process_was_killed_in_a_batch_goes_on_with_all_its_memory_and_the_frames_that_waited") {
+        return;
+    }
+    veth(1);
+    let gateway = address("far0");
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut uplink = one("wire0");
+    let mut counters = Counters::default();
+    // More rounds than there is memory for, if each lost a batch.
+    for round in 0..100u32 {
+        let bytes = |word: u32| [round.to_be_bytes(), word.to_be_bytes()].concat();
+        for word in 0..100u32 {
+            socket.send_to(&bytes(word), "10.9.8.2:1000").unwrap();
+        }
+        for _ in 0..20 {
+            assert_eq!(send(&mut uplink, &mut counters, gateway, &round.to_be_bytes()), 0);
+        }
+        let (batch, _) = fetch(&mut uplink, &mut counters, Time::ZERO);
+        let taken = u32::try_from(batch.packets().len()).unwrap();
+        assert!(taken > 10, "{taken}");
+        let descriptors = held(&uplink);
+        drop((uplink, batch));
+        uplink = Xdp::resume("wire0", 0, descriptors).unwrap();
+        assert_eq!((uplink.news(), uplink.features()), (None, vec!["AF_XDP", "copy"]));
+        let heard = payloads(&mut uplink, &mut counters, (100 - taken) as usize);
+        assert_eq!(heard, (taken..100).map(bytes).collect::<Vec<_>>());
+        (0..20).for_each(|_| assert_eq!(socket.recv(&mut [0; 8]).unwrap(), 4));
+    }
+    // Another interface of that name, an MTU for which the memory is too small, and other descriptors are refused.
+    let (mut short, same, again) = (held(&uplink), held(&uplink), held(&uplink));
+    short.pop();
+    assert!(matches!(Xdp::resume("wire0", 0, short), Err(XdpError::State(_))));
+    ip("link set wire0 mtu 3000");
+    assert!(matches!(Xdp::resume("wire0", 0, same), Err(XdpError::State(_))));
+    ip("link del wire0");
+    veth(1);
+    assert!(matches!(Xdp::resume("wire0", 0, again), Err(XdpError::State(_))));
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Opens what only a process with rights can that it gives up before its threads start: the queues of interfaces (AF_XDP). After a kill
+//! they go on: the keeper has held them.
+
+use std::collections::BTreeMap;
+
+use nicety_host::{Host, UplinkConfig, UplinkKind};
+use nicety_keeper::{Group, Holder};
+use nicety_uplink::{Xdp, XdpError};
+
+use crate::kept_uplinks::{HeldUplinks, let_go_first};
+
+/// Queues of interfaces.
+#[derive(Debug, Default)]
+pub struct OpenedAhead {
+    /// Or why they could not be opened, by uplinks.
+    pub(super) queues: BTreeMap<String, Result<Vec<Xdp>, XdpError>>,
+    /// Warnings for the log, which has not begun.
+    pub notes: Vec<String>,
+}
+
+impl OpenedAhead {
+    pub(super) fn has(&self, config: &UplinkConfig) -> bool {
+        self.queues.contains_key(&config.name)
+    }
+}
+
+/// Opens the queues of a host file's interfaces. A keeper may hold those of a daemon that was killed: they are taken out of `groups`.
+pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>) -> OpenedAhead {
+    let mut opened = OpenedAhead::default();
+    let mut held = HeldUplinks::take_queues(groups);
+    if let Some(holder) = holder {
+        // Of another uplink they would be in the way.
+        held.keep_only(&host.uplinks, holder);
+    }
+    for config in &host.uplinks {
+        let UplinkKind::Xdp { interface, queues } = &config.kind else { continue };
+        let again = match resumed(config, interface, &mut held) {
+            None => Xdp::open(interface, *queues),
+            Some(Ok(queues)) => Ok(queues),
+            Some(Err(why)) => {
+                let name = &config.name;
+                opened.notes.push(format!(
+                    "uplink {name}: the killed daemon's queues do not go on, and are opened anew: {why}"
+                ));
+                holder.into_iter().for_each(|holder| held.forget(config, holder));
+                // The keeper closes its duplicates a moment later.
+                let may_pass = |error: &XdpError| matches!(error, XdpError::Taken { .. } | XdpError::Program(_));
+                let_go_first(|| Xdp::open(interface, *queues), may_pass)
+            }
+        };
+        opened.queues.insert(config.name.clone(), again);
+    }
+    opened
+}
+
+/// The queues of an uplink, if they are held.
+fn resumed(config: &UplinkConfig, interface: &str, held: &mut HeldUplinks) -> Option<Result<Vec<Xdp>, XdpError>> {
+    if !held.has(config) {
+        return None;
+    }
+    let queues = (0..config.queues()).map(|queue| {
+        let descriptors = held.remove_all(config, queue.into());
+        Xdp::resume(interface, queue, descriptors)
+    });
+    Some(queues.collect())
+}
