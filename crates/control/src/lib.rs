@@ -52,6 +52,7 @@ mod clients;
 mod handed;
 mod inspect;
 mod keeper;
+mod metrics;
 mod naming;
 mod page;
 mod routes;
@@ -297,7 +298,6 @@ impl Control {
             host: host.to_owned(),
             inspect,
             changers,
-            captures: Arc::default(),
             paused: watch::Sender::new(false),
             handed_over: Mutex::default(),
             large: Arc::new(Semaphore::new(1)),

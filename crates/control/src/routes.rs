@@ -1,6 +1,5 @@
 //! The paths of the API. Each handler reads, or makes changes through [`Live`](nicety_daemon::live::Live).
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use nicety_daemon::capture::{Program, Scope, Stage};
 use nicety_daemon::daemon::RestartError;
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::live::{ChangeError, Changed, Consent, Live};
-use nicety_daemon::metrics::{self, Facts};
+use nicety_daemon::metrics::CONTENT_TYPE;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_daemon::trace::FrameTrace;
@@ -43,7 +42,7 @@ mod problems;
 mod upgrade;
 
 /// An answer, or the problem.
-type Answer<T> = Result<T, Box<Problem>>;
+pub(super) type Answer<T> = Result<T, Box<Problem>>;
 
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
@@ -242,7 +241,7 @@ pub(super) async fn changes_end() {
 }
 
 /// Runs slow work beside the control thread, which may not open files. The work is finished even if the client disconnects.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+pub(super) async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
     let meter = Meter::current();
     let charged = move || match meter {
         Some(meter) => meter.charged(work),
@@ -437,7 +436,7 @@ pub(super) async fn capture(
         StageWord::Egress => Stage::Egress,
     });
     let snap = snap.unwrap_or(u32::MAX);
-    let place = Place::take(&served.captures).ok_or_else(|| Problem::new(TOO_MANY, "end one of them first"))?;
+    let place = Place::take(live.captures()).ok_or_else(|| Problem::new(TOO_MANY, "end one of them first"))?;
     let (whose, scope) = (Arc::clone(&live), Scope { ports: None, stage, drops: false, filter, snap });
     let capture = beside(move || {
         whose.capture(&of, scope).map_err(|error| match error {
@@ -561,22 +560,8 @@ pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: L
 ))]
 pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> {
     let live = served.live()?;
-    let captures = served.captures.load(Ordering::Relaxed);
-    let text = beside(move || {
-        let daemon = live.daemon();
-        let facts = Facts {
-            ports: daemon.views(),
-            addresses: daemon.addresses().len(),
-            threads: usage::threads(),
-            process: usage::process(),
-            times: daemon.times(),
-            captures,
-            wakes: daemon.wakes(),
-        };
-        Ok(metrics::text(&facts))
-    })
-    .await?;
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+    let text = super::metrics::text(live).await?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text))
 }
 
 /// Get this document

@@ -1,7 +1,6 @@
 //! The daemon that requests work on, and the users who may change it.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,8 +21,6 @@ pub(super) struct Served {
     pub(super) host: PathBuf,
     pub(super) inspect: Arc<dyn Inspect>,
     pub(super) changers: Changers,
-    /// The number of running captures.
-    pub(super) captures: Arc<AtomicUsize>,
     /// No connection is accepted: another daemon may be about to serve the socket.
     pub(super) paused: watch::Sender<bool>,
     /// Another daemon serves: this one ends once its clients have their answers.

@@ -13,7 +13,7 @@ pub mod texts;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -151,6 +151,8 @@ pub struct Live {
     end: OnceLock<Handle>,
     /// Another process has taken over.
     is_replaced: AtomicBool,
+    /// The number of running captures.
+    captures: Arc<AtomicUsize>,
 }
 
 /// What an upgrade needs.
@@ -179,6 +181,7 @@ impl Live {
             kept: None,
             end: OnceLock::new(),
             is_replaced: AtomicBool::new(false),
+            captures: Arc::default(),
         }
     }
 
@@ -273,6 +276,11 @@ impl Live {
     /// The daemon.
     pub fn daemon(&self) -> &Daemon {
         &self.daemon
+    }
+
+    /// The number of running captures. Who starts one counts it, and metrics report it wherever they are asked for.
+    pub fn captures(&self) -> &Arc<AtomicUsize> {
+        &self.captures
     }
 
     /// The host file's path.

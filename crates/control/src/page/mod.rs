@@ -3,6 +3,7 @@
 //! ```text
 //! GET /            the host: a picture, who is blocked, ports, uplinks, classes, drops with their meaning, changes, log, addresses
 //! GET /ports/NAME  one port
+//! GET /metrics     for Prometheus, as on the control socket
 //! GET /page.css, /page.js
 //! ```
 //!

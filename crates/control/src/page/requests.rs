@@ -5,7 +5,8 @@ use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use nicety_daemon::metrics;
 
 use super::port;
 use super::serve::Shown;
@@ -15,10 +16,10 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
                       form-action 'none'; frame-ancestors 'none'";
 
 /// A request.
-pub(super) struct Asked<'a> {
-    pub method: &'a Method,
-    pub path: &'a str,
-    pub headers: &'a HeaderMap,
+struct Asked<'a> {
+    method: &'a Method,
+    path: &'a str,
+    headers: &'a HeaderMap,
 }
 
 impl Asked<'_> {
@@ -59,7 +60,8 @@ fn is_here(host: &str) -> bool {
     is_name && port.len() <= 5 && port.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-pub(super) fn answer(shown: &Shown, asked: &Asked<'_>) -> Response<Body> {
+pub(super) async fn answer<B>(shown: &Shown, request: &Request<B>) -> Response<Body> {
+    let asked = Asked { method: request.method(), path: request.uri().path(), headers: request.headers() };
     const HTML: &str = "text/html; charset=utf-8";
     const TEXT: &str = "text/plain; charset=utf-8";
     if let Some((status, why)) = asked.refusal() {
@@ -72,6 +74,10 @@ pub(super) fn answer(shown: &Shown, asked: &Asked<'_>) -> Response<Body> {
             response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", crate::STARTING_SENTENCE))
         }
         "/" => response(StatusCode::OK, HTML, shown.host_page()),
+        "/metrics" => match shown.metrics().await {
+            Ok(text) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
+            Err(why) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
+        },
         path => match path.strip_prefix("/ports/").and_then(|name| port::page(shown, name)) {
             Some(page) => response(StatusCode::OK, HTML, page),
             None => response(StatusCode::NOT_FOUND, TEXT, "there is no such page: / has all ports\n"),

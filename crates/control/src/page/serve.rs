@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
-use axum::http::{Request, Response};
+use axum::body::Bytes;
+use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,7 +21,7 @@ use super::Place;
 use super::history::{FRESH, History};
 use super::host;
 use super::recent::Recent;
-use super::requests::{self, Asked};
+use super::requests;
 use crate::Inspect;
 
 /// Most connections at once. Further ones wait to be accepted.
@@ -48,12 +48,22 @@ pub(super) struct Shown {
     pub recent: Arc<Recent>,
     /// The page of the host, and when it was made: however many ask, it is made twice a second at most.
     pub host_page: Mutex<Option<(Instant, Bytes)>>,
+    /// The text of the metrics, as the page.
+    metrics: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Shown {
     pub fn new(host: &Host, inspect: Arc<dyn Inspect>, recent: Arc<Recent>) -> Self {
         let (file, switch) = (host.path.clone(), host.switch.name.clone());
-        Self { file, switch, inspect, history: Mutex::default(), recent, host_page: Mutex::default() }
+        Self {
+            file,
+            switch,
+            inspect,
+            history: Mutex::default(),
+            recent,
+            host_page: Mutex::default(),
+            metrics: Default::default(),
+        }
     }
 
     /// The page of the host.
@@ -67,6 +77,26 @@ impl Shown {
         let page = Bytes::from(host::page(self));
         *made = Some((Instant::now(), page.clone()));
         page
+    }
+}
+
+impl Shown {
+    /// The text of the metrics. Readers that come meanwhile wait for the same text.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn metrics(&self) -> Result<Bytes, String> {
+        let mut made = self.metrics.lock().await;
+        if let Some((at, text)) = &*made
+            && at.elapsed() < FRESH
+        {
+            return Ok(text.clone());
+        }
+        let live = self.inspect.live().ok_or("this daemon serves no host file")?;
+        let text = crate::metrics::text(live).await.map_err(|problem| problem.detail.clone())?;
+        let text = Bytes::from(text);
+        *made = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 }
 
@@ -126,8 +156,8 @@ impl Server {
     fn answer(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: OwnedSemaphorePermit) {
         let shown = Arc::clone(&self.shown);
         let service = service_fn(move |request: Request<Incoming>| {
-            let answer = respond(&shown, &request);
-            async move { Ok::<_, std::convert::Infallible>(answer) }
+            let shown = Arc::clone(&shown);
+            async move { Ok::<_, std::convert::Infallible>(requests::answer(&shown, &request).await) }
         });
         let task = async move {
             let mut http = hyper::server::conn::http1::Builder::new();
@@ -141,11 +171,6 @@ impl Server {
         };
         drop(tokio::spawn(task));
     }
-}
-
-fn respond(shown: &Shown, request: &Request<Incoming>) -> Response<Body> {
-    let asked = Asked { method: request.method(), path: request.uri().path(), headers: request.headers() };
-    requests::answer(shown, &asked)
 }
 
 #[cfg(test)]

@@ -16,13 +16,14 @@ use crate::python::{programs, skipped};
 use crate::scratch::{Ended, Scratch};
 
 /// Pages whose lines run. Each line of another page begins as one of [`NOT_RUN`].
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "README.md",
     "docs/ten-minutes.md",
     "docs/host-file.md",
     "docs/uplinks.md",
     "docs/live-control.md",
     "docs/seeing.md",
+    "docs/page.md",
     "docs/operating.md",
     "docs/traces.md",
     "docs/production.md",
@@ -68,6 +69,7 @@ mount -t tmpfs none /run && mount -t tmpfs none /usr/local && mount -t tmpfs non
 mkdir -p bin /usr/local/share/man/man1 /var/lib/prometheus/node-exporter www target/release
 printf '#!/bin/sh\nexec "$@"\n' >bin/sudo && chmod +x bin/sudo
 ln -s "$0" bin/nicety
+ip link set lo up
 # As root of this network alone it may not become another user.
 printf '#!/bin/sh\nexec %s -Z root "$@"\n' "$TOOLS/tcpdump" >bin/tcpdump && chmod +x bin/tcpdump
 export PATH=$PWD/bin:$TOOLS:$PYTHON:$PATH HOME=$PWD USER=root XDG_RUNTIME_DIR=/run

@@ -1,0 +1,28 @@
+//! The metrics of the daemon as text: the control socket and the page give the same.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nicety_daemon::live::Live;
+use nicety_daemon::metrics::{self, Facts};
+use nicety_daemon::usage;
+
+use super::routes::{Answer, beside};
+
+/// The text. It is made beside the thread that answers, which may not read the kernel's files about this process.
+pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
+    beside(move || {
+        let daemon = live.daemon();
+        let facts = Facts {
+            ports: daemon.views(),
+            addresses: daemon.addresses().len(),
+            threads: usage::threads(),
+            process: usage::process(),
+            times: daemon.times(),
+            captures: live.captures().load(Ordering::Relaxed),
+            wakes: daemon.wakes(),
+        };
+        Ok(metrics::text(&facts))
+    })
+    .await
+}
