@@ -170,6 +170,7 @@ impl Boot {
             format!("#!ipxe\n{part}imgfetch tftp://{HOST}/{MARK}\n")
         };
         well(fs::write(self.offered(MARK), "here"));
+        well(fs::write(self.offered("boot.ipxe"), script));
         well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
         let image = Image::of(&self.stage.root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}"));
         let kernel = well(fs::read(image.compressed()));
