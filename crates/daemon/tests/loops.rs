@@ -189,8 +189,12 @@ fn a_member_that_leaves_its_team_carries_nothing_until_it_is_told_to_and_a_loop_
     live.daemon().stop();
     drop(live);
     let live = begin(place.path());
-    let again = ["l1", "lan"].map(|name| report(&live, name));
-    assert_eq!([&again[0].sentence, &again[1].sentence], [&newer.sentence, &older.sentence]);
+    // It hears of the links' carriers a little later.
+    let (again, end) = (|| ["l1", "lan"].map(|name| report(&live, name).sentence), Instant::now() + PATIENCE);
+    while again() != [newer.sentence.as_str(), older.sentence.as_str()] {
+        assert!(Instant::now() < end, "{:?}", again());
+        std::thread::yield_now();
+    }
     // The team takes it back.
     live.set(List::Uplinks, "l1", &[("vlan".to_owned(), None)], &Consent::Nothing).unwrap();
     let plan = set(&live, List::Teams, "lan", "members", "l0,l1");
