@@ -328,10 +328,10 @@ pub fn amount(adapter: &str, megabytes: u32) -> u32 {
     (usual(megabytes) * entry.about.link_mbps.min(1000) / 1000).max(1)
 }
 
-/// A quarter of these megabytes in a normal run, and all of them in a full one: each goes three times through a guest's processor, which
-/// is an emulated one, and a few already go many times around every ring.
-pub fn usual(megabytes: u32) -> u32 {
-    if is_full() { megabytes } else { megabytes.div_ceil(4) }
+/// A quarter of these megabytes, or of their packets, in a normal run, and all in a full one: each goes three times through a guest's
+/// processor, which is an emulated one, and a few already go many times around every ring.
+pub fn usual(amount: u32) -> u32 {
+    if is_full() { amount } else { amount.div_ceil(4) }
 }
 
 /// Sends random bytes over TCP. Compares the checksum of the received bytes with that of the sent ones.
