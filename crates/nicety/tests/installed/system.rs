@@ -11,6 +11,17 @@ use crate::{Packages, say, well};
 const SOON: Duration = Duration::from_secs(120);
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
+/// Waits until the journal's records of a unit contain the words. `journalctl --sync` writes what the journal has read; a service's standard
+/// error is read a little later (before systemd 258).
+#[track_caller]
+fn logs(guest: &mut Guest, chosen: &str, words: &str) {
+    let shown = format!("journalctl -u {chosen} --no-pager");
+    let waits = format!(
+        "for n in $(seq 100); do {shown} >/tmp/shown; grep -qF '{words}' /tmp/shown && break; sleep 0.2; done; cat /tmp/shown"
+    );
+    contains(&run(guest, &waits), words);
+}
+
 /// A guest with the packages in its folder.
 fn booted(suite: Suite) -> Guest {
     let root = well(Root::lay(&mut say));
@@ -273,9 +284,8 @@ fn missing_tap(guest: &mut Guest) {
     run(guest, tap);
     run(guest, none);
     fails(guest, "systemctl reset-failed nicety; systemctl restart nicety 2>&1");
-    run(guest, "journalctl --sync");
     let why = "attaching to tap tap1 needs CAP_NET_ADMIN, or make the tap first: ip tuntap add dev tap1 mode tap user ";
-    contains(&run(guest, "journalctl -u nicety -p err --no-pager"), why);
+    logs(guest, "nicety -p err", why);
     run(guest, "ip tuntap add dev tap1 mode tap user nicety");
     run(
         guest,
@@ -370,8 +380,7 @@ fn rights(guest: &mut Guest) {
     run(guest, "sed 's#/run/nicety/vm2.sock#/srv/vm2.sock#' good.toml >/etc/nicety/host.toml");
     fails(guest, "systemctl restart nicety 2>&1");
     // `systemctl status` shows only what was said since the unit began to wait for its next start.
-    run(guest, "journalctl --sync");
-    contains(&run(guest, "journalctl -u nicety -p err --no-pager"), "the socket /srv/vm2.sock cannot be made");
+    logs(guest, "nicety -p err", "the socket /srv/vm2.sock cannot be made");
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
 }
 
@@ -379,15 +388,11 @@ fn rights(guest: &mut Guest) {
 fn instances(guest: &mut Guest) {
     run(guest, "cp good.toml /etc/nicety/twice.toml");
     fails(guest, "systemctl start nicety@twice 2>&1");
-    contains(&run(guest, "journalctl -u nicety@twice --no-pager"), "switch0.sock is that of process");
+    logs(guest, "nicety@twice", "switch0.sock is that of process");
     run(guest, "systemctl reset-failed nicety@twice; rm /etc/nicety/twice.toml");
     // The very same file.
     fails(guest, "systemctl start nicety@host 2>&1");
-    run(guest, "journalctl --sync");
-    contains(
-        &run(guest, "journalctl -u nicety@host --no-pager"),
-        "a daemon serves /etc/nicety/host.toml already: process ",
-    );
+    logs(guest, "nicety@host", "a daemon serves /etc/nicety/host.toml already: process ");
     run(guest, "systemctl stop nicety@host; systemctl reset-failed nicety@host; systemctl is-active nicety");
     run(
         guest,
