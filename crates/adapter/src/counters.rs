@@ -84,8 +84,8 @@ reasons! {
     MirrorPort = "mirror-port",
     /// A mirror's copy beyond the mirror's rate.
     MirrorLimit = "mirror-limit",
-    /// No drop: it was for the switch itself, and an agent of the port took it (LACP, LLDP), or the guard against loops its probe. Counted
-    /// here so that no frame is missing from the sum; shown apart.
+    /// No drop: a frame for the switch itself (LACP, LLDP, a probe for loops). It is counted here so that the sum has every frame, and shown
+    /// apart.
     Taken = "taken",
     /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",

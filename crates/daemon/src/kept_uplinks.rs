@@ -1,6 +1,6 @@
-//! What would be lost with this process if it were killed: a tap that it has made, which the kernel removes; the program at an interface
-//! (AF_XDP), without which frames go to the host's stack; and a capture's file, which the next daemon would begin anew. The keeper holds it,
-//! and the next daemon goes on with it (docs/adr/0022).
+//! Uplinks' descriptors that the keeper holds, so that the next daemon goes on with them after a kill (docs/adr/0022). Without that, a tap
+//! that the daemon has made is removed by the kernel, an interface's frames go past its program (AF_XDP) to the host's stack, and a
+//! capture's file is begun anew.
 //!
 //! The name under which it is held says what it is, and of which uplink. So a daemon that serves something else, such as one that was killed
 //! within a live change, finds another name, and has the keeper close it.

@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn ticks_of_other_processes_are_those_of_programs_less_our_own_with_all_descendants() {
-        // proc_pid_stat(5): fields 14 to 17 of a process whose name has a blank and a parenthesis.
+        // A process's name may have blanks and parentheses: proc_pid_stat(5).
         let stat = "42 (a (b) c) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 300 4000 20 0 1 0 99 0 0";
         assert_eq!(parent_and_ticks(stat), Some((7, 4330)));
         assert_eq!([parent_and_ticks("42 (sh) S 7"), parent_and_ticks("")], [None, None]);

@@ -51,7 +51,7 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
     }
     output::print(&plan.to_string())?;
     if args.dry_run {
-        return lacks.map_or(Ok(()), |lacks| output::print(&format!("\n{lacks}\n")));
+        return lacks.map_or(Ok(()), |lacks| lacks.print());
     }
     if !args.yes {
         agree_to_loops(&loops_of(&host, &touched(&plan)))?;
@@ -70,7 +70,7 @@ fn before(socket: &Path, daemon: &Running) -> Option<Host> {
     Host::parse_change(&exported.text, &daemon.host).ok()
 }
 
-/// What the daemon's unit does not allow of a change of one entry.
+/// The things that a change of one entry asks for and the daemon's unit does not allow.
 fn lacks_of(list: List, name: &str, values: &BTreeMap<String, Value>, socket: &Path) -> Option<Lacks> {
     let daemon = matches!(list, List::Ports | List::Uplinks).then(|| Running::at(socket)).flatten()?;
     let before = before(socket, &daemon)?;

@@ -131,13 +131,13 @@ impl Unit {
 /// Something that a unit does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What it is, in a sentence.
+    /// The thing and the setting that forbids it, in a sentence.
     pub why: String,
     /// The drop-in's lines below `[Service]` that allow it. None: no drop-in is to be written.
     pub lines: Vec<String>,
 }
 
-/// What a unit does not allow. Shown with the drop-in for it, as lines for a shell.
+/// All that a host file asks for and a unit does not allow. Shown with the drop-in that allows it, as lines for a shell.
 #[derive(Clone, Debug)]
 pub struct Lacks {
     /// The unit.
@@ -291,8 +291,8 @@ fn serves(command: &str, host: &Path, name: &str) -> Option<String> {
 /// The texts of a unit's drop-ins, in the order in which they count.
 fn drop_ins(name: &str, root: &Path) -> Vec<String> {
     let of_template = name.split_once('@').map(|(template, _)| format!("{template}@.service.d"));
-    // What replaces what has the same name: the unit's own what is all services', what comes first in the path, and an instance's own its
-    // template's.
+    // Later ones replace earlier ones of the same name: those of all services, then by the path from its end, a template's before its
+    // instance's.
     let of_all = FOLDERS.iter().rev().map(|folder| (folder, "service.d".to_owned()));
     let own = FOLDERS
         .iter()

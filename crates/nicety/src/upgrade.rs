@@ -26,22 +26,15 @@ pub fn run(args: &Upgrade) -> Result<(), Failure> {
     {
         Reply::Upgraded(upgraded) if args.json => {
             output::print(&(serde_json::to_string_pretty(&upgraded).map_err(Failure::with(Exit::Failed))? + "\n"))?;
-            match forbidden(&socket) {
-                Some(lacks) => Err(Failure::new(Exit::Failed, format!("{SERVES}: {lacks}"))),
-                None => Ok(()),
-            }
+            let why = forbidden(&socket).map(|lacks| format!("{SERVES}: {lacks}"));
+            why.map_or(Ok(()), |why| Err(Failure::new(Exit::Failed, why)))
         }
         Reply::Upgraded(upgraded) => {
             let lacks = not_in_force(&socket);
             output::print(&words(&upgraded, &lacks))?;
-            match forbidden(&socket) {
-                Some(lacks) => {
-                    // Lines to paste: without the program's name before each.
-                    output::print(&format!("\n{lacks}\n"))?;
-                    Err(Failure::new(Exit::Failed, format!("{SERVES}, because {} does not allow it", lacks.unit)))
-                }
-                None => Ok(()),
-            }
+            let Some(lacks) = forbidden(&socket) else { return Ok(()) };
+            lacks.print()?;
+            Err(Failure::new(Exit::Failed, format!("{SERVES}, because {} does not allow it", lacks.unit)))
         }
         other => Err(odd(&other)),
     }
@@ -49,7 +42,7 @@ pub fn run(args: &Upgrade) -> Result<(), Failure> {
 
 const SERVES: &str = "the new program serves, and not all that the host file asks for is in force";
 
-/// What the unit does not allow of the host file.
+/// The things that the host file asks for and the unit does not allow. `None`: it allows all, or no unit has started the daemon.
 fn forbidden(socket: &Path) -> Option<Lacks> {
     let daemon = Running::at(socket)?;
     daemon.lacks(&Host::read(&daemon.host).ok()?)

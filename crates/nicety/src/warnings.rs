@@ -151,7 +151,7 @@ fn pairs(host: &Host, master: &dyn Fn(&str) -> Option<String>) -> Vec<Pair> {
     pairs
 }
 
-/// What a loop does.
+/// The end of a sentence about a loop.
 const SURE: &str = "frames go round, and the newer one will be blocked";
 
 fn pair(one: &Way<'_>, other: &Way<'_>, what: &str, master: &dyn Fn(&str) -> Option<String>) -> Pair {

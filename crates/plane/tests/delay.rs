@@ -178,7 +178,7 @@ struct World {
     now: Time,
     step_ns: u64,
     random: u64,
-    /// A station that also sends, its next frame, and the mean time between two frames.
+    /// A second sender: its station, its next frame, and the mean time between two.
     beside: Option<(u8, Frame, u64)>,
 }
 
@@ -320,7 +320,7 @@ struct Case {
     other: Option<Packet>,
 }
 
-/// As long as IPv4 can say, with the Ethernet header.
+/// Bytes of IPv4's longest packet, with the Ethernet header.
 const GSO: Packet = Packet::new(65_549);
 const JUMBO: u16 = 8_960;
 

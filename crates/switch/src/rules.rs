@@ -76,8 +76,6 @@ pub(crate) struct Rules {
     pub inspects: bool,
     /// The VLAN of frames without a tag.
     untagged: Result<Lane, Reason>,
-    /// Whether its guest's frames get that priority if they bring one.
-    regenerates: bool,
 }
 
 /// An address that has sent.
@@ -103,7 +101,6 @@ impl Rules {
             unknown: policy.storm.unknown.map(Meter::new),
             inspects: (guarded || policy.mtu.is_some()) && !policy.blocked,
             untagged: Err(Reason::Vlan),
-            regenerates: policy.regenerates,
             policy,
         };
         this.untagged = this.find(Tags { outer: None, behind: 0 });
@@ -126,7 +123,7 @@ impl Rules {
         // The port's word counts for frames that bring no tag, and for all if its guest's does not.
         let is_marked = match tags.outer {
             None => priority != 0,
-            Some(tag) => self.regenerates && (priority != 0 || tag.tci != Tci(tag.tci.id())),
+            Some(tag) => self.policy.regenerates && (priority != 0 || tag.tci != Tci(tag.tci.id())),
         };
         if is_marked && !self.is_flat() {
             lane.set_priority(priority, tags);

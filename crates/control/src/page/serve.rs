@@ -78,9 +78,7 @@ impl Shown {
         *made = Some((Instant::now(), page.clone()));
         page
     }
-}
 
-impl Shown {
     /// The text of the metrics. Readers that come meanwhile wait for the same text.
     ///
     /// # Errors

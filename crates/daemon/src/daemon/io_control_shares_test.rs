@@ -29,38 +29,17 @@ const MEASURED_MS: u64 = 400;
 const BEFORE_MS: u64 = 200;
 const STORAGE: u8 = 1;
 const GUEST: u8 = 2;
-/// What another uplink of the host brings.
+/// A station beyond another uplink of the host.
 const OTHER: u8 = 3;
 
-/// A TCP frame of a station as long as can be, to this port. `tag`: priority and VLAN. `dscp`: as in IPv4's second byte.
+/// The longest TCP frame of a station, to this port. `tag`: priority and VLAN. `dscp`: as in IPv4's second byte.
 fn frame(from: u8, tag: Option<u16>, dscp: u8, port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, from];
     frame.extend(tag.iter().flat_map(|tag| [0x81, 0, (tag >> 8) as u8, *tag as u8]));
-    let ip_len = (LEN - frame.len() - 2).to_be_bytes();
-    frame.extend([
-        8,
-        0,
-        0x45,
-        dscp << 2,
-        ip_len[6],
-        ip_len[7],
-        0,
-        0,
-        0x40,
-        0,
-        64,
-        6,
-        0,
-        0,
-        10,
-        0,
-        0,
-        from,
-        10,
-        0,
-        0,
-        9,
-    ]);
+    let ip_len = (LEN - frame.len() - 2) as u16;
+    frame.extend([8, 0, 0x45, dscp << 2]);
+    frame.extend(ip_len.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, from, 10, 0, 0, 9]);
     frame.extend([40_000u16, port].iter().flat_map(|port| port.to_be_bytes()));
     frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 255, 255, 0, 0, 0, 0]);
     frame.resize(LEN, 0);
@@ -241,7 +220,7 @@ fn a_storage_port_with_sixty_of_a_hundred_keeps_sixty_beside_a_guest_that_writes
         (of("ports = \"storage\"\ntransport_ports = \"3260\""), "", iscsi()),
         (of("groups = \"disks\"\ntransport_ports = \"3260\""), group, iscsi()),
         (class("nfs", &format!("{RESERVED}\ngroups = \"disks\"")), group, frame(STORAGE, None, 0, 2049)),
-        // The warned-of way: keys that any guest can write. The host believes who is trusted, or in the class's VLAN.
+        // `--check` warns of these: any guest can write them. They count for a port that is trusted, or in the class's VLAN.
         (of(""), "trust_marks = true", iscsi()),
         (of("vlan = 10\ntransport_ports = \"3260\""), "vlan = 10", iscsi()),
         (of("network = \"10.0.0.0/8\""), "trust_marks = true", iscsi()),
@@ -257,7 +236,7 @@ fn a_storage_port_with_sixty_of_a_hundred_keeps_sixty_beside_a_guest_that_writes
         let kept = keeps(&classes, storage, STORAGE, own);
         assert!(kept >= 0.98 * 60.0, "{kept:.1} of 60: {classes}");
     }
-    // What comes by another uplink of the host is no guest's.
+    // Frames that come in by another uplink are no guest's.
     let kept = keeps(&of(""), "", OTHER, frame(OTHER, None, 0, 3260));
     assert!(kept >= 0.98 * 60.0, "{kept:.1} of 60");
     // A file that names nobody: the storage port has as much as the guest, and neither has the reservation.

@@ -58,16 +58,21 @@ fn with(host: &Host, all: &[Block<'_>]) -> Result<Host, HostErrors> {
     Host::parse_change(&document.text(), &host.path)
 }
 
+/// The uplinks and teams of a host, whether they are blocked, and with which other one they made a loop.
+fn ways(host: &Host) -> impl Iterator<Item = ((List, &str), bool, Option<&String>)> {
+    let uplinks = host.uplinks.iter();
+    let uplinks = uplinks.map(|one| ((List::Uplinks, one.name.as_str()), one.blocked, one.in_loop.as_ref()));
+    let teams = host.teams.iter();
+    uplinks.chain(teams.map(|one| ((List::Teams, one.name.as_str()), one.blocked, one.in_loop.as_ref())))
+}
+
 /// A host in which uplinks and teams are blocked for these loops. `None`: in this one they are.
 pub(super) fn with_loops(host: &Host, loops: &[Loop]) -> Option<Host> {
-    let uplinks = host.uplinks.iter().map(|uplink| (List::Uplinks, &uplink.name, uplink.blocked, &uplink.in_loop));
-    let teams = host.teams.iter().map(|team| (List::Teams, &team.name, team.blocked, &team.in_loop));
-    let all: Vec<Block<'_>> = uplinks
-        .chain(teams)
-        .filter_map(|(list, name, is_blocked, other)| {
-            let found = loops.iter().find(|found| found.name == *name)?;
-            let is_known = is_blocked && other.as_ref() == Some(&found.other);
-            (!is_known).then(|| ((list, name.as_str()), Some((true, Some(found.other.clone())))))
+    let all: Vec<Block<'_>> = ways(host)
+        .filter_map(|((list, name), is_blocked, other)| {
+            let found = loops.iter().find(|found| found.name == name)?;
+            let is_known = is_blocked && other == Some(&found.other);
+            (!is_known).then(|| ((list, name), Some((true, Some(found.other.clone())))))
         })
         .collect();
     if all.is_empty() { None } else { with(host, &all).ok() }
@@ -101,9 +106,7 @@ pub(super) fn said(list: List, values: &[(String, Option<Value>)]) -> Vec<(Strin
 
 /// Uplinks and teams of a host that are blocked for a loop say so, and with which other one.
 pub(super) fn note(daemon: &Daemon, host: &Host) {
-    let uplinks = host.uplinks.iter().map(|uplink| (&uplink.name, uplink.blocked, &uplink.in_loop));
-    let teams = host.teams.iter().map(|team| (&team.name, team.blocked, &team.in_loop));
-    for (name, is_blocked, other) in uplinks.chain(teams) {
+    for ((_, name), is_blocked, other) in ways(host) {
         if let (true, Some(other)) = (is_blocked, other) {
             daemon.note_loop(name, other);
         }

@@ -9,10 +9,10 @@ use nicety_uplink::{Xdp, XdpError};
 
 use crate::kept_uplinks::{HeldUplinks, let_go_first};
 
-/// Queues of interfaces.
+/// The queues of the host file's interfaces.
 #[derive(Debug, Default)]
 pub struct OpenedAhead {
-    /// Or why they could not be opened, by uplinks.
+    /// By uplinks: the queues, or why they could not be opened.
     pub(super) queues: BTreeMap<String, Result<Vec<Xdp>, XdpError>>,
     /// Warnings for the log, which has not begun.
     pub notes: Vec<String>,
@@ -42,7 +42,9 @@ pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>)
                 opened.notes.push(format!(
                     "uplink {name}: the killed daemon's queues do not go on, and are opened anew: {why}"
                 ));
-                holder.into_iter().for_each(|holder| held.forget(config, holder));
+                if let Some(holder) = holder {
+                    held.forget(config, holder);
+                }
                 // The keeper closes its duplicates a moment later.
                 let may_pass = |error: &XdpError| matches!(error, XdpError::Taken { .. } | XdpError::Program(_));
                 let_go_first(|| Xdp::open(interface, *queues), may_pass)

@@ -31,7 +31,7 @@ const CONNECTS: Duration = Duration::from_secs(10);
 const A: Party = Party::Guest(0);
 const B: Party = Party::Guest(1);
 
-/// What the VMMs do without end.
+/// The messages that the VMMs send without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Storm {
     Reads,

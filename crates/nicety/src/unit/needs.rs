@@ -344,10 +344,8 @@ impl Unit {
         if self.has_private_tmp() && is_in(&TMP) {
             return Some("PrivateTmp=");
         }
-        ["InaccessiblePaths", "TemporaryFileSystem"].into_iter().find(|key| names(key)).map(|key| match key {
-            "InaccessiblePaths" => "InaccessiblePaths=",
-            _ => "TemporaryFileSystem=",
-        })
+        let hiding = [("InaccessiblePaths", "InaccessiblePaths="), ("TemporaryFileSystem", "TemporaryFileSystem=")];
+        hiding.into_iter().find(|(key, _)| names(key)).map(|(_, shown)| shown)
     }
 
     fn has_private_tmp(&self) -> bool {
@@ -357,18 +355,21 @@ impl Unit {
     /// Lines that show a folder which is hidden.
     fn shows(&self, folder: &Path, key: &str, may_miss: bool) -> Vec<String> {
         let is_home = HOMES.iter().any(|home| folder.starts_with(home));
-        // What is inaccessible takes no mount; what is empty does.
-        let empty = (is_home && self.value("ProtectHome") != Some("tmpfs")).then(|| "ProtectHome=tmpfs".to_owned());
-        let inaccessible: Vec<PathBuf> = self.paths("InaccessiblePaths").collect();
-        let hides = inaccessible.iter().any(|path| folder.starts_with(path));
-        let others = inaccessible.iter().filter(|path| !folder.starts_with(path));
-        let shown = others.map(|path| format!("InaccessiblePaths={}", quoted(&path.display().to_string())));
-        let shown: Vec<String> = hides
-            .then(|| "InaccessiblePaths=".to_owned())
-            .into_iter()
-            .chain(hides.then_some(shown).into_iter().flatten())
-            .collect();
-        empty.into_iter().chain(shown).chain([format!("{key}={}", setting(folder, may_miss))]).collect()
+        let mut lines = Vec::new();
+        // An inaccessible folder takes no mount; an empty one does.
+        if is_home && self.value("ProtectHome") != Some("tmpfs") {
+            lines.push("ProtectHome=tmpfs".to_owned());
+        }
+        let (hiding, others): (Vec<PathBuf>, Vec<PathBuf>) =
+            self.paths("InaccessiblePaths").partition(|path| folder.starts_with(path));
+        if !hiding.is_empty() {
+            // A setting can only be emptied whole: the others are named again.
+            lines.push("InaccessiblePaths=".to_owned());
+            lines
+                .extend(others.iter().map(|path| format!("InaccessiblePaths={}", quoted(&path.display().to_string()))));
+        }
+        lines.push(format!("{key}={}", setting(folder, may_miss)));
+        lines
     }
 
     /// The unit's user, and the folder that keeps it from this one: the first that it may not enter, or this one if it may not write there.

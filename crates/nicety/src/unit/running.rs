@@ -25,22 +25,28 @@ impl Running {
         unit.has_process(pid).then_some(Self { unit, host })
     }
 
-    /// What the unit does not allow of a host file.
+    /// The things that a host file asks for and the unit does not allow.
     pub fn lacks(&self, host: &Host) -> Option<Lacks> {
         lacks(host, &self.unit)
     }
 
-    /// What the unit does not allow of one host file, and is not asked by another.
+    /// The same of `after`, without those that `before` asks for already.
     pub fn lacks_of_change(&self, before: &Host, after: &Host) -> Option<Lacks> {
         self.lacks(after)?.beyond(self.lacks(before).as_ref())
+    }
+}
+
+impl Lacks {
+    /// Prints them with the drop-in. Its lines are to be pasted: the program's name is not before each.
+    pub fn print(&self) -> Result<(), Failure> {
+        output::print(&format!("\n{self}\n"))
     }
 }
 
 /// Adds the drop-in to the result of a change. `done` says whether a part of the change waits for a restart.
 pub fn told(lacks: Option<Lacks>, done: Result<bool, Failure>) -> Result<(), Failure> {
     let Some(lacks) = lacks else { return done.map(drop) };
-    // Lines to paste: without the program's name before each.
-    output::print(&format!("\n{lacks}\n"))?;
+    lacks.print()?;
     match done {
         Ok(true) => {
             let why =

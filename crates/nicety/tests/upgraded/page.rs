@@ -113,7 +113,7 @@ fn an_upgrade_moves_a_page_and_leaves_the_control_socket_where_clients_and_the_k
         assert!(said.contains("not in force, of what the host file asks for: daemon.control\n"), "{said}");
         assert!(is_served(&get(UnixStream::connect(&second).unwrap(), "localhost")), "{}", kept.log());
         assert!(!first.exists() && !kept.path("other.sock").exists(), "{}", kept.log());
-        // What takes the keeper's socket, which is beside the control socket.
+        // The keeper's socket lies beside the control socket, and must not be taken.
         nicety(&["port", "set", "vm1", "socket=moved.sock", "--yes"]);
         nicety(&["port", "set", "vm1", "socket=vm1.sock", "--yes"]);
     }
