@@ -44,8 +44,9 @@ impl Firmware {
         config.devices.extend(flash(0, &code, ",readonly=on"));
         config.devices.extend(flash(1, &variables, ""));
         config.devices.extend(["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"].map(str::to_owned));
-        // Since edk2-stable202405 its network stack requires good random numbers, which a translated processor does not have.
-        config.devices.extend(["-device", "virtio-rng-pci"].map(str::to_owned));
+        // Since edk2-stable202405 its network stack wants good random numbers. The processor's instruction gives them; its driver of
+        // virtio-rng (VirtioFlush waits until the used index equals its own) hangs for ever when a timer of the network asks meanwhile.
+        config.devices.extend(["-cpu", "qemu64,+rdrand"].map(str::to_owned));
         Ok(config)
     }
 
