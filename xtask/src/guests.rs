@@ -30,7 +30,7 @@ pub fn choose(words: &[&str]) {
     _ = WORDS.set(words.iter().map(|&word| word.to_owned()).collect());
 }
 
-/// The tests with one of the words in their names.
+/// The tests with one of the words in their names; without words, those of the asked amount.
 ///
 /// # Errors
 /// A word is in no test's name.
@@ -39,7 +39,10 @@ fn chosen(tests: Vec<Test>, words: &[String]) -> Result<Vec<Test>> {
     for word in words {
         ensure!(tests.iter().any(|test| has(test, word)), "`{word}` is neither a step nor in the name of a test");
     }
-    Ok(tests.into_iter().filter(|test| words.is_empty() || words.iter().any(|word| has(test, word))).collect())
+    if words.is_empty() {
+        return Ok(programs::asked(tests));
+    }
+    Ok(tests.into_iter().filter(|test| words.iter().any(|word| has(test, word))).collect())
 }
 
 /// Whether the tests of a program have real guests.
@@ -108,13 +111,15 @@ mod tests {
     fn tests_are_chosen_by_words_in_their_names_and_a_word_of_none_is_an_error() {
         let program = Program { name: "p/t".into(), target: "t".into(), path: "p".into(), folder: "f".into() };
         let program = Arc::new(program);
-        let test = |name: &str| Test { program: program.clone(), name: name.to_owned() };
+        let test =
+            |name: &str| Test { program: program.clone(), name: name.to_owned(), is_left: name.starts_with("scp") };
         let tests = || ["scp::carries", "boot::uefi"].map(test).into();
         let names = |words: &[&str]| -> Result<Vec<String>> {
             let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
             Ok(chosen(tests(), &words)?.into_iter().map(|test| test.name).collect())
         };
-        assert_eq!(names(&[]).unwrap(), ["scp::carries", "boot::uefi"]);
+        assert_eq!(names(&[]).unwrap(), ["boot::uefi"], "the other is for --full");
+        assert_eq!(names(&["scp"]).unwrap(), ["scp::carries"], "but whoever names it gets it");
         assert_eq!(names(&["uefi"]).unwrap(), ["boot::uefi"]);
         let error = names(&["scp", "typo"]).unwrap_err().to_string();
         assert_eq!(error, "`typo` is neither a step nor in the name of a test");

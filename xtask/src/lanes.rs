@@ -98,7 +98,9 @@ fn command(test: &Test, shows_output: bool) -> Command {
     command
         .args(["-c", MEASURED, "sh", "timeout", "--kill-after=5", &TEST_SECONDS_MAX.to_string()])
         .arg(&test.program.path);
-    command.args(["--exact", &test.name, "--test-threads", "1"]).args(shows_output.then_some("--show-output"));
+    command
+        .args(["--exact", &test.name, "--include-ignored", "--test-threads", "1"])
+        .args(shows_output.then_some("--show-output"));
     command.env("NICETY_RUN", &*RUN);
     command.current_dir(&test.program.folder).stdin(Stdio::null());
     command
@@ -192,7 +194,7 @@ mod tests {
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let program = Program { name: "p/t".into(), target: "t".into(), path, folder: folder.into() };
-        let test = Test { program: Arc::new(program), name: "a".into() };
+        let test = Test { program: Arc::new(program), name: "a".into(), is_left: false };
         Lanes { count: 1, shows_output: false }.one(&test).0
     }
 

@@ -2,9 +2,9 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
 use anyhow::{Result, ensure};
@@ -28,6 +28,8 @@ pub struct Program {
 pub struct Test {
     pub program: Arc<Program>,
     pub name: String,
+    /// Whether only `--full` runs it: `#[ignore]`, whose reason says what runs in its place.
+    pub is_left: bool,
 }
 
 /// All test programs of the workspace, including those with real guests. The first call builds them.
@@ -83,15 +85,27 @@ pub fn tests<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Result<Vec<
     let mut tests = Vec::new();
     for program in programs {
         let program = Arc::new(program.clone());
-        let names = listed(&program.path, &program.name)?;
-        tests.extend(names.into_iter().map(|name| Test { program: program.clone(), name }));
+        let names = listed(&program, &[])?;
+        let left = listed(&program, &["--ignored"])?;
+        let test = |name: String| Test { program: program.clone(), is_left: left.contains(&name), name };
+        tests.extend(names.into_iter().map(test));
     }
     Ok(tests)
 }
 
-fn listed(path: &Path, name: &str) -> Result<Vec<String>> {
-    let output = Command::new(path).args(["--list", "--format", "terse"]).output()?;
-    ensure!(output.status.success(), "{name} lists no tests");
+/// Without the tests that only `--full` runs, if it was not given. Says how many those are.
+pub fn asked(tests: Vec<Test>) -> Vec<Test> {
+    if crate::FULL.load(Ordering::Relaxed) {
+        return tests;
+    }
+    let (left, asked): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(|test| test.is_left);
+    println!("left for --full: {}", left.len());
+    asked
+}
+
+fn listed(program: &Program, words: &[&str]) -> Result<Vec<String>> {
+    let output = Command::new(&program.path).args(["--list", "--format", "terse"]).args(words).output()?;
+    ensure!(output.status.success(), "{} lists no tests", program.name);
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }

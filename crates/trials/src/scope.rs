@@ -10,6 +10,9 @@ pub const VARIABLE: &str = "NICETY_FULL";
 /// The peer of every adapter: the adapter with most features in both adapter and driver.
 const REFERENCE: &str = "vmxnet3";
 
+/// See [`few()`].
+const FEW: [&str; 4] = ["pcnet", "e1000e", "vmxnet3", "virtio-net"];
+
 /// The environment variable that selects adapters for tests, separated by commas. Tests over [`entries()`] then run with these
 /// only.
 pub const ADAPTERS: &str = "NICETY_ADAPTERS";
@@ -59,6 +62,16 @@ pub fn is_selected() -> bool {
 fn named(names: &str) -> Vec<&'static Entry> {
     let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));
     names.split(',').map(entry).collect()
+}
+
+/// Adapters for tests of what all share, one of each way to a guest: an interrupt line, MSI-X, a paravirtual ring over vfio-user, and
+/// vhost-user. With the full scope, or by name, as [`in_linux`].
+pub fn few() -> Vec<&'static Entry> {
+    let mut all = in_linux();
+    if !is_full() && !is_selected() {
+        all.retain(|entry| FEW.contains(&entry.about.name));
+    }
+    all
 }
 
 /// The adapters of [`entries()`] that Linux has a driver for.
@@ -111,5 +124,6 @@ mod tests {
         assert_eq!(pairs(&all).len(), usual);
         assert_eq!(families().len(), nicety_drivers::DRIVERS.len());
         assert!(families().iter().any(|entry| entry.about.name == reference().about.name));
+        assert!(FEW.iter().all(|name| families().iter().any(|entry| entry.about.name == *name)));
     }
 }

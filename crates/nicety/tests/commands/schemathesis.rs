@@ -44,6 +44,7 @@ fn relay(socket: &Path) -> u16 {
 }
 
 #[test]
+#[ignore = "only with --full: a generated client has all requests in the usual run"]
 fn schemathesis_finds_nothing() {
     let Some(programs) = python::programs("schemathesis", VERSION) else { return };
     let scratch = Scratch::with(&(HOST.to_owned() + GROUP));

@@ -162,6 +162,7 @@ fn dpdk_s_drivers_hear_of_their_card_s_reset_by_an_interrupt_and_go_on_after_it(
 
 /// The filters of the 82576 by DPDK's flow rules: Linux's igb does not expose them (`ethtool -N` is the i350's in igb_main.c).
 #[test]
+#[ignore = "only with --full: adapters/intel has the filters in the usual run"]
 fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
     if !is_asked("igb") {
         return;

@@ -37,8 +37,8 @@ fn every_count_of_pairs(words: &str, workers: u8) {
     let start = |config| well(Guest::start(&stage.root, config));
     let (mut guest, mut peer) = (start(config), start(stage.config(Kernel::V6_12, 2)));
     [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
-    // In a normal run one, an even and an odd count, and all.
-    let counts = (1..=PAIRS).filter(|pairs| is_full() || [1, 2, 3, PAIRS].contains(pairs));
+    // In a normal run an odd count, all, and one.
+    let counts = (1..=PAIRS).filter(|pairs| is_full() || [3, PAIRS].contains(pairs));
     for pairs in counts.chain([1]) {
         sh(&mut guest, &format!("ethtool -L eth0 combined {pairs}"));
         ping(&mut guest, "", &address(2));
@@ -146,7 +146,7 @@ impl Testpmd {
     }
 }
 
-/// Options of a virtio-user, and its message about the receive path chosen (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
+/// In a normal run those without mergeable buffers, which every other front end has. Options of a virtio-user, and its message about the receive path chosen (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
 const KINDS: [(&str, &[&str], &str); 6] = [
     ("queues=1,in_order=0", &[], "using mergeable buffer Rx path"),
     ("queues=1,in_order=0,mrg_rxbuf=0", &[], "using standard Rx path"),
@@ -173,7 +173,8 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     let program: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
     let program = program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let (to, requests) = (address(1), REQUESTS[usize::from(is_full())]);
-    for (words, engine, path) in KINDS {
+    let kinds = KINDS.into_iter().filter(|(words, ..)| is_full() || words.contains("mrg_rxbuf=0"));
+    for (words, engine, path) in kinds {
         let folder = well(Folder::new());
         let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
         let log = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
@@ -214,6 +215,7 @@ const KILLS: u64 = 2;
 const BETWEEN: u64 = 500;
 
 #[test]
+#[ignore = "only with --full: a guest of QEMU listens in the usual run"]
 fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_traffic() {
     let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
     let mut first = port("virtio-net", 1);

@@ -139,11 +139,9 @@ fn paravirtual_adapters_and_their_qemu_survive_kills_of_the_daemon_under_a_flood
 }
 
 #[test]
+#[ignore = "only with --full: split rings in the usual run"]
 fn virtio_net_on_packed_rings_and_its_qemu_survive_kills_of_the_daemon_under_a_flood() {
-    // In the usual run `restarted.rs` has packed rings.
-    if is_full() {
-        survives_with(&["virtio-net"], 0, "packed=on,");
-    }
+    survives_with(&["virtio-net"], 0, "packed=on,");
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn guests_in_qemu_go_on_under_tcp_both_ways_when_the_daemon_is_killed_and_nothin
 
 /// QEMU keeps no state of packed rings: the daemon has recorded their positions itself.
 #[test]
+#[ignore = "only with --full: split rings in the usual run"]
 fn guests_in_qemu_with_packed_rings_and_two_workers_go_on_as_well() {
     survives("packed=on,", 2);
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nicety_guests::{Guest, processes_of_group};
-use nicety_trials::scope::in_linux as entries;
+use nicety_trials::scope::{few, in_linux as entries};
 
 use crate::{
     stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, side_by_side, well},
@@ -95,7 +95,7 @@ fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_
 
 #[test]
 fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
-    for entry in entries() {
+    for entry in few() {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
         if entry.about.transports.contains(&"vfio-user") {
             let busy = well(guest.run(ATTACH, SOON));

@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, path::Path, thread};
 
 use nicety_guests::{Accel, GuestConfig, Image, Kernel};
-use nicety_trials::scope::in_linux as entries;
+use nicety_trials::scope::few;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -58,7 +58,7 @@ fn holes_read(adapter: &str) -> u64 {
 fn a_guest_suspended_to_ram_and_woken_goes_on_over_every_adapter() {
     let folder = well(TempDir::new());
     let qmp = folder.path().join("qmp");
-    let mut every = Every::new(&entries(), |stage| sleeper(stage, &qmp));
+    let mut every = Every::new(&few(), |stage| sleeper(stage, &qmp));
     every.set_up();
     every.carries();
     sleeps(&mut every, &qmp);

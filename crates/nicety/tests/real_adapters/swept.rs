@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_keeper::Start;
-use nicety_trials::scope::is_full;
 
 use crate::killed::{answered, guest_with};
 use crate::stage::SOON;
@@ -56,10 +55,8 @@ fn ordered(socket: &Path, order: &str) -> String {
 }
 
 #[test]
+#[ignore = "only with --full: upgraded/steps.rs kills in the usual run"]
 fn a_guest_in_qemu_lives_through_a_kill_at_any_message_of_an_upgrade() {
-    if !is_full() {
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let (orders, keeper) = (dir.path().join("orders"), dir.path().join("keeper"));
     let script = format!(

@@ -100,16 +100,14 @@ fn all(count: usize) -> Vec<&'static str> {
 
 /// Sixty-four guests of all adapters. Its figures are in docs/measured.md: of a release build.
 #[test]
+#[ignore = "only with --full: minutes"]
 fn sixty_four_ports_of_all_adapters_go_on_and_no_frame_is_lost() {
-    if nicety_trials::scope::is_full() {
-        Many::start(&all(64), 64).goes_on(100);
-    }
+    Many::start(&all(64), 64).goes_on(100);
 }
 
 /// Ports without a guest cost, too.
 #[test]
+#[ignore = "only with --full: minutes"]
 fn two_hundred_and_fifty_six_ports_go_on_and_no_frame_is_lost() {
-    if nicety_trials::scope::is_full() {
-        Many::start(&all(256), 16).goes_on(20);
-    }
+    Many::start(&all(256), 16).goes_on(20);
 }
