@@ -30,7 +30,7 @@ pub fn choose(words: &[&str]) {
     _ = WORDS.set(words.iter().map(|&word| word.to_owned()).collect());
 }
 
-/// The tests with one of the words in their names; without words, those of the asked amount.
+/// The tests with one of the words in their names, also those that otherwise wait for `--full`. Without words all.
 ///
 /// # Errors
 /// A word is in no test's name.
@@ -40,9 +40,10 @@ fn chosen(tests: Vec<Test>, words: &[String]) -> Result<Vec<Test>> {
         ensure!(tests.iter().any(|test| has(test, word)), "`{word}` is neither a step nor in the name of a test");
     }
     if words.is_empty() {
-        return Ok(programs::asked(tests));
+        return Ok(tests);
     }
-    Ok(tests.into_iter().filter(|test| words.iter().any(|word| has(test, word))).collect())
+    let named = tests.into_iter().filter(|test| words.iter().any(|word| has(test, word)));
+    Ok(named.map(|test| Test { is_left: false, ..test }).collect())
 }
 
 /// Whether the tests of a program have real guests.
@@ -118,8 +119,8 @@ mod tests {
             let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
             Ok(chosen(tests(), &words)?.into_iter().map(|test| test.name).collect())
         };
-        assert_eq!(names(&[]).unwrap(), ["boot::uefi"], "the other is for --full");
-        assert_eq!(names(&["scp"]).unwrap(), ["scp::carries"], "but whoever names it gets it");
+        assert_eq!(names(&[]).unwrap(), ["scp::carries", "boot::uefi"]);
+        assert!(!chosen(tests(), &["scp".to_owned()]).unwrap()[0].is_left, "whoever names it gets it");
         assert_eq!(names(&["uefi"]).unwrap(), ["boot::uefi"]);
         let error = names(&["scp", "typo"]).unwrap_err().to_string();
         assert_eq!(error, "`typo` is neither a step nor in the name of a test");

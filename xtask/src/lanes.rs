@@ -58,11 +58,14 @@ impl Lanes {
 
     /// Runs a test; its tally, and the line that tells of it.
     fn one(self, test: &Test) -> (Tally, String) {
+        let title = format!("{} {}", test.program.name, test.name);
+        if test.is_left {
+            return (Tally::of_skipped(&format!("{title}: only with --full")), format!("test {title} ... skipped"));
+        }
         let begin = Instant::now();
         let mut output = command(test, self.shows_output).output();
         let seconds = begin.elapsed().as_secs_f64();
         let processors = output.as_mut().ok().and_then(take_times).unwrap_or(0.0);
-        let title = format!("{} {}", test.program.name, test.name);
         let mut tally = output.as_ref().map(tally_of).unwrap_or_default();
         // A program without a test of this name exits with 0 too.
         let ran = output.as_ref().is_ok_and(|output| output.status.success()) && tally.count() == 1;
@@ -188,14 +191,18 @@ mod tests {
         assert_eq!(take_times(&mut output("test a ... ok\n", 0)), None);
     }
 
+    fn test(folder: &Path) -> Test {
+        let path = folder.join("program");
+        let program = Program { name: "p/t".into(), target: "t".into(), path, folder: folder.into() };
+        Test { program: Arc::new(program), name: "a".into(), is_left: false }
+    }
+
     /// A script that answers as a test program would.
     fn scripted(folder: &Path, script: &str) -> Tally {
         let path = folder.join("program");
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let program = Program { name: "p/t".into(), target: "t".into(), path, folder: folder.into() };
-        let test = Test { program: Arc::new(program), name: "a".into(), is_left: false };
-        Lanes { count: 1, shows_output: false }.one(&test).0
+        Lanes { count: 1, shows_output: false }.one(&test(folder)).0
     }
 
     #[test]
@@ -216,6 +223,9 @@ mod tests {
         let nested = format!("echo 'test result: FAILED. 0 passed; 1 failed; 0 ignored'; {one}");
         assert_eq!(counts(&nested), (1, 0, 0));
         assert_eq!(scripted(&folder, "exit 3").failures, ["p/t a"]);
+        let left = Test { is_left: true, ..test(&folder) };
+        let tally = Lanes { count: 1, shows_output: false }.run(vec![left]);
+        assert_eq!((tally.count(), &tally.skips[..]), (1, &["p/t a: only with --full".to_owned()][..]));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

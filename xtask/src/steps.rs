@@ -86,11 +86,9 @@ pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
         println!("=== {}", amount());
         println!("=== {}", chosen.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
         for step in left {
-            if step.name == BLOCKS && only.is_empty() && words.is_empty() {
-                println!("left for --full: {BLOCKS}");
-            } else {
-                sum += Tally::of_skipped(&format!("{}: not asked for", step.name));
-            }
+            let is_left = step.name == BLOCKS && only.is_empty() && words.is_empty();
+            let reason = if is_left { "only with --full" } else { "not asked for" };
+            sum += Tally::of_skipped(&format!("{}: {reason}", step.name));
         }
     }
     crate::guests::choose(&words);
@@ -199,7 +197,7 @@ fn build() -> Tally {
 fn tests() -> Tally {
     let tests = crate::programs::all()
         .and_then(|all| crate::programs::tests(all.iter().filter(|program| !crate::guests::is_theirs(program))));
-    in_lanes(tests.map(crate::programs::asked))
+    in_lanes(tests)
 }
 
 pub fn in_lanes(tests: anyhow::Result<Vec<Test>>) -> Tally {
