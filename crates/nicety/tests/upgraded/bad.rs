@@ -118,7 +118,7 @@ fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
 /// The new program's address space is limited: with little of it the loader fails, with more the mapping of the VMs' memory.
 #[test]
 fn a_new_program_that_runs_out_of_memory_at_any_step_leaves_a_daemon_that_serves() {
-    const LEAST_MIB: usize = 40;
+    const LEAST_MIB: usize = 20;
     const STEP_MIB: usize = 20;
     let mut kept = Kept::start(&[LIVES_ON; 2]);
     kept.answers("before");
