@@ -12,11 +12,12 @@ use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use nicety_adapters::REGISTRY;
 use nicety_control::api::Exported;
 use nicety_control::{self as control, Ask, Reply};
+use nicety_daemon::attach::is_same;
 use nicety_host::{Form, Host, KINDS, List};
 
 use crate::cli::{Cli, HOST_FILE};
 use crate::exit::{Exit, Failure};
-use crate::find::{Search, TIMEOUT};
+use crate::find::{Running, Search, TIMEOUT};
 use crate::output;
 
 /// The variable by which a script asks. Its value is the shell's name.
@@ -84,10 +85,13 @@ fn join(words: &mut Vec<OsString>, index: &mut usize) -> usize {
     cut
 }
 
-/// The hosts that the person may mean: that of the file in this folder, and those that run.
+/// The hosts that the person may mean, as the command will find them: that of the file in this folder, in the file and as it runs;
+/// without a file all that run.
 fn hosts() -> Vec<Host> {
-    let file = Host::read(Path::new(HOST_FILE)).ok();
-    let running = Search::new().running.into_iter().filter_map(|running| {
+    let here = Path::new(HOST_FILE);
+    let file = Host::read(here).ok();
+    let is_meant = |running: &Running| !here.exists() || is_same(&running.host, here);
+    let running = Search::new().running.into_iter().filter(is_meant).filter_map(|running| {
         match control::ask_within(&running.control, Ask::Export, TIMEOUT).ok()? {
             Reply::Exported(Exported { text }) => Host::parse(&text, &running.host).ok(),
             _ => None,

@@ -393,6 +393,9 @@ fn completions_and_man_pages_are_made_from_the_command_line() {
 #[test]
 fn a_tab_completes_the_names_that_there_are_and_the_words_of_a_key() {
     let scratch = Scratch::with(&format!("[[port_group]]\nname = \"web\"\n{HOST}"));
+    // The command would change this folder's host, not this one, whose group comes first.
+    let other = Scratch::with(&format!("[[port_group]]\nname = \"other\"\n{HOST}"));
+    let _other = Served::start(&other);
     let tab = |shell: &str, index: &str, words: &[&str]| {
         let mut command = scratch.command(&[]);
         command.env("NICETY_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", index).args(["--", "nicety"]).args(words);
