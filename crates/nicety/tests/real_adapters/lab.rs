@@ -106,7 +106,9 @@ impl Lab {
 
 #[test]
 fn a_guest_that_dies_and_one_that_hangs_cost_their_runs_with_their_last_words_and_the_others_go_on() {
-    let mut lab = Lab::start(&["--quick", "--adapters", "e1000e", "--repeat", "4", "--seed", "3"]);
+    // A run lasts so long that on a loaded machine too this test finds its guests before they have gone.
+    let words = ["--quick", "--seconds", "3", "--adapters", "e1000e", "--repeat", "3", "--seed", "3"];
+    let mut lab = Lab::start(&words);
     let latency = |lab: &mut Lab, done: usize| {
         // The guests of e1000e run between its stream and its request-response.
         let streams =
@@ -120,8 +122,8 @@ fn a_guest_that_dies_and_one_that_hangs_cost_their_runs_with_their_last_words_an
     lab.signal_guests(Signal::KILL);
     latency(&mut lab, 2);
     lab.signal_guests(Signal::STOP);
-    // Four rounds of two rows and two loads, and one load is given up after its second failure.
-    lab.wait_for_runs(14);
+    // Three rounds of two rows and two loads, and one load is given up after its second failure.
+    lab.wait_for_runs(11);
     let runs = lab.runs();
     let (code, out, err, folder) = lab.ended();
     assert_eq!(code, Some(1), "{out}{err}");
@@ -130,7 +132,7 @@ fn a_guest_that_dies_and_one_that_hangs_cost_their_runs_with_their_last_words_an
     let [died, hung] = failures.as_slice() else { panic!("{failures:?}") };
     assert!(died.contains("ended while it ran `") && died.contains("its console ended with"), "{died}");
     assert!(hung.contains("did not answer `") && hung.contains("its console ended with"), "{hung}");
-    assert_eq!(runs.iter().filter(|run| run["adapter"] == "native" && run["failure"].is_null()).count(), 8);
+    assert_eq!(runs.iter().filter(|run| run["adapter"] == "native" && run["failure"].is_null()).count(), 6);
     let page = well(fs::read_to_string(folder.path().join("nicety-lab/vmxnet3-iperf/index.html")));
     assert!(page.contains("2 runs failed, of e1000e by nicety: see below."), "{page}");
 }
