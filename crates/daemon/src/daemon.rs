@@ -14,6 +14,7 @@ mod io_control_shares_test;
 mod io_control_test;
 #[cfg(test)]
 mod kept_test;
+mod links;
 mod mirror;
 mod parts;
 mod placing;
@@ -207,6 +208,8 @@ pub struct PortView {
     pub id: PortId,
     /// Its policy on the switch.
     pub policy: Policy,
+    /// Other keys of an uplink that differ from their defaults, and their values.
+    pub link: BTreeMap<String, String>,
     /// The multicasts that it gets, if ports are snooped.
     pub wanted: Vec<Wanted>,
     /// The neighbour that LLDP announced.
@@ -262,6 +265,8 @@ pub struct Daemon {
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
+    /// The settings of uplinks, for reports.
+    link_words: Mutex<links::LinkWords>,
     /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -329,6 +334,7 @@ impl Daemon {
             interfaces: Mutex::default(),
             cards: Mutex::default(),
             mirrors: Mutex::default(),
+            link_words: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -848,11 +854,13 @@ impl Daemon {
             not_kept: None,
             blocked: false,
             in_loop: None,
+            link: BTreeMap::new(),
         }));
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
         views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len(), self.holder())));
+        self.note_links(&mut views);
         self.note_mirrors(&mut views);
         self.note_tolerance(&mut views);
         let now = self.clock.now();
@@ -939,6 +947,7 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         not_kept: running.log.why_not_kept().or_else(lost),
         blocked: false,
         in_loop: None,
+        link: BTreeMap::new(),
     }
 }
 

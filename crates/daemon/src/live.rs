@@ -552,6 +552,7 @@ impl Live {
         gone.for_each(|card| self.daemon.remove_card(&card.name));
         host.cards.iter().for_each(|card| self.daemon.set_card(card));
         self.daemon.set_io_control(&host);
+        self.daemon.show_links(&host);
         self.daemon.set_mirrors(&host);
         blocked::log(&running.host, &host);
         blocked::note(&self.daemon, &host);

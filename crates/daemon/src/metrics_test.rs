@@ -68,6 +68,7 @@ fn facts() -> Facts {
         not_kept: None,
         blocked: false,
         in_loop: None,
+        link: BTreeMap::new(),
     };
     let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };

@@ -245,7 +245,8 @@ pub struct PortReport {
     /// Its place on a card. `null`: it is no function of one.
     #[serde(default)]
     pub function: Option<FunctionReport>,
-    /// Keys of the policy that differ from the default, and their values, as in the host file. The group's are included.
+    /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, and of an uplink its rates,
+    /// `lldp` and `queues`.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
     /// Multicast groups that the port gets, if the switch snoops: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
@@ -586,6 +587,7 @@ impl PortReport {
             name,
             id: _,
             policy,
+            link,
             wanted,
             neighbour,
             state,
@@ -633,7 +635,7 @@ impl PortReport {
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
             function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
-            policy: policy_words(policy),
+            policy: policy_words(policy).into_iter().chain(link.clone()).collect(),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
             workers: workers.clone(),

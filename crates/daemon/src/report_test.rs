@@ -206,6 +206,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         not_kept: None,
         blocked: false,
         in_loop: None,
+        link: BTreeMap::new(),
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

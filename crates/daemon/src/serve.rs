@@ -713,6 +713,7 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
         }
     }
     daemon.set_io_control(host);
+    daemon.show_links(host);
     daemon.set_mirrors(host);
 }
 
@@ -765,6 +766,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         }
     }
     daemon.set_io_control(host);
+    daemon.show_links(host);
     daemon.set_mirrors(host);
     daemon.begin_traces()?;
     Ok(daemon)

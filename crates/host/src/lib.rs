@@ -56,7 +56,7 @@ pub use mirror::{MIRRORS_MOST, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;
 pub use peer::{ListenAddress, NoListen, NoPeer, PeerAddress};
-pub use policy::policy_words;
+pub use policy::{link_words, policy_words};
 pub use port_terms::with_port_terms;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;

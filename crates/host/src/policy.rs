@@ -12,7 +12,7 @@ use super::form::{Form, NAME_MOST, words};
 use super::io_class::IoClassConfig;
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
-use super::{Host, Lldp};
+use super::{Host, InwardConfig, Lldp, UplinkConfig};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
@@ -412,6 +412,22 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         say(&format!("{direction}_burst"), Some(Bytes(*burst_bytes).to_string()));
     }
     words
+}
+
+/// The keys of an uplink that are not its policy's and differ from the default, and their values. What it is made of, a name or a path, is
+/// not among them.
+pub fn link_words(uplink: &UplinkConfig) -> BTreeMap<String, String> {
+    let UplinkConfig { rate, lldp: Lldp { sends, receives }, inward, .. } = uplink;
+    let lldp = WAYS.iter().find(|(_, ways)| *ways == (*sends, *receives)).map(|(word, _)| (*word).to_owned());
+    let buffer = inward.map(|inward| inward.buffer).filter(|buffer| *buffer != InwardConfig::BUFFER);
+    let words = [
+        ("rate", rate.map(|rate| rate.to_string())),
+        ("lldp", lldp.filter(|_| *sends || *receives)),
+        ("inward_rate", inward.map(|inward| inward.rate.to_string())),
+        ("receive_buffer", buffer.map(|buffer| buffer.to_string())),
+        ("queues", (uplink.queues() > 1).then(|| uplink.queues().to_string())),
+    ];
+    words.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
 /// Values separated by commas. `None` if there are none.

@@ -34,6 +34,7 @@ mod held;
 mod keep;
 mod lines;
 mod link;
+mod named;
 mod opener;
 mod openers;
 mod pace;

@@ -1,6 +1,5 @@
 //! The keeper's side of openers (`opener.rs`): it starts them, and keeps the lines that they have named. It reads none of these lines.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,6 +16,7 @@ use crate::channel::{Channel, ChannelError, Message};
 use crate::closing::Closing;
 use crate::keep::Start;
 use crate::lines::{self, About, say_about};
+use crate::named::Named;
 use crate::opener::{OPENS_WITHIN, path_in};
 use crate::pace::Pace;
 use crate::{OPENS, QUIETLY, SAYS, kind};
@@ -25,8 +25,6 @@ use crate::{OPENS, QUIETLY, SAYS, kind};
 const FOR_DAEMONS_MOST: usize = 16;
 /// Most openers at a time for clients of the keeper's socket. Further clients wait in its queue.
 const FOR_CLIENTS_MOST: usize = 4;
-/// Most lines that are named.
-const NAMED_MOST: usize = 4096;
 /// Longest line in bytes: a word and a path.
 const LINE_MOST: usize = 4200;
 /// Openers that daemons may ask for at once, and a second: a change may open a thing for each of its ports.
@@ -51,7 +49,7 @@ struct Running {
 pub(crate) struct Openers {
     start: Start,
     pace: Pace,
-    named: BTreeSet<String>,
+    named: Named,
     running: Vec<Running>,
     /// Openers that daemons may still ask for.
     asked: Budget,
@@ -68,7 +66,7 @@ pub(crate) struct Openers {
 impl Openers {
     /// Openers are this program. Makes the keeper's socket, and names what will run, by the first of them; waits for its end.
     pub fn begin(start: &Start, pace: Pace) -> Self {
-        let (named, running, closing) = (BTreeSet::new(), Vec::new(), Closing::new(&Arc::default()));
+        let (named, running, closing) = (Named::default(), Vec::new(), Closing::new(&Arc::default()));
         let asked = Budget::new(ASKED.0, ASKED.1, Instant::now());
         let clients = Budget::new(CLIENTS.0, CLIENTS.1, Instant::now());
         let (start, acceptor) = (start.clone(), Acceptor::default());
@@ -114,7 +112,7 @@ impl Openers {
                 return None;
             }
         };
-        let named = self.named.iter().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
+        let named = self.named.lines().map(|line| channel.send(kind::NAMED, line.as_bytes(), &[], WITHIN));
         let told: Result<(), ChannelError> = named.collect();
         // It is given up when it does not end in time.
         let _ = told.and_then(|()| channel.send(task, content, fds, WITHIN));
@@ -172,8 +170,8 @@ impl Openers {
 
     fn hear(&mut self, Message { kind, content, mut fds }: Message) {
         match kind {
-            kind::NAMED if content.len() <= LINE_MOST && self.named.len() < NAMED_MOST => {
-                self.named.extend(String::from_utf8(content));
+            kind::NAMED if content.len() <= LINE_MOST => {
+                String::from_utf8(content).into_iter().for_each(|line| self.named.add(line));
             }
             kind::LISTENS if self.socket.is_none() => {
                 self.socket = fds.pop().map(|socket| (socket, path_in(content)));

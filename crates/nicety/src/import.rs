@@ -48,7 +48,7 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("route", "set routes in the guest, or by a DHCP server behind the uplink"),
     ("virtualport", "it belongs to the switch that the VM was at"),
     ("portForward", "no address is translated here: forward at the host behind the uplink"),
-    ("filterref", "see forged_transmits, arp_guard and dhcp_guard"),
+    ("filterref", "see forged_transmits, dhcp_guard, and arp_guard with bound_ips"),
 ];
 
 /// Result of an import.
@@ -210,9 +210,7 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
         ] {
             let Some(limits) = child(bandwidth, direction) else { continue };
             values.extend(shape(limits, keys)?);
-            if limits.attribute("floor").is_some() {
-                note("<inbound floor> is left out: no port is guaranteed a share".to_owned());
-            }
+            floor_note(limits, name).into_iter().for_each(&mut note);
         }
     }
     let mut text = "[[port]]\n".to_owned();
@@ -245,6 +243,22 @@ fn left_out(interface: Node<'_, '_>) -> Vec<String> {
     notes
 }
 
+/// A rate of so many KiB/s, as a host file has it.
+fn rate(kib: u64) -> Option<String> {
+    let bits = kib.checked_mul(RATE_BITS).map(|bits| format!("{bits}bit/s"))?;
+    bits.parse::<Rate>().ok().map(|rate| rate.to_string())
+}
+
+/// `<inbound floor>`, what a domain gets at least. Here it is of an uplink's class, which other ports share: no port's own key.
+fn floor_note(inbound: Node<'_, '_>, name: &str) -> Option<String> {
+    let floor = inbound.attribute("floor")?;
+    let value = whole(floor, "").ok().and_then(rate).unwrap_or("RATE".to_owned());
+    Some(format!(
+        "<inbound floor='{floor}'> is left out: reserve it in an [[io_class]] of the uplink, with reservation_of = \"{name}={value}\", and \
+         give the uplink its inward_rate (docs/io-control.md)"
+    ))
+}
+
 /// `<inbound>` or `<outbound>`: rates in KiB/s, the burst in KiB.
 fn shape(limits: Node<'_, '_>, keys: [&'static str; 3]) -> Result<Vec<(&'static str, String)>, String> {
     let direction = limits.tag_name().name();
@@ -252,11 +266,7 @@ fn shape(limits: Node<'_, '_>, keys: [&'static str; 3]) -> Result<Vec<(&'static 
     for (name, key) in ["average", "peak", "burst"].into_iter().zip(keys) {
         let Some(text) = limits.attribute(name) else { continue };
         let number = whole(text, &format!("<{direction} {name}>"))?;
-        let rate = || {
-            let bits = number.checked_mul(RATE_BITS).map(|bits| format!("{bits}bit/s"));
-            bits.and_then(|bits| bits.parse::<Rate>().ok()).map(|rate| rate.to_string())
-        };
-        let value = if name == "burst" { Some(format!("{number}KiB")) } else { rate() };
+        let value = if name == "burst" { Some(format!("{number}KiB")) } else { rate(number) };
         values.push((key, quoted(&value.ok_or(format!("<{direction} {name}='{text}'> is beyond 10Tbit/s"))?)));
     }
     Ok(values)

@@ -59,9 +59,26 @@ fn several_interfaces_with_vlans_are_ports_with_numbers() {
         ],
     );
     has("<port isolated='yes'/>", &["private = \"isolated\""]);
-    let notes =
-        import(&domain("<filterref filter='clean-traffic'/><bandwidth><inbound average='1' floor='1'/></bandwidth>"));
-    assert_eq!(notes.unwrap().notes.len(), 2);
+}
+
+/// What libvirt promises a domain is promised here by I/O control, whose table is not a port's.
+#[test]
+fn a_guaranteed_rate_and_a_filter_are_told_with_the_keys_that_do_the_same() {
+    let more = "<filterref filter='clean-traffic'/><bandwidth><inbound average='2000' floor='1000'/><outbound average='1'/></bandwidth>";
+    let expected = [
+        "web-1: <filterref> is left out: see forged_transmits, dhcp_guard, and arp_guard with bound_ips",
+        "web-1: <inbound floor='1000'> is left out: reserve it in an [[io_class]] of the uplink, with reservation_of = \
+         \"web-1=8.192Mbit/s\", and give the uplink its inward_rate (docs/io-control.md)",
+    ];
+    assert_eq!(import(&domain(more)).unwrap().notes, expected);
+    let host = format!(
+        "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\nrate = \"1Gbit/s\"\ninward_rate = \"1Gbit/s\"\n[[io_class]]\nuplink = \"tap0\"\n\
+         name = \"vm\"\nreservation = \"8.192Mbit/s\"\nreservation_of = \"web-1=8.192Mbit/s\"\n{}arp_guard = true\nbound_ips = \"192.0.2.7\"\n\
+         dhcp_guard = true\nforged_transmits = \"reject\"\n",
+        text(more)
+    );
+    let mistakes = Host::parse(&host, Path::new("/host.toml")).map(|_| ()).map_err(|errors| errors.to_string());
+    assert_eq!(mistakes, Ok(()), "{host}");
 }
 
 /// Interfaces as `virsh dumpxml` of libvirt 9 prints them: a passed-through function, a model that nobody has here, and one that is.

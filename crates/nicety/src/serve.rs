@@ -24,7 +24,7 @@ use nicety_daemon::serve::{OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
-    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, UplinkConfig, UplinkKind,
+    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, link_words,
     policy_words,
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
@@ -531,8 +531,10 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
     let named = if name == kind.name() { String::new() } else { format!(" {name}:") };
     let team = config.team.iter().map(|team| format!(", in team {team}")).collect::<String>();
     let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
-    let policy = policy_words(&serve::policy(config)).into_iter();
-    let policy: String = policy.map(|(key, value)| format!(", {key} {value}")).collect();
+    let mut policy = policy_words(&serve::policy(config));
+    // Its kind tells the rest.
+    policy.extend(link_words(config).into_iter().filter(|(key, _)| !["rate", "queues"].contains(&key.as_str())));
+    let policy: String = policy.into_iter().map(|(key, value)| format!(", {key} {value}")).collect();
     format!("uplink{named} {what}{rate}{team}{policy}")
 }
 

@@ -1,5 +1,6 @@
 //! Teams of uplinks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -344,6 +345,7 @@ impl Daemon {
                 not_kept: None,
                 blocked: false,
                 in_loop: None,
+                link: BTreeMap::new(),
             }
         };
         self.teams().iter().map(view).collect()
