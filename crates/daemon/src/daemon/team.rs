@@ -333,6 +333,7 @@ impl Daemon {
                 state,
                 signals: 0,
                 blank: false,
+                starved: Duration::ZERO,
                 last_end: None,
                 absence: None,
                 epoch,
