@@ -220,6 +220,8 @@ pub struct PortView {
     pub signals: u64,
     /// Whether the VM's shared memory was empty when the driver was up.
     pub blank: bool,
+    /// For how long the oldest frame has waited for receive buffers of the guest.
+    pub starved: Duration,
     /// The time since the last connection ended with an error, and the error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,
     /// The reason why no VMM is there, if the port connects to one.
@@ -843,6 +845,7 @@ impl Daemon {
             state: uplink.port.state(),
             signals: 0,
             blank: false,
+            starved: Duration::ZERO,
             last_end: None,
             absence: None,
             epoch,
@@ -864,7 +867,10 @@ impl Daemon {
         self.note_mirrors(&mut views);
         self.note_tolerance(&mut views);
         let now = self.clock.now();
-        views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
+        for view in &mut views {
+            view.neighbour = self.plane.neighbour(view.id, now);
+            view.starved = view.state.starved_since.map_or(Duration::ZERO, |since| now.since(since));
+        }
         self.note_blocked(&mut views);
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
         for wanted in self.plane.switch().wanted(now) {
@@ -936,6 +942,7 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         state: running.state(),
         signals: running.signals(),
         blank: running.blank.load(Ordering::Relaxed),
+        starved: Duration::ZERO,
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         epoch,

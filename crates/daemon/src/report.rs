@@ -411,6 +411,9 @@ pub struct AddressReport {
     pub silent_seconds: u64,
 }
 
+/// A guest that works takes its frames within this time, however busy it is.
+const STARVED: Duration = Duration::from_secs(10);
+
 /// The condition of a port, and the sentence that explains it.
 ///
 /// `blank`: the VM's shared memory was empty when the driver was up, without even a ring. Then QEMU has mapped it privately
@@ -517,11 +520,18 @@ fn multicast(wanted: &Wanted) -> String {
 
 /// The condition of a port that is viewed, and the sentence that explains it.
 pub fn condition_of(view: &PortView) -> (Condition, String) {
-    let PortView { spec, name, state, blank, members, in_loop, .. } = view;
+    let PortView { spec, name, state, blank, starved, members, in_loop, .. } = view;
     if view.blocked && state.failed.is_none() {
         return (Condition::Blocked, of_blocked(name, members.is_some(), in_loop.as_ref()));
     }
-    let (condition, sentence) = unblocked(spec.as_ref(), name, state, *blank, members.as_ref());
+    let (condition, mut sentence) = unblocked(spec.as_ref(), name, state, *blank, members.as_ref());
+    let is_starved = *starved >= STARVED && state.received > 0 && state.receive_block.is_none();
+    if is_starved && spec.is_some() && condition == Condition::Up {
+        let time = rounded(*starved);
+        sentence = format!(
+            "its driver is up, but frames have waited for {time}: it posts no receive buffers for them, or its guest stands still"
+        );
+    }
     match in_loop {
         Some(Loop { name, .. }) => {
             (condition, format!("{sentence}; {name} leads into the same network, and is blocked"))
@@ -593,6 +603,7 @@ impl PortReport {
             state,
             signals,
             blank: _,
+            starved: _,
             last_end,
             absence,
             epoch,

@@ -17,6 +17,7 @@ fn state() -> State {
         stalls: Vec::new(),
         receive_block: None,
         backlog_frames: 0,
+        starved_since: None,
         backlog_bytes: 0,
         held: false,
         stopped: false,
@@ -195,6 +196,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         state,
         signals: 4,
         blank: false,
+        starved: Duration::ZERO,
         last_end,
         absence: None,
         epoch: Duration::from_secs(1_700_000_000),
@@ -213,6 +215,15 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     view.state.held = true;
     assert!(PortReport::of(&view).sentence.ends_with("waits in the guest, for the uplink is full"));
     view.state.held = false;
+    // Its firmware has received frames, and its driver posts no buffer.
+    view.starved = Duration::from_secs(35);
+    let sentence = PortReport::of(&view).sentence;
+    assert!(
+        sentence.starts_with("its driver is up, but frames have waited for 35 s: it posts no receive buf"),
+        "{sentence}"
+    );
+    view.starved = Duration::from_secs(2);
+    assert_eq!(PortReport::of(&view).sentence, report.sentence, "a busy guest");
     assert_eq!(report.mac.as_deref(), Some("52:54:00:12:34:01"));
     assert_eq!(report.transmit, [QueueReport { queue: 1, packets: 1, frames: 45, bytes: 65_226 }]);
     assert_eq!(report.receive, [QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }]);

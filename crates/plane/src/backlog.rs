@@ -232,6 +232,17 @@ impl Backlog {
         self.queues
     }
 
+    /// The time since which the oldest packet waits, of the receive queues outside `open`.
+    pub fn starved_since(&self, open: Set) -> Option<Time> {
+        let mut queues = self.queues;
+        std::iter::from_fn(|| queues.pop())
+            .filter(|queue| !open.contains(*queue))
+            .filter_map(|queue| self.lanes.get(usize::from(queue)))
+            .filter_map(|lane| self.waiting.get(lane.first as usize))
+            .map(|waiting| waiting.since)
+            .min()
+    }
+
     /// Whether a lane has room for a packet of `len` bytes.
     pub fn has_room(&self, lane: u16, len: u32) -> bool {
         let bytes = in_blocks(len);

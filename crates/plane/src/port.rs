@@ -130,6 +130,8 @@ pub struct State {
     pub receive_block: Option<&'static str>,
     /// Frames in the receive buffer.
     pub backlog_frames: usize,
+    /// The time since which the oldest frame waits for receive buffers of the guest.
+    pub starved_since: Option<Time>,
     /// Bytes of the receive buffer in use.
     pub backlog_bytes: u64,
     /// Guest memory mapped here, in bytes.
@@ -172,6 +174,7 @@ impl State {
             stalls: Vec::new(),
             receive_block: None,
             backlog_frames: 0,
+            starved_since: None,
             backlog_bytes: 0,
             shared_bytes: 0,
             absent_bytes: 0,
@@ -201,6 +204,7 @@ impl State {
         self.receive_block = self.receive_block.and(part.receive_block);
         self.backlog_frames += part.backlog_frames;
         self.backlog_bytes += part.backlog_bytes;
+        self.starved_since = [self.starved_since, part.starved_since].into_iter().flatten().min();
         self.refused.reads += part.refused.reads;
         self.refused.writes += part.refused.writes;
         self.refused.last = self.refused.last.or(part.refused.last);
@@ -1099,6 +1103,7 @@ impl Port {
             stalls: said.stalls,
             receive_block: said.receive_block,
             backlog_frames: inner.backlog.len() + inward_frames,
+            starved_since: inner.backlog.starved_since(inner.room),
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),

@@ -35,6 +35,10 @@ impl World {
 
     /// Adds a frame with new content. True if there was room.
     fn push(&mut self, lane: u16, len: u32) -> bool {
+        self.push_at(lane, len, Time::ZERO)
+    }
+
+    fn push_at(&mut self, lane: u16, len: u32, now: Time) -> bool {
         self.frames += 1;
         let bytes: Vec<u8> = (0..len).map(|at| (5 * self.frames + at) as u8).collect();
         self.map.write(0, &bytes).unwrap();
@@ -42,7 +46,7 @@ impl World {
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
         draft.finish_plain(0);
-        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0), Time::ZERO);
+        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0), now);
         if taken {
             self.waiting[usize::from(lane)].push_back(bytes);
         }
@@ -86,6 +90,20 @@ fn set(queues: &[u16]) -> Set {
     let mut set = Set::default();
     queues.iter().for_each(|queue| set.insert(*queue));
     set
+}
+
+#[test]
+fn the_oldest_frame_that_waits_for_a_guests_buffers_is_the_first_of_a_queue_without_room() {
+    let mut world = World::of_queues();
+    assert_eq!(world.backlog.starved_since(Set::default()), None);
+    for (lane, at) in [(2, 50), (2, 20), (5, 60), (7, 10)] {
+        assert!(world.push_at(lane, 60, Time(at)));
+    }
+    assert_eq!(world.backlog.starved_since(set(&[7])), Some(Time(50)), "queue 7 has room");
+    assert_eq!(world.backlog.starved_since(set(&[2, 7])), Some(Time(60)));
+    assert_eq!(world.backlog.starved_since(set(&[2, 5, 7])), None, "all have: they are about to be offered");
+    world.drain(|lane| lane == 2, usize::MAX);
+    assert_eq!(world.backlog.starved_since(set(&[7])), Some(Time(60)));
 }
 
 #[test]

@@ -73,7 +73,7 @@ use self::polling::Polling;
 use self::receive::Receive;
 use self::registers::{self as r, bcr, csr0, mode};
 use self::transmit::Transmit;
-use crate::block::{LOOPBACK, NO_MASTER};
+use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 /// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
@@ -338,6 +338,7 @@ impl Adapter for Lance {
             () if !self.is_driven() => None,
             () if !self.has(r::CSR0, csr0::RXON) => Some("its receiver is off (CSR0.RXON)"),
             () if !self.function.bus_master() => Some(NO_MASTER),
+            () if !self.link_up => Some(LINK_DOWN),
             () if self.loops() => Some(LOOPBACK),
             () if self.suspended() => Some("it is suspended (CSR5.SPND)"),
             () if self.registers[r::RCVRL] == 0 => Some("its receive ring has no length (CSR76)"),

@@ -72,7 +72,7 @@ use self::slots::Slots;
 use self::tally::Tally;
 use self::timer::Timer;
 use self::transmit::Transmit;
-use crate::block::{LOOPBACK, NO_MASTER};
+use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::settings::{CreateError, Settings};
 
@@ -374,6 +374,7 @@ impl Adapter for Rtl8139 {
             () if !self.is_driven() => None,
             () if !self.receives() => Some("its receiver is off (CR.RE)"),
             () if !self.function.bus_master() => Some(NO_MASTER),
+            () if !self.link() => Some(LINK_DOWN),
             () if self.loops() => Some(LOOPBACK),
             () => (accepts == 0).then_some("its receive filter accepts no address (RCR)"),
         }

@@ -75,6 +75,12 @@ impl Control {
         self.mac
     }
 
+    /// Whether no frame passes, whatever its address.
+    pub fn is_closed(&self) -> bool {
+        let refuses = [NO_UNICAST, NO_MULTICAST, NO_BROADCAST].iter().all(|mode| self.modes[*mode]);
+        refuses && !self.modes[PROMISCUOUS]
+    }
+
     /// Whether a frame passes the filters. The VLAN filter is for 802.1Q identifiers: an 802.1ad tag passes, like any other type.
     pub fn wants(&self, head: &[u8], outer_tag: impl FnOnce() -> Option<Tag>, features: u128) -> bool {
         let Some(address) = head.get(..6) else { return false };

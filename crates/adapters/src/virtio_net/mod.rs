@@ -61,6 +61,7 @@ use nicety_adapter::{
 use nicety_memory::Map;
 
 use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
+use crate::block::LINK_DOWN;
 use crate::settings::{CreateError, Settings};
 use broken::Broken;
 use control::Control;
@@ -406,7 +407,13 @@ impl Adapter for VirtioNet {
     fn receive_block(&self) -> Option<&'static str> {
         let mut rings = (0..).zip(&self.rings);
         let receives = rings.any(|(number, ring)| matches!(self.role(number), Role::Receive(_)) && ring.live());
-        (Adapter::is_driven(self) && !receives).then_some("no receive queue is started")
+        match () {
+            () if !Adapter::is_driven(self) => None,
+            () if !receives => Some("no receive queue is started"),
+            () if !self.config.link => Some(LINK_DOWN),
+            () => (self.took(feature::CTRL_RX) && self.control.is_closed())
+                .then_some("its receive filter accepts no address (VIRTIO_NET_CTRL_RX_NOUNI, NOMULTI, NOBCAST)"),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

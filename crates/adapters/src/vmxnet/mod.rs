@@ -57,7 +57,7 @@ use self::receive::Receive;
 use self::registers as r;
 use self::shared::Setup;
 use self::transmit::Transmit;
-use crate::block::NO_MASTER;
+use crate::block::{LINK_DOWN, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 mod access;
@@ -321,7 +321,11 @@ impl Adapter for Vmxnet {
     }
 
     fn receive_block(&self) -> Option<&'static str> {
-        (self.is_driven() && !self.function.bus_master()).then_some(NO_MASTER)
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.function.bus_master() => Some(NO_MASTER),
+            () => (!self.link_up).then_some(LINK_DOWN),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

@@ -7,6 +7,8 @@ use crate::bench::*;
 use crate::chip::*;
 
 const COMMAND: u16 = 4;
+/// CTRL.SLU (317453, 13.4.1).
+const SLU: u32 = 1 << 6;
 const RAH: u64 = 0x5404;
 
 fn is_open_ended(chip: &Chip) -> bool {
@@ -44,6 +46,31 @@ fn a_receive_ring_whose_tail_or_head_lies_beyond_its_end_says_so_until_it_does_n
     });
 }
 
+/// An 8254x's transmit ring, too: 317453, 13.4.38 to 13.4.41, defines no position beyond TDLEN.
+#[test]
+fn a_transmit_ring_whose_tail_or_head_lies_beyond_its_end_says_so_until_it_does_not() {
+    each(|chip| {
+        for (register, value) in [(TDT, 256), (TDT, 300), (TDH, 256)] {
+            chip.open_rings(256);
+            chip.w(register, value);
+            assert_eq!(chip.fetch_all(0, cut), [] as [Wire; 0], "{}", chip.name);
+            assert_eq!(
+                chip.nic.stall(1).map(|Stall { queue, why, .. }| (queue, why)),
+                Some((Queue::Transmit(0), "its head or tail lies beyond its end")),
+                "{}",
+                chip.name
+            );
+            let said = chip.counters.errors().iter().last().unwrap().to_string();
+            let name = if register == TDT { "TDT" } else { "TDH" };
+            assert!(said.starts_with(name) && said.ends_with("below TDLEN / 16)"), "{}: {said}", chip.name);
+            chip.w(TDH, 5);
+            chip.w(TDT, 5);
+            chip.fetch_all(0, cut);
+            assert_eq!(chip.nic.stall(1).map(|stall| stall.why), None, "{}", chip.name);
+        }
+    });
+}
+
 /// 317453, 13.4.28 and 13.4.39; 82576 datasheet, 8.10.7: a length is a multiple of 128 bytes.
 #[test]
 fn a_ring_length_that_is_no_multiple_of_eight_descriptors_is_told_in_words() {
@@ -74,6 +101,13 @@ fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
         chip.w(RCTL, control | LOOPBACK);
         assert_eq!(chip.nic.receive_block(), Some("it is in loopback"), "{}", chip.name);
         chip.w(RCTL, control);
+        chip.link(false);
+        assert_eq!(chip.nic.receive_block(), Some("its link is down"), "{}: its host's", chip.name);
+        chip.link(true);
+        let device = chip.r(CTRL);
+        chip.w(CTRL, device & !SLU);
+        assert_eq!(chip.nic.receive_block(), Some("its link is down"), "{}: its driver's", chip.name);
+        chip.w(CTRL, device);
         chip.w(RDLEN, 0);
         assert_eq!(chip.nic.receive_block(), Some("its receive ring has no length (RDLEN)"), "{}", chip.name);
         chip.config_write(COMMAND, &[3, 0]);

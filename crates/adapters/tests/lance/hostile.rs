@@ -429,6 +429,9 @@ fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
         assert_eq!(b.nic.receive_block(), why, "{mode:#06x}");
     }
     let mut b = Bench::opened();
+    b.link(false);
+    assert_eq!(b.nic.receive_block(), Some("its link is down"));
+    b.link(true);
     b.wcsr(5, 1);
     assert_eq!(b.nic.receive_block(), Some("it is suspended (CSR5.SPND)"));
     b.wcsr(76, 0);

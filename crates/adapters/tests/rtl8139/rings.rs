@@ -382,6 +382,8 @@ fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
         assert_eq!(b.nic.receive_block(), None);
         b.w(0x44, 0x0000_a400);
         assert_eq!(b.nic.receive_block(), Some("its receive filter accepts no address (RCR)"));
+        b.link(false);
+        assert_eq!(b.nic.receive_block(), Some("its link is down"));
         b.w8(0x37, 0x04);
         assert_eq!(b.nic.receive_block(), Some("its receiver is off (CR.RE)"));
         b.w8(0x37, 0x0c);

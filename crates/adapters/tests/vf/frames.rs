@@ -3,7 +3,7 @@
 use nicety_adapter::{Edit, Reason};
 use nicety_frame::{Tag, Tci};
 
-use crate::bench::{ethernet, frame, payload, plain_batch};
+use crate::bench::{cut, ethernet, frame, payload, plain_batch};
 use crate::guest::{self, *};
 
 #[test]
@@ -154,16 +154,34 @@ fn with_a_larger_mtu_headers_go_apart_and_a_frame_takes_several_halves_of_pages(
     assert_eq!(g.dropped(Reason::TooLong), 1);
 }
 
+/// 82576 datasheet, 8.10.7, 8.10.8, 8.12.10 and 8.12.11: heads and tails of descriptors of the ring.
 #[test]
-fn a_tail_beyond_the_ring_is_a_guest_error_and_told_in_words() {
+fn a_head_or_tail_beyond_its_ring_is_a_guest_error_and_told_in_words() {
+    let said = |g: &Guest| g.counters.errors().iter().last().unwrap().to_string();
+    let outside = Some("its head or tail lies beyond its end");
     let mut g = Guest::opened();
     assert_eq!(g.nic.receive_block(), None);
-    g.w(RDT, RING as u32);
-    assert_eq!(g.nic.receive_block(), Some("RDH or RDT lies beyond its receive ring (RDLEN)"));
-    assert_eq!(g.bring_one(&ethernet(0x88b5, &payload(60))).refused(), 1);
-    assert_eq!(g.nic.stall(0).map(|stall| stall.why), Some("its head or tail lies beyond its end"));
-    let said = g.counters.errors().iter().last().unwrap().to_string();
-    assert!(said.ends_with("expected a tail within the ring (RDT below RDLEN / 16)"), "{said}");
+    for (register, name) in [(RDT, "tail within the ring (RDT"), (RDH, "head within the ring (RDH")] {
+        g.w(register, RING as u32);
+        assert_eq!(g.nic.receive_block(), Some("RDH or RDT lies beyond its receive ring (RDLEN)"));
+        assert_eq!(g.bring_one(&ethernet(0x88b5, &payload(60))).refused(), 1);
+        assert_eq!(g.nic.stall(0).map(|stall| stall.why), outside);
+        assert!(said(&g).ends_with(&format!("expected a {name} below RDLEN / 16)")), "{}", said(&g));
+        g.w(register, 3);
+    }
+    g.w(RDT, 9);
+    assert_eq!(g.bring_one(&ethernet(0x88b5, &payload(60))).refused(), 0);
+    assert_eq!((g.nic.stall(0).map(|stall| stall.why), g.nic.receive_block()), (None, None));
+    for (register, name) in [(TDT, "tail within the ring (TDT"), (TDH, "head within the ring (TDH")] {
+        g.w(register, RING as u32);
+        assert_eq!(g.fetch_all(0, cut), [] as [Vec<u8>; 0]);
+        assert_eq!(g.nic.stall(1).map(|stall| stall.why), outside);
+        assert!(said(&g).ends_with(&format!("expected a {name} below TDLEN / 16)")), "{}", said(&g));
+        g.w(register, 0);
+    }
+    g.link(false);
+    assert_eq!(g.nic.receive_block(), Some("its link is down"));
+    g.link(true);
     g.w(RXDCTL, 0);
     assert_eq!(g.nic.receive_block(), Some("no receive queue is on (RXDCTL.ENABLE)"));
     g.config_write(4, &[2, 0]);

@@ -24,8 +24,11 @@ pub const EICR: u64 = 0x1580;
 pub const IVAR0: u64 = 0x1700;
 pub const IVAR_MISC: u64 = 0x1740;
 pub const SRRCTL: u64 = 0x280c;
+pub const RDH: u64 = 0x2810;
 pub const RDT: u64 = 0x2818;
 pub const RXDCTL: u64 = 0x2828;
+pub const TDH: u64 = 0x3810;
+pub const TDT: u64 = 0x3818;
 
 /// V2PMAILBOX.
 pub const REQ: u32 = 1;

@@ -3,7 +3,7 @@
 
 use nicety_adapter::family::Family;
 use nicety_adapter::snapshot::RestoreError;
-use nicety_adapter::{Event, Outbox, Reason, Reset};
+use nicety_adapter::{Event, Outbox, Queue, Reason, Reset};
 use nicety_adapters::intel::vf::family::{FunctionPolicy, PhysicalFunction, ixgbe};
 use nicety_frame::Mac;
 
@@ -268,6 +268,44 @@ fn a_packet_goes_out_behind_its_context_and_is_counted_with_36_bits() {
     g.bring_one(&frame(214));
     assert_eq!((g.r(VFGPRC), g.r(VFGORC_LSB)), (1, 218));
     assert_eq!((g.r(VFGPRC), g.r(VFGORC_LSB)), (1, 218), "reading clears nothing");
+}
+
+/// 82599 datasheet, 8.3.5.4 to 8.3.5.6 (VFRDH, VFRDT) and 8.3.5.9 (VFTDH, VFTDT): each queue's, beside the other one.
+#[test]
+fn a_head_or_tail_beyond_one_of_its_rings_is_a_guest_error_and_told_in_words() {
+    let said = |g: &Guest| g.counters.errors().iter().last().unwrap().to_string();
+    let mut g = Guest::opened();
+    assert_eq!(g.nic.receive_block(), None);
+    for (register, name) in [(0x1018, "tail within the ring (RDT"), (0x1010, "head within the ring (RDH")] {
+        g.w(register, RING as u32);
+        assert_eq!(g.nic.receive_block(), Some("RDH or RDT lies beyond its receive ring (RDLEN)"));
+        assert_eq!(g.bring_one(&frame(100)).refused(), 1);
+        let stall = g.nic.stall(0).map(|stall| (stall.queue, stall.why));
+        assert_eq!(stall, Some((Queue::Receive(0), "its head or tail lies beyond its end")));
+        assert!(said(&g).ends_with(&format!("expected a {name} below RDLEN / 16)")), "{}", said(&g));
+        g.w(register, 3);
+    }
+    g.w(0x1018, 9);
+    assert_eq!(g.bring_one(&frame(100)).refused(), 0);
+    assert_eq!((g.nic.stall(0).map(|stall| stall.why), g.nic.receive_block()), (None, None));
+    for (register, name) in [(0x2018, "tail within the ring (TDT"), (0x2010, "head within the ring (TDH")] {
+        g.w(register, RING as u32);
+        assert_eq!(g.fetch_all(0, cut), [] as [Wire; 0]);
+        let stall = g.nic.stall(1).map(|stall| (stall.queue, stall.why));
+        assert_eq!(stall, Some((Queue::Transmit(0), "its head or tail lies beyond its end")));
+        assert!(said(&g).ends_with(&format!("expected a {name} below TDLEN / 16)")), "{}", said(&g));
+        g.w(register, 0);
+    }
+    // Queue 1 alone: queue 0 receives its flows, and the flows of the other one wait.
+    g.open(1, ENABLE);
+    g.w(VFPSRTYPE, 1 << 29);
+    g.w(0x1058, RING as u32);
+    let flow = |number: u8| ethernet(0x0800, &ipv4(6, &[&[number], &tcp(&payload(20))[1..]].concat()));
+    let refused: u64 = (0..16).map(|number| g.bring_one(&flow(number)).refused()).sum();
+    assert!((3..=13).contains(&refused), "{refused}");
+    assert_eq!(g.nic.stall(2).map(|stall| stall.queue), Some(Queue::Receive(1)));
+    assert!(said(&g).starts_with("RDT[1]"), "{}", said(&g));
+    assert_eq!(g.nic.receive_block(), None, "it receives by the other queue");
 }
 
 /// ixgbevf_update_stats reads VFGPRC and the others between the rings' registers: in the pages that a guest may map.

@@ -61,6 +61,14 @@ fn receive_modes_and_address_tables_filter_as_they_say() {
     assert_eq!(heard(&mut guest), [true, false, true, true]);
     assert_eq!(guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_NOBCAST, &[1]), OK);
     assert_eq!(heard(&mut guest), [true, false, true, false]);
+    assert_eq!(guest.nic.receive_block(), None);
+    assert_eq!(guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_NOMULTI, &[1]), OK);
+    assert_eq!(guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_NOUNI, &[1]), OK);
+    assert_eq!(heard(&mut guest), [false; 4]);
+    let none = "its receive filter accepts no address (VIRTIO_NET_CTRL_RX_NOUNI, NOMULTI, NOBCAST)";
+    assert_eq!(guest.nic.receive_block(), Some(none));
+    assert_eq!(guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_PROMISC, &[1]), OK);
+    assert_eq!(guest.nic.receive_block(), None);
 }
 
 /// virtio 1.2, 5.1.6.5.2: a device that cannot hold a table accepts all addresses of that kind.

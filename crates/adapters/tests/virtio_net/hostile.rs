@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Outbox, Queue, Reason, RingPlace, Set};
+use nicety_adapter::{Event, Outbox, Queue, Reason, RingPlace, Set};
 use nicety_memory::Map;
 
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
@@ -296,6 +296,8 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
 fn a_driver_that_has_started_no_receive_queue_is_told() {
     let mut guest = Guest::new(bit(VIRTIO_F_VERSION_1), 64);
     assert_eq!(guest.nic.receive_block(), None);
+    guest.call(|nic, cx| nic.notice(Event::Link(false), cx));
+    assert_eq!(guest.nic.receive_block(), Some("its link is down"));
     let receive_rings = (0..guest.queues.len() as u16).step_by(2);
     receive_rings.for_each(|ring| guest.call(|nic, cx| _ = rings(nic).stop(ring, cx)));
     assert_eq!(guest.nic.receive_block(), Some("no receive queue is started"));

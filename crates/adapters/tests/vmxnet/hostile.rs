@@ -238,6 +238,8 @@ fn a_drivers_mistakes_are_listed_with_place_value_and_expectation() {
 fn a_driver_that_is_up_and_receives_nothing_is_told_why() {
     let mut b = Bench::opened("vmxnet");
     assert_eq!(b.nic.receive_block(), None);
+    b.link(false);
+    assert_eq!(b.nic.receive_block(), Some("its link is down"));
     b.config_write(4, &[3, 0]);
     assert_eq!(b.nic.receive_block(), Some("bus mastering is off (PCI command register)"));
 }

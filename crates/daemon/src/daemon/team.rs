@@ -334,6 +334,7 @@ impl Daemon {
                 state,
                 signals: 0,
                 blank: false,
+                starved: Duration::ZERO,
                 last_end: None,
                 absence: None,
                 epoch,

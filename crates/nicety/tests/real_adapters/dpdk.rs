@@ -137,6 +137,15 @@ fn dpdk_s_drivers_hear_of_their_card_s_reset_by_an_interrupt_and_go_on_after_it(
     for (number, (_, adapter, _)) in (1..).zip(&cards) {
         ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, 20);
     }
+    // What the host sets stops no queue: an application that polls need not restart its port.
+    for (number, (_, adapter, _)) in (1..).zip(&cards) {
+        for changes in [&["trust on"][..], &["state disable", "state enable"], &["state auto", "trust off"]] {
+            changes.iter().for_each(|values| change(&mut stage, &format!("vf set {adapter}/1 {values}")));
+            let answered = single(&mut stage, &address(number));
+            assert!(answered >= SINGLE - 1, "{adapter}, {changes:?}: {answered}\n{}", ended(&mut guest));
+        }
+    }
+    assert_eq!(sh(&mut guest, "grep -c 'reset event' /tmp/said || true"), "0\n");
     let typed = |guest: &mut Guest, words: &str, until: &str| {
         let made = guest.succeed(&format!("printf '{words}' >/tmp/typed; until {until}; do rest; done"), LATER);
         made.unwrap_or_else(|error| panic!("{error}\n{}", sh(guest, "tail -n 30 /tmp/said")));
@@ -232,6 +241,19 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
         Err(error) => (0, error.to_string()),
     };
     assert!(answered >= requests, "{to}: {text}\n{}", ended(guest));
+}
+
+/// Requests that are sent one after another, each answered or given up after a second.
+const SINGLE: u64 = 5;
+
+/// How many of them are answered, to an address that the namespace knows.
+fn single(stage: &mut Stage, to: &str) -> u64 {
+    let ping = stage.root.program("usr/bin/ping");
+    let words: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
+    let ping = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let each = format!("for n in $(\"$busybox\" seq {SINGLE}); do {ping} -n -q -c 1 -W 1 {to} || true; done");
+    let text = well(stage.namespace.run(&each, LATER));
+    text.matches(" 1 received").count() as u64
 }
 
 /// A guest with an adapter at each of the first ports, bound by testpmd, with these options.

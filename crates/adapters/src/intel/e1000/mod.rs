@@ -70,7 +70,7 @@ use super::lost::Lost;
 use super::phy::Phy;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
-use crate::block::{LOOPBACK, NO_MASTER};
+use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::settings::{CreateError, Settings};
 
@@ -303,6 +303,7 @@ impl Adapter for E1000 {
             () if !self.is_driven() => None,
             () if self.registers[r::RCTL] & r::rctl::EN == 0 => Some(fault::OFF),
             () if !self.function.bus_master() => Some(NO_MASTER),
+            () if !self.link_up => Some(LINK_DOWN),
             () if self.loops() => Some(LOOPBACK),
             () => fault::block(&self.registers, &self.filter, 0..1, fault::Tails::OpenEnded),
         }

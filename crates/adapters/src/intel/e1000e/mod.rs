@@ -71,7 +71,7 @@ use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
 use super::transmit::Transmit;
-use crate::block::{LOOPBACK, NO_MASTER};
+use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 /// Action that makes a driver reset the chip and set up its rings anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
@@ -282,6 +282,7 @@ impl Adapter for E1000e {
             () if !self.is_driven() => None,
             () if self.registers[r::RCTL] & r::rctl::EN == 0 => Some(fault::OFF),
             () if !self.masters() => Some(NO_MASTER),
+            () if !self.link_up => Some(LINK_DOWN),
             () if self.loops() => Some(LOOPBACK),
             () => fault::block(&self.registers, &self.filter, 0..1, fault::Tails::Inside),
         }

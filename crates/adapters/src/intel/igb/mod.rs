@@ -86,7 +86,7 @@ use super::lost::Lost;
 use super::phy::Phy;
 use super::rss::Rss;
 use super::statistics::{OctetsRead, Statistics};
-use crate::block::{LOOPBACK, NO_MASTER};
+use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
 use crate::microwire::Microwire;
 use crate::msix;
 use crate::settings::{CreateError, Settings};
@@ -367,6 +367,7 @@ impl Adapter for Igb {
             () if !self.is_driven() => None,
             () if self.registers[r::RCTL] & rctl::EN == 0 => Some(fault::OFF),
             () if !self.may_dma() => Some(NO_MASTER),
+            () if !self.link_up => Some(LINK_DOWN),
             () if self.loops() => Some(LOOPBACK),
             () => fault::block(&self.registers, &self.filter, queues, fault::Tails::Inside),
         }

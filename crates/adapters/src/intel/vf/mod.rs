@@ -68,7 +68,7 @@ use super::fault;
 use super::filter::Filter;
 use super::igb::transmit::{TransmitQueue, transmits};
 use super::rss::Rss;
-use crate::block::NO_MASTER;
+use crate::block::{LINK_DOWN, NO_MASTER};
 use crate::msix;
 use crate::settings::{CreateError, Settings};
 
@@ -317,6 +317,7 @@ impl Adapter for VirtualFunction {
         match () {
             () if !self.is_driven() => None,
             () if !self.function.bus_master() => Some(NO_MASTER),
+            () if !self.link_up => Some(LINK_DOWN),
             () => fault::block(&self.registers, &self.filter, queues, fault::Tails::Inside),
         }
     }
