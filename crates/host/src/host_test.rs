@@ -782,6 +782,19 @@ fn the_priority_in_a_guest_s_tags_counts_if_somebody_trusts_the_guest() {
     assert!(!counts(&class(&format!("dscp = 46\nports = \"{name}\""))), "its code point, not its priority");
 }
 
+#[test]
+fn a_class_by_priority_that_names_no_ports_has_frames_of_trusted_functions_too_and_one_by_code_point_has_not() {
+    let up = "[[uplink]]\nkind = \"null\"\nname = \"up\"\nrate = \"1Gbit/s\"\n";
+    let with = |function: &str, keys: &str| {
+        format!("{up}{CARD}vlan = 7\n{function}\n[[io_class]]\nname = \"voice\"\nuplink = \"up\"\n{keys}\n")
+    };
+    let host = parse(&with("trust = true", "pcp = 5")).unwrap();
+    let classes = host.outward_classes_of(host.uplink("up").unwrap());
+    assert_eq!(classes[1].ports, Some(vec![host.ports[0].name.clone()]));
+    assert!(error(&with("trust = true", "dscp = 46")).contains("each guest chooses this itself"));
+    assert!(error(&with("trust = false", "pcp = 5")).contains("each guest chooses this itself"));
+}
+
 /// `ip link set DEV vf N vlan ID [qos PRIORITY]`: 0 by default.
 #[test]
 fn a_vlan_that_is_set_or_taken_away_has_the_usual_priority_unless_the_change_names_one() {

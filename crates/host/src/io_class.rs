@@ -137,9 +137,15 @@ impl IoClassConfig {
         }
     }
 
-    /// Whether its frames are those of all ports whose marks are trusted (`trust_marks`).
+    /// Whether its frames are those of all ports whose marks are [trusted](Self::trusts).
     pub(super) fn has_trusted_ports(&self) -> bool {
         self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
+    }
+
+    /// Whether the marks of a port by which this class has its frames are trusted, if it names no ports. A trusted function's priority counts,
+    /// as in the tags of what leaves; its code point does not.
+    pub(super) fn trusts(&self, port: &PortConfig) -> bool {
+        port.policy.trust_marks || (self.dscp.is_none() && port.function.as_ref().is_some_and(|own| own.trusted))
     }
 
     /// Whether a guest's own frame could choose it and gain by that: it has more than the class of the rest, names no ports and no
@@ -260,9 +266,11 @@ impl Around<'_> {
         named.then_some(ports)
     }
 
-    /// Whether the marks of any port, or of what comes in by any uplink, are trusted.
-    fn trusts_any(&self) -> bool {
-        self.ports.iter().any(|port| port.policy.trust_marks) || self.uplinks.iter().any(|uplink| uplink.trust_marks)
+    /// Whether the marks of any port, or of what comes in by any uplink, are trusted. `pcp`: of a trusted function, too.
+    fn trusts_any(&self, pcp: bool) -> bool {
+        let is_trusted = |port: &PortConfig| port.function.as_ref().is_some_and(|own| pcp && own.trusted);
+        self.ports.iter().any(|port| port.policy.trust_marks || is_trusted(port))
+            || self.uplinks.iter().any(|uplink| uplink.trust_marks)
     }
 
     /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
@@ -450,7 +458,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
-        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any()) {
+        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any(key == "pcp")) {
             let what = "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true";
             walk.wrong(section, key, line, what);
         }

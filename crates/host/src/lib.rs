@@ -569,10 +569,10 @@ impl Host {
             return Vec::new();
         }
         let mut classes = rest_first(place, &named);
-        let trusted: Vec<String> =
-            self.ports.iter().filter(|port| port.policy.trust_marks).map(|port| port.name.clone()).collect();
-        let of_trusted = classes.iter_mut().filter(|class| class.has_trusted_ports());
-        of_trusted.for_each(|class| class.ports = Some(trusted.clone()));
+        for class in classes.iter_mut().filter(|class| class.has_trusted_ports()) {
+            let trusted = self.ports.iter().filter(|port| class.trusts(port));
+            class.ports = Some(trusted.map(|port| port.name.clone()).collect());
+        }
         // What comes in by another uplink is no guest's.
         let others = self.uplinks.iter().map(|uplink| &uplink.name).chain(self.teams.iter().map(|team| &team.name));
         let rest = classes.first().cloned().unwrap_or_else(|| IoClassConfig::rest(place));

@@ -92,8 +92,10 @@ pub struct Match {
     pub ports: Option<Vec<u16>>,
     /// VLAN ids on the wire, from the first to the last.
     pub vlan: Option<(u16, u16)>,
-    /// Priority of the VLAN tag (IEEE 802.1Q).
+    /// Priority of the frame (IEEE 802.1Q).
     pub pcp: Option<u8>,
+    /// Ports whose frames have this priority if they bring no tag: that of the port (IEEE 802.1Q-2018, 6.9.3).
+    pub untagged: Vec<u16>,
     /// Differentiated services code point (RFC 2474).
     pub dscp: Option<u8>,
     /// Source or destination.
@@ -105,7 +107,7 @@ pub struct Match {
 impl Match {
     /// Whether it depends on the port only.
     fn is_of_ports(&self) -> bool {
-        let Self { ports: _, vlan, pcp, dscp, address, transport } = self;
+        let Self { ports: _, vlan, pcp, untagged: _, dscp, address, transport } = self;
         vlan.is_none() && pcp.is_none() && dscp.is_none() && address.is_none() && transport.is_none()
     }
 
@@ -123,10 +125,11 @@ impl Match {
                 return false;
             }
         }
-        if let Some(pcp) = self.pcp
-            && priority(batch, packet, pick) != Some(pcp)
-        {
-            return false;
+        if let Some(pcp) = self.pcp {
+            let is_its = priority(batch, packet, pick).map_or_else(|| self.untagged.contains(&port), |own| own == pcp);
+            if !is_its {
+                return false;
+            }
         }
         if self.dscp.is_none() && self.address.is_none() && self.transport.is_none() {
             return true;
@@ -344,6 +347,23 @@ mod tests {
                 assert_eq!(classifier.of(3, batch, packet, pick), found, "{edit:?}");
             }
         });
+    }
+
+    /// IEEE 802.1Q-2018, 6.9.3: a frame without a tag has its port's priority, which counts by 8.6.6 where it leaves without one, too.
+    #[test]
+    fn a_frame_without_a_tag_has_its_port_s_priority() {
+        let rule = Match { pcp: Some(5), untagged: vec![3], ..Match::default() };
+        let classifier = Classifier::new(&[Class::default(), Class { matches: vec![rule], ..Class::default() }]);
+        let of = |port, frame: &[u8], edit| {
+            with_frame(frame, |batch, packet| classifier.of(port, batch, packet, Pick { edit, ..Pick::whole(0) }))
+        };
+        let plain = [&frame()[..12], &frame()[16..]].concat();
+        let tag = |priority| Edit::Tag(Tag::customer(Tci::new(priority, false, 7)));
+        assert_eq!([3, 4].map(|port| of(port, &plain, Edit::Keep)), [1, 0]);
+        assert_eq!([2, 5].map(|priority| of(3, &plain, tag(priority))), [0, 1]);
+        let mut other = frame();
+        other[14] = 0x20;
+        assert_eq!([Edit::Keep, Edit::Untag].map(|edit| of(3, &other, edit)), [0; 2], "its tag says 1");
     }
 
     #[test]

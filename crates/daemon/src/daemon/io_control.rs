@@ -1,8 +1,9 @@
 //! I/O control of uplinks: classes of a host file, with the ports' numbers.
 
-use nicety_host::{Host, IoClassConfig, UplinkConfig};
+use nicety_host::{Host, IoClassConfig, PortConfig, UplinkConfig};
 use nicety_ioc::{Class, ClassTerms, Match};
 use nicety_plane::InwardControl;
+use nicety_switch::Vlan;
 use tracing::warn;
 
 use super::Daemon;
@@ -63,23 +64,29 @@ impl Daemon {
 
 /// The classes of an uplink, with the numbers of these ports, uplinks and teams.
 pub(super) fn control(host: &Host, uplink: &UplinkConfig, names: &[(String, u16)]) -> IoControl {
+    // A port that is not open has no number.
+    let number_of = |port: &str| names.iter().find(|(name, _)| name == port).map(|(_, number)| *number);
     let classes =
-        |configs: Vec<IoClassConfig>| configs.iter().map(|config| class(config, names)).collect::<Vec<Class>>();
+        |configs: Vec<IoClassConfig>| configs.iter().map(|config| class(config, &number_of)).collect::<Vec<Class>>();
     let inward = uplink.inward.map(|inward| InwardControl {
         rate: inward.rate,
         buffer_bytes: u32::try_from(inward.buffer.0).unwrap_or(u32::MAX),
         classes: classes(host.classes_of(uplink)),
     });
-    IoControl { outward: classes(host.outward_classes_of(uplink)), inward }
+    let mut outward = classes(host.outward_classes_of(uplink));
+    for rule in outward.iter_mut().flat_map(|class| &mut class.matches) {
+        let has_it = |port: &&PortConfig| port.policy.vlan != Vlan::Flat && Some(port.policy.priority) == rule.pcp;
+        rule.untagged = host.ports.iter().filter(has_it).filter_map(|port| number_of(&port.name)).collect();
+    }
+    IoControl { outward, inward }
 }
 
-fn class(config: &IoClassConfig, names: &[(String, u16)]) -> Class {
-    // A port that is not open has no number.
-    let number_of = |port: &String| names.iter().find(|(name, _)| name == port).map(|(_, number)| *number);
+fn class(config: &IoClassConfig, number_of: &impl Fn(&str) -> Option<u16>) -> Class {
     let rule = Match {
-        ports: config.ports.as_ref().map(|ports| ports.iter().filter_map(number_of).collect()),
+        ports: config.ports.as_ref().map(|ports| ports.iter().filter_map(|port| number_of(port)).collect()),
         vlan: config.vlan.map(|id| (id, id)),
         pcp: config.pcp,
+        untagged: Vec::new(),
         dscp: config.dscp,
         address: config.network,
         transport: config.transport.map(|ports| (ports.0, ports.1)),

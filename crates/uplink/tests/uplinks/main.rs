@@ -11,5 +11,6 @@ mod pair;
 #[path = "../pcapng/mod.rs"]
 mod pcapng;
 mod stream;
+mod tags;
 mod tap;
 mod xdp;

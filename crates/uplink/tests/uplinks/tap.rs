@@ -20,6 +20,11 @@ const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
 
 /// Runs the named test of this file in its own namespaces. True inside of them.
 fn inside(test: &str) -> bool {
+    inside_as(&format!("tap::{test}"))
+}
+
+/// The same for a test of another file.
+pub fn inside_as(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
@@ -35,15 +40,11 @@ fn inside(test: &str) -> bool {
     };
     if let Some(reason) = reason {
         // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED tap::{test}: {}", reason.trim());
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
         return false;
     }
     let mut again = Command::new("unshare");
-    again
-        .arg("-Urn")
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("tap::{test}"), "--nocapture"])
-        .env(INSIDE, "1");
+    again.arg("-Urn").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
     let output = again.output().unwrap();
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
@@ -68,7 +69,7 @@ fn falls_silent(uplink: &mut impl Uplink, counters: &mut Counters) -> bool {
 }
 
 /// Runs `ip` as the administrator does.
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -19,6 +19,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the named test of this file in its own network namespace. True inside of it.
 fn inside(test: &str) -> bool {
+    inside_as(&format!("xdp::{test}"))
+}
+
+/// The same for a test of another file.
+pub fn inside_as(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
@@ -35,11 +40,11 @@ fn inside(test: &str) -> bool {
     };
     if let Some(reason) = reason {
         // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED xdp::{test}: {}", reason.trim());
+        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
         return false;
     }
     let mut again = Command::new("unshare");
-    again.arg("-n").arg(std::env::current_exe().unwrap()).args(["--exact", &format!("xdp::{test}"), "--nocapture"]);
+    again.arg("-n").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
     let output = again.env(INSIDE, "1").output().unwrap();
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
@@ -48,13 +53,13 @@ fn inside(test: &str) -> bool {
 }
 
 /// Runs `ip` as the administrator does.
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A veth: `wire0` for AF_XDP, `far0` with the address 10.9.8.1, which knows 10.9.8.2 as a neighbour behind it.
-fn veth(queues: u32) {
+pub fn veth(queues: u32) {
     ip(&format!(
         "link add wire0 numtxqueues {queues} numrxqueues {queues} type veth peer name far0 numtxqueues {queues} numrxqueues {queues}"
     ));
@@ -101,7 +106,7 @@ fn send(uplink: &mut Xdp, counters: &mut Counters, gateway: [u8; 6], payload: &[
     sender.deliver(uplink, counters, Time::ZERO).refused().count_ones()
 }
 
-fn one(name: &str) -> Xdp {
+pub fn one(name: &str) -> Xdp {
     Xdp::open(name, 1).unwrap().pop().unwrap()
 }
 
