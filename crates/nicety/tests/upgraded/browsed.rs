@@ -64,8 +64,7 @@ fn all_is_named(all: &[Heard]) {
 }
 
 /// All that the keyboard must reach, in the order of the document.
-const REACHED: &str =
-    "[...document.querySelectorAll('a[href], button, summary, [tabindex=\"0\"]')].filter((at) => at.checkVisibility())";
+const REACHED: &str = "[...document.querySelectorAll('a[href], button, input:not([type=hidden]), summary, [tabindex=\"0\"]')].filter((at) => at.checkVisibility())";
 
 /// Goes through the page by the tabulator key alone. On its way it pauses the page by the space bar.
 fn goes_by_keyboard(browser: &mut Browser) {
@@ -263,7 +262,7 @@ fn the_page_can_be_read_by_keyboard_by_a_screen_reader_on_a_telephone_and_in_the
         says_nothing_by_itself(&mut browser);
         let all = heard(&mut browser);
         all_is_named(&all);
-        let charts = all.iter().filter(|one| one.role == "image" && one.name.contains(" over the last two minutes: "));
+        let charts = all.iter().filter(|one| one.role == "image" && one.name.contains(" over the last five minutes: "));
         assert_eq!(charts.count(), 1, "of the uplink, or of the port itself: {all:#?}");
         goes_by_keyboard(&mut browser);
         is_readable(&mut browser);
