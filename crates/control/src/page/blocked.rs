@@ -97,8 +97,8 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
     let mut drops: Vec<_> = lately.iter().filter(|((port, reason), _)| blocks(port, reason)).collect();
     drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for ((port, reason), number) in drops {
-        let meaning = sentence(reason);
-        let first = meaning.split_once(". ").map_or(meaning, |(first, _)| first);
+        let is_uplink = ports.iter().any(|of| of.name == *port && of.adapter.is_none());
+        let first = meaning(reason, is_uplink);
         let mirror = ports.iter().find(|of| of.name == *port).and_then(|of| of.mirror.as_ref());
         let copies = mirror.map(|mirror| format!(" (copies by mirror {})", Escaped(&mirror.name))).unwrap_or_default();
         let (name, number, seconds) = (link(port), plural(*number, "frame"), since.as_secs().max(1));
@@ -108,11 +108,27 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
     all
 }
 
+/// The first sentence about a reason; of an uplink's drop the one about uplinks, if there is one.
+fn meaning(reason: &str, is_uplink: bool) -> &'static str {
+    let whole = sentence(reason);
+    let own = whole.split_once("On the uplink").filter(|_| is_uplink);
+    let own = own.map_or(whole, |(_, own)| own.trim_start_matches([',', ':', ' ']));
+    own.split_once(". ").map_or(own, |(first, _)| first)
+}
+
 #[cfg(test)]
 mod tests {
     use nicety_daemon::report::MemberReport;
 
     use super::*;
+
+    #[test]
+    fn a_drop_at_an_uplink_has_the_words_for_uplinks() {
+        assert_eq!(meaning("link-down", false), "transmit: the guest's link is down");
+        assert_eq!(meaning("link-down", true), "receive: the tap is down or deleted, or the peer missing");
+        let looped = "transmit: it had left by another uplink and came in by this one: both lead into one network";
+        assert_eq!([false, true].map(|is_uplink| meaning("looped", is_uplink)), [looped; 2]);
+    }
 
     #[test]
     fn links_that_are_not_used_waiting_frames_and_present_drops_are_told_and_working_ports_are_not() {

@@ -130,15 +130,16 @@ fn spark_path(steps: &[Step], most: f64, span: Span) -> String {
 /// A limit that is so many times as high as the traffic's peak is outside the chart: to scale, it would hide the traffic.
 const OUTSIDE: f64 = 20.0;
 
-/// The largest value of a chart's axis: that of the highest level inside, else a round number above the peak. It rarely changes.
+/// The axis reaches so far above the highest level that the level's name stands above its line, not in the traffic.
+const ABOVE: f64 = 1.15;
+
+/// The largest value of a chart's axis: a little above the highest level inside, else a round number above the peak. It rarely changes.
 fn top(peak: f64, levels: &[Limit]) -> f64 {
     let inside = levels.iter().map(|limit| limit.bits).filter(|bits| peak <= 0.0 || *bits <= peak * OUTSIDE);
     let level = inside.fold(0.0, f64::max);
-    match level > 0.0 {
-        true if peak <= level => return level,
-        // A little beyond a link's rate: a burst, or the clock.
-        true if peak <= level * 1.1 => return level * 1.1,
-        _ => {}
+    // A little beyond a link's rate (a burst, or the clock) is inside, too.
+    if level > 0.0 && peak <= level * ABOVE {
+        return level * ABOVE;
     }
     let peak = peak.max(1000.0);
     let power = 10_f64.powf(peak.log10().floor());
@@ -386,11 +387,11 @@ mod tests {
             bits.iter().map(|bits| Limit { kind: "link", words: String::new(), bits: *bits }).collect()
         };
         for (peak, levels, most) in [
-            (0.0, &[1e10, 1e9][..], 1e10),
-            (6e8, &[1e10, 1e9], 1e10),
+            (0.0, &[1e10, 1e9][..], 1.15e10),
+            (6e8, &[1e10, 1e9], 1.15e10),
             (1e6, &[1e10, 1e9], 1e6),
-            (6e7, &[1e10, 1e9], 1e9),
-            (1.05e10, &[1e10], 1.1e10),
+            (6e7, &[1e10, 1e9], 1.15e9),
+            (1.05e10, &[1e10], 1.15e10),
             (1.2e10, &[1e10], 1.5e10),
             (7e6, &[], 8e6),
             (0.0, &[], 1000.0),

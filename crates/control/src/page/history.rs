@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nicety_daemon::daemon::NoteBytes;
 use nicety_daemon::report::{AddressReport, PortReport, QueueReport};
 
 use super::ring::{Carried, RING_BYTES, Span, Step};
@@ -62,15 +63,17 @@ impl Series {
     }
 }
 
-/// The bytes of all series of a port: of itself, sent and got; of its classes, out of the uplink and in by it.
-fn series(port: &PortReport) -> Vec<(Series, [u64; 2])> {
-    let mut all = vec![(Series::port(&port.name), Total::of(port).bytes)];
-    let mut classes = BTreeMap::<&str, [u64; 2]>::new();
-    for (way, of) in [&port.io_classes, &port.inward_classes].into_iter().enumerate() {
-        of.iter().for_each(|class| classes.entry(&class.name).or_default()[way] = class.bytes);
+/// The rates of a port, and of its classes.
+#[derive(Debug)]
+struct Kept {
+    own: Carried,
+    classes: BTreeMap<String, Carried>,
+}
+
+impl Kept {
+    fn all(&self) -> impl Iterator<Item = &Carried> {
+        std::iter::once(&self.own).chain(self.classes.values())
     }
-    all.extend(classes.into_iter().map(|(class, bytes)| (Series::class(&port.name, class), bytes)));
-    all
 }
 
 /// Drops by port and reason.
@@ -88,7 +91,9 @@ pub(super) struct Addresses {
 pub(super) struct History {
     latest: Option<(Instant, Arc<Vec<PortReport>>)>,
     addresses: Option<(Instant, Arc<Addresses>)>,
-    carried: BTreeMap<Series, Carried>,
+    kept: BTreeMap<String, Kept>,
+    /// The last look at what was carried.
+    noted: Option<Instant>,
     /// Equal ones in a row are one.
     drops: VecDeque<(Instant, Arc<Drops>)>,
     begin: Option<Instant>,
@@ -103,9 +108,19 @@ impl History {
             return Arc::clone(ports);
         }
         let ports = Arc::new(inspect.ports());
-        self.note(&ports, now);
+        self.note_drops(&ports, now);
         self.latest = Some((now, Arc::clone(&ports)));
+        self.note(&|note| inspect.carried(note), now);
         ports
+    }
+
+    /// Looks for the charts of those who read later. Reports are made only to count drops: they cost more than bytes alone.
+    pub fn tick(&mut self, inspect: &dyn Inspect, now: Instant) {
+        if self.is_drops_due(now) {
+            self.look(inspect, now);
+        } else {
+            self.note(&|note| inspect.carried(note), now);
+        }
     }
 
     /// The addresses of the switch, not older than some seconds.
@@ -129,31 +144,65 @@ impl History {
         addresses
     }
 
-    pub(super) fn note(&mut self, ports: &[PortReport], now: Instant) {
-        let at_ns = self.at_ns(now);
-        let mut rings = self.carried.values().filter(|carried| carried.has_rings()).count();
-        let mut seen = BTreeMap::new();
-        for (series, bytes) in ports.iter().flat_map(series) {
-            let carried = match self.carried.remove(&series) {
-                Some(mut carried) => {
-                    rings -= usize::from(carried.has_rings());
-                    carried.note(bytes, at_ns, rings < RINGS_MOST);
-                    rings += usize::from(carried.has_rings());
-                    carried
-                }
-                None => Carried::new(bytes, at_ns),
-            };
-            seen.insert(series, carried);
+    /// Notes the bytes that `carried` tells. A rate between two moments is one only if there is some time between them.
+    fn note(&mut self, carried: &dyn Fn(&mut NoteBytes<'_>), now: Instant) {
+        if self.noted.replace(now).is_some_and(|noted| now.duration_since(noted) < FRESH) {
+            return;
         }
-        // Those that are left belong to ports that have gone.
-        self.carried = seen;
-        if self.drops.back().is_none_or(|(at, _)| now.duration_since(*at) >= DROPS_EVERY) {
+        let at_ns = self.at_ns(now);
+        let mut rings = self.kept.values().flat_map(Kept::all).filter(|carried| carried.has_rings()).count();
+        carried(&mut |port, class, bytes| {
+            let Some(kept) = self.kept.get_mut(port) else {
+                let kept = Kept { own: Carried::new(bytes, at_ns), classes: BTreeMap::new() };
+                self.kept.insert(port.to_owned(), kept);
+                return;
+            };
+            let carried = match class {
+                None => &mut kept.own,
+                Some(class) => match kept.classes.get_mut(class) {
+                    Some(carried) => carried,
+                    None => {
+                        kept.classes.insert(class.to_owned(), Carried::new(bytes, at_ns));
+                        return;
+                    }
+                },
+            };
+            rings -= usize::from(carried.has_rings());
+            carried.note(bytes, at_ns, rings < RINGS_MOST);
+            rings += usize::from(carried.has_rings());
+        });
+        // Others have gone.
+        self.kept.retain(|_, kept| kept.own.at_ns() == at_ns);
+        self.kept.values_mut().for_each(|kept| kept.classes.retain(|_, class| class.at_ns() == at_ns));
+    }
+
+    fn is_drops_due(&self, now: Instant) -> bool {
+        self.drops.back().is_none_or(|(at, _)| now.duration_since(*at) >= DROPS_EVERY)
+    }
+
+    fn note_drops(&mut self, ports: &[PortReport], now: Instant) {
+        if self.is_drops_due(now) {
             let (new, last) = (drops(ports), self.drops.back());
             let kept = last.filter(|(_, last)| **last == new).map(|(_, last)| Arc::clone(last));
             self.drops.push_back((now, kept.unwrap_or_else(|| Arc::new(new))));
         }
         while self.drops.front().is_some_and(|(at, _)| now.duration_since(*at) > DROPS_SHOWN) {
             self.drops.pop_front();
+        }
+    }
+
+    /// Notes reports, as a look does.
+    #[cfg(test)]
+    pub fn note_reports(&mut self, ports: &[PortReport], now: Instant) {
+        self.note_drops(ports, now);
+        self.note(&|note| crate::tests::carried(ports, note), now);
+    }
+
+    fn of(&self, series: &Series) -> Option<&Carried> {
+        let kept = self.kept.get(&series.port)?;
+        match &series.class {
+            None => Some(&kept.own),
+            Some(class) => kept.classes.get(class),
         }
     }
 
@@ -164,27 +213,27 @@ impl History {
 
     /// The rates of a series, in bit/s, one way. Times are seconds from the chart's begin.
     pub fn steps(&self, series: &Series, way: usize, span: Span) -> Vec<Step> {
-        self.carried.get(series).map(|carried| carried.steps(way, span, 1)).unwrap_or_default()
+        self.of(series).map(|carried| carried.steps(way, span, 1)).unwrap_or_default()
     }
 
     /// The same with few points, for a small picture. It changes rarely.
     pub fn coarse(&self, series: &Series, way: usize, span: Span) -> Vec<Step> {
-        self.carried.get(series).map(|carried| carried.steps(way, span, COARSE)).unwrap_or_default()
+        self.of(series).map(|carried| carried.steps(way, span, COARSE)).unwrap_or_default()
     }
 
     /// The present rate of a series, in bit/s, if it has been looked at twice.
     pub fn rate(&self, series: &Series, way: usize) -> Option<f64> {
-        self.carried.get(series)?.rate(way)
+        self.of(series)?.rate(way)
     }
 
     /// Whether a series carries traffic of which no history is kept, because there are too many.
     pub fn is_forgotten(&self, series: &Series) -> bool {
-        self.carried.get(series).is_some_and(Carried::is_forgotten)
+        self.of(series).is_some_and(Carried::is_forgotten)
     }
 
     /// Whether a port has sent nothing, and got next to nothing, for as long as the shorter charts show.
     pub fn is_quiet(&self, series: &Series) -> bool {
-        let Some(carried) = self.carried.get(series) else { return true };
+        let Some(carried) = self.of(series) else { return true };
         let mean =
             |steps: Vec<Step>| steps.iter().map(|(from, to, rate)| (to - from) * rate).sum::<f64>() / QUIET_SECONDS;
         carried.quiet(0).is_none_or(|seconds| seconds >= Span::Minutes.seconds())
@@ -234,7 +283,7 @@ mod tests {
         let mut last = begin;
         for (seconds, bytes) in moments {
             last = begin + Duration::from_secs(*seconds);
-            history.note(&[with(*bytes, *bytes)], last);
+            history.note_reports(&[with(*bytes, *bytes)], last);
         }
         (history, last)
     }
@@ -247,8 +296,8 @@ mod tests {
     fn a_port_that_has_gone_leaves_nothing_and_one_that_is_not_there_has_no_rate() {
         let (mut history, now) = after(&[(0, 0), (1, 1000), (3, 1500)]);
         assert_eq!((history.rate(&vm1(), 0), history.rate(&Series::port("vm2"), 0)), (Some(2000.0), None));
-        history.note(&[], now + Duration::from_secs(1));
-        assert!(history.carried.is_empty() && history.steps(&vm1(), 0, Span::Hour).is_empty());
+        history.note_reports(&[], now + Duration::from_secs(1));
+        assert!(history.kept.is_empty() && history.steps(&vm1(), 0, Span::Hour).is_empty());
     }
 
     #[test]
@@ -270,7 +319,7 @@ mod tests {
                 // What it sends, it sends in the first minute.
                 (port.transmit, port.receive) =
                     (vec![queue(bytes[0] * second.min(60))], vec![queue(bytes[1] * second)]);
-                history.note(&[port], begin + Duration::from_secs(second));
+                history.note_reports(&[port], begin + Duration::from_secs(second));
             }
             history
         };
@@ -291,11 +340,11 @@ mod tests {
                 port
             };
             let ports: Vec<PortReport> = (0..1000).map(port).collect();
-            history.note(&ports, begin + Duration::from_secs(second));
+            history.note_reports(&ports, begin + Duration::from_secs(second));
         }
-        let rings = history.carried.values().filter(|carried| carried.has_rings()).count();
+        let rings = history.kept.values().filter(|kept| kept.own.has_rings()).count();
         assert_eq!(rings, 1000);
-        let each = RING_BYTES + size_of::<Carried>() + size_of::<Series>() + "vm999".len();
+        let each = RING_BYTES + size_of::<Kept>() + size_of::<String>() + "vm999".len();
         assert!(each < 6 << 10, "{each} bytes");
     }
 
@@ -309,7 +358,7 @@ mod tests {
                 port
             };
             let ports: Vec<PortReport> = (0..RINGS_MOST + 1).map(port).collect();
-            history.note(&ports, begin + Duration::from_secs(second));
+            history.note_reports(&ports, begin + Duration::from_secs(second));
         }
         let (kept, last) = (Series::port("vm0000"), Series::port("vm4096"));
         assert!(!history.is_forgotten(&kept) && history.is_forgotten(&last));
@@ -340,9 +389,9 @@ mod tests {
         };
         let (begin, mut history) = (Instant::now(), History::default());
         (port.io_classes, port.inward_classes) = (vec![class(0)], vec![class(1000)]);
-        history.note(std::slice::from_ref(&port), begin);
+        history.note_reports(std::slice::from_ref(&port), begin);
         (port.io_classes, port.inward_classes) = (vec![class(250)], vec![class(1500)]);
-        history.note(&[port], begin + Duration::from_secs(1));
+        history.note_reports(&[port], begin + Duration::from_secs(1));
         let storage = Series::class("vm1", "storage");
         assert_eq!([0, 1].map(|way| history.rate(&storage, way)), [Some(2000.0), Some(4000.0)]);
     }

@@ -257,7 +257,7 @@ mod tests {
             let carried = QueueReport { queue: 0, packets: 1, frames: 1, bytes: second * 1000 };
             (ports[0].transmit, ports[2].receive) = (vec![carried], vec![carried]);
             (ports[1].transmit, ports[1].receive) = (Vec::new(), Vec::new());
-            history.note(&ports, begin + Duration::from_secs(second));
+            history.note_reports(&ports, begin + Duration::from_secs(second));
         }
         let (guests, links): (Vec<&PortReport>, Vec<&PortReport>) =
             ports.iter().partition(|port| port.adapter.is_some());
@@ -324,7 +324,7 @@ mod tests {
         let at = |second: u64| begin + Duration::from_secs(second);
         let mut page_at = |second: u64| {
             let ports = busy.ports();
-            history.note(&ports, at(second));
+            history.note_reports(&ports, at(second));
             let (view, mut page) = (View::default(), String::new());
             let guests = Guests::new(ports.iter().collect(), &[], &history, &view);
             picture(&mut page, &guests, &[]);
@@ -364,6 +364,10 @@ mod tests {
                 port
             };
             (0..*all).map(port).collect()
+        }
+
+        fn carried(&self, note: &mut nicety_daemon::daemon::NoteBytes<'_>) {
+            crate::tests::carried(&self.ports(), note);
         }
 
         fn addresses(&self) -> crate::api::AddressList {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nicety_host::{Host, TeamMode, UplinkConfig};
+use nicety_host::{Host, IoClassConfig, TeamMode, UplinkConfig};
 
 use super::history::Series;
 
@@ -80,18 +80,19 @@ impl Limits {
                     link.iter().for_each(|link| self.add(series.clone(), link.clone()));
                 }
             }
-            self.reservations(&class, uplink, link.as_ref());
+            self.reservations(host, &class, uplink, link.as_ref());
         }
     }
 
-    /// What a class reserves for single ports.
-    fn reservations(&mut self, class: &nicety_host::IoClassConfig, uplink: &UplinkConfig, link: Option<&Limit>) {
+    /// What a class reserves for single ports. Its ports may be uplinks, too, which have lines of their own.
+    fn reservations(&mut self, host: &Host, class: &IoClassConfig, uplink: &UplinkConfig, link: Option<&Limit>) {
         let after = format!(" of {}, class {}", uplink.name, class.name);
         let own = class.terms_of_ports();
         let has_own = |port: &&String| own.iter().any(|(name, _)| name == *port);
         let others = class.ports.iter().flatten().filter(|port| !has_own(port)).map(|port| (port.clone(), class.each));
         for (port, terms) in others.chain(own.iter().cloned()) {
-            let Some(reserved) = terms.reservation else { continue };
+            let is_guest = host.ports.iter().any(|of| of.name == port);
+            let Some(reserved) = terms.reservation.filter(|_| is_guest) else { continue };
             let series = Series::port(&port);
             self.add(series.clone(), Limit::new("reserved", "reserved", reserved.bits_per_second(), &after));
             let of = |link: &Limit| Limit { words: format!("{} of {}", link.words, uplink.name), ..link.clone() };

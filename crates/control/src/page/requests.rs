@@ -143,6 +143,28 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_in_the_address_is_taken_and_one_that_is_none_is_named() {
+        let host = nicety_host::Host::parse("", std::path::Path::new("/etc/host.toml")).unwrap();
+        let shown = Shown::new(&host, std::sync::Arc::new(crate::tests::Fake(2)), std::sync::Arc::default());
+        for (target, status, says) in [
+            ("/?q=vm1&sort=-sends&show=all&span=hour", 200, "1 of 2 ports"),
+            ("/ports/vm1?span=hour", 200, "Last hour"),
+            ("/?sort=size", 400, "sort in the address is one of"),
+            ("/ports/vm1?span=day", 400, "span in the address is hour"),
+            ("/ports/vm9?span=hour", 404, "there is no such page"),
+        ] {
+            let request = Request::get(target).header(HOST, "127.0.0.1:8642").body(()).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let answer = runtime.block_on(super::answer(&shown, &request));
+            assert_eq!(answer.status().as_u16(), status, "{target}");
+            let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+            assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+            let text = runtime.block_on(axum::body::to_bytes(answer.into_body(), 1 << 20)).unwrap();
+            assert!(String::from_utf8_lossy(&text).contains(says), "{target}: {text:?}");
+        }
+    }
+
+    #[test]
     fn a_request_of_another_site_is_refused_and_so_is_all_but_reading() {
         let refused = |method: &Method, headers: &[(&'static str, &'static str)]| {
             let known =

@@ -140,6 +140,11 @@ impl Carried {
         }
     }
 
+    /// When it was looked at last.
+    pub fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
     pub fn has_rings(&self) -> bool {
         self.rings.is_some()
     }

@@ -98,7 +98,7 @@ impl Shown {
     fn look(&self) {
         if self.inspect.is_ready() {
             let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.look(self.inspect.as_ref(), Instant::now());
+            history.tick(self.inspect.as_ref(), Instant::now());
         }
     }
 
@@ -215,7 +215,7 @@ impl Server {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use nicety_daemon::daemon::RestartError;
+    use nicety_daemon::daemon::{NoteBytes, RestartError};
     use nicety_daemon::report::PortReport;
     use nicety_daemon::saved::{PortState, SaveError};
 
@@ -234,6 +234,10 @@ mod tests {
         fn ports(&self) -> Vec<PortReport> {
             self.0.fetch_add(1, Ordering::Relaxed);
             vec![crate::tests::port("vm1")]
+        }
+
+        fn carried(&self, note: &mut NoteBytes<'_>) {
+            crate::tests::carried(&[crate::tests::port("vm1")], note);
         }
 
         fn addresses(&self) -> AddressList {
