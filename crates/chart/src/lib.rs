@@ -6,7 +6,7 @@ mod panel;
 mod scale;
 
 pub use html::Escaped;
-pub use panel::{HIGH, Panel, WIDE, stairs};
+pub use panel::{HIGH, Level, Panel, WIDE, stairs};
 pub use scale::{Decades, Linear, Mark, Scale};
 
 /// `value` with `decimals` decimals and a comma between thousands from 10,000 on.

@@ -31,6 +31,16 @@ pub struct Panel {
     pub lines: String,
 }
 
+/// A level across a chart, with its name: a link's rate, say.
+pub struct Level {
+    /// Position on the vertical axis, from 0 to 1. Above 1 it is outside: its name stands at the top, with an arrow and without a line.
+    pub place: f64,
+    /// Its name.
+    pub text: String,
+    /// The class of its line.
+    pub class: &'static str,
+}
+
 /// Values as steps: each holds from its begin to its end.
 pub fn stairs(points: impl Iterator<Item = (f64, f64, f64)>, time: &Linear, rate: &Linear) -> String {
     let mut path = String::new();
@@ -46,6 +56,11 @@ pub fn stairs(points: impl Iterator<Item = (f64, f64, f64)>, time: &Linear, rate
 impl Panel {
     /// Its picture.
     pub fn svg(&self) -> String {
+        self.with_levels(&[])
+    }
+
+    /// Its picture with levels, the highest first.
+    pub fn with_levels(&self, levels: &[Level]) -> String {
         let Panel { id, heading, title, across, up, lines } = self;
         let (heading, title) = (Escaped(heading), Escaped(title));
         let mut svg = format!(
@@ -65,6 +80,7 @@ impl Panel {
             let y = TOP + PLOT * (1.0 - place) + 4.0;
             let _ = write!(svg, "<text class=\"tick last\" x=\"-6\" y=\"{y:.1}\">{text}</text>");
         }
+        draw_levels(&mut svg, levels);
         for (place, text) in across {
             let class = match *place {
                 at if at < 0.04 => "tick first",
@@ -75,5 +91,47 @@ impl Panel {
             let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.2}%\" y=\"{y:.1}\">{text}</text>");
         }
         svg + "</svg></figure>\n"
+    }
+}
+
+/// Height of a level's name.
+const NAME: f64 = 14.0;
+
+/// Levels, whose names do not cover each other.
+fn draw_levels(svg: &mut String, levels: &[Level]) {
+    let mut free = TOP;
+    for Level { place, text, class } in levels {
+        let y = TOP + PLOT * (1.0 - place.clamp(0.0, 1.0));
+        let (arrow, is_inside) = if *place > 1.0 { ("↑ ", false) } else { ("", true) };
+        if is_inside {
+            let _ = write!(svg, "<line class=\"level {class}\" x1=\"0\" x2=\"100%\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>");
+        }
+        // Above its line where there is room, else below it.
+        let top = if y - NAME >= free { y - NAME } else { free.max(y) };
+        free = top + NAME;
+        let base = (top + 11.0).min(TOP + PLOT - 2.0);
+        let text = Escaped(text);
+        let _ = write!(svg, "<text class=\"level-name\" x=\"100%\" y=\"{base:.1}\">{arrow}{text}</text>");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_levels_stand_apart_and_one_outside_has_an_arrow_and_no_line() {
+        let level = |place: f64, text: &str| Level { place, text: text.to_owned(), class: "link" };
+        let mut svg = String::new();
+        draw_levels(&mut svg, &[level(3.0, "a<b"), level(1.0, "c"), level(0.99, "d"), level(0.2, "e")]);
+        assert_eq!(svg.matches("<line").count(), 3);
+        assert!(svg.contains(">↑ a&lt;b</text>"), "{svg}");
+        let bases: Vec<f64> = svg
+            .split("class=\"level-name\"")
+            .skip(1)
+            .map(|part| part.split("y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(bases.len(), 4);
+        assert!(bases.is_sorted_by(|one, other| other - one >= 13.9), "{bases:?}");
     }
 }

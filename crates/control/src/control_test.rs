@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
-use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf};
+use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf, QueueReport};
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::List;
 use nicety_vfio_user::SavedInterrupts;
@@ -26,6 +26,10 @@ impl Inspect for Fake {
 
     fn ports(&self) -> Vec<PortReport> {
         (0..self.0).map(|number| port(&format!("vm{number}"))).collect()
+    }
+
+    fn carried(&self, note: &mut NoteBytes<'_>) {
+        carried(&self.ports(), note);
     }
 
     fn addresses(&self) -> AddressList {
@@ -63,6 +67,19 @@ impl Inspect for Fake {
 fn state() -> PortState {
     let content = (1_u64, vec![0xff_u8; 300], SavedInterrupts::default());
     PortState::from_bytes(&nicety_adapter::snapshot::encode("nicety-port", 1, &content)).unwrap()
+}
+
+/// The bytes in reports, as a daemon notes them.
+pub(crate) fn carried(ports: &[PortReport], note: &mut NoteBytes<'_>) {
+    for port in ports {
+        let sum = |queues: &[QueueReport]| queues.iter().map(|queue| queue.bytes).sum();
+        note(&port.name, None, [sum(&port.transmit), sum(&port.receive)]);
+        let mut classes = BTreeMap::<&str, [u64; 2]>::new();
+        for (way, of) in [&port.io_classes, &port.inward_classes].into_iter().enumerate() {
+            of.iter().for_each(|class| classes.entry(&class.name).or_default()[way] = class.bytes);
+        }
+        classes.into_iter().for_each(|(class, bytes)| note(&port.name, Some(class), bytes));
+    }
 }
 
 pub(crate) fn port(name: &str) -> PortReport {
@@ -240,6 +257,10 @@ impl Inspect for Slow {
 
     fn ports(&self) -> Vec<PortReport> {
         Fake(2).ports()
+    }
+
+    fn carried(&self, note: &mut NoteBytes<'_>) {
+        Fake(2).carried(note);
     }
 
     fn addresses(&self) -> AddressList {

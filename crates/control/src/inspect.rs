@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::PortId;
-use nicety_daemon::daemon::{Daemon, RestartError};
+use nicety_daemon::daemon::{Daemon, NoteBytes, RestartError};
 use nicety_daemon::live::Live;
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
@@ -19,6 +19,10 @@ impl Inspect for Daemon {
 
     fn ports(&self) -> Vec<PortReport> {
         self.views().iter().map(PortReport::of).collect()
+    }
+
+    fn carried(&self, note: &mut NoteBytes<'_>) {
+        Daemon::carried(self, note);
     }
 
     fn addresses(&self) -> AddressList {
@@ -74,6 +78,10 @@ impl Inspect for Soon {
 
     fn ports(&self) -> Vec<PortReport> {
         self.live.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
+    }
+
+    fn carried(&self, note: &mut NoteBytes<'_>) {
+        self.live.get().into_iter().for_each(|live| live.daemon().carried(note));
     }
 
     fn addresses(&self) -> AddressList {

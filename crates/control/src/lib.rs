@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nicety_daemon::daemon::RestartError;
+use nicety_daemon::daemon::{NoteBytes, RestartError};
 use nicety_daemon::live::Live;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
@@ -91,6 +91,9 @@ pub trait Inspect: Send + Sync {
 
     /// All ports, the uplink first.
     fn ports(&self) -> Vec<PortReport>;
+
+    /// Notes the bytes of everything, as [`nicety_daemon::daemon::Daemon::carried`]. It is called each second.
+    fn carried(&self, note: &mut NoteBytes<'_>);
 
     /// The addresses that the switch has learned, up to the limit of an answer.
     fn addresses(&self) -> AddressList;

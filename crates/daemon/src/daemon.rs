@@ -2,6 +2,7 @@
 
 mod arriving;
 mod card;
+mod carried;
 #[cfg(test)]
 mod closing_test;
 mod counts;
@@ -67,6 +68,7 @@ use crate::tolerance::Tolerance;
 use crate::worker::Worker;
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
+pub use carried::NoteBytes;
 pub use error::StartError;
 pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;

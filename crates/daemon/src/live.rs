@@ -273,6 +273,15 @@ impl Live {
         running
     }
 
+    /// Reads the running host file. `None`: a change is being made, and this does not wait for it.
+    pub fn try_host<T>(&self, read: impl FnOnce(&Host) -> T) -> Option<T> {
+        match self.running.try_lock() {
+            Ok(running) => Some(read(&running.host)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(read(&poisoned.into_inner().host)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The daemon.
     pub fn daemon(&self) -> &Daemon {
         &self.daemon

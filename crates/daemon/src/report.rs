@@ -414,6 +414,9 @@ pub struct AddressReport {
 /// A guest that works takes its frames within this time, however busy it is.
 const STARVED: Duration = Duration::from_secs(10);
 
+/// The sentence of a guest's port that is up and lacks nothing.
+pub const DRIVEN: &str = "a VM is attached, and its driver is up";
+
 /// The condition of a port, and the sentence that explains it.
 ///
 /// `blank`: the VM's shared memory was empty when the driver was up, without even a ring. Then QEMU has mapped it privately
@@ -483,7 +486,7 @@ pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_upli
             "its driver is up; what it sends waits in the guest, for the uplink is full".to_owned(),
         );
     }
-    (Condition::Up, "a VM is attached, and its driver is up".to_owned())
+    (Condition::Up, DRIVEN.to_owned())
 }
 
 fn queues(counters: &[QueueCounters; QUEUES]) -> Vec<QueueReport> {

@@ -136,6 +136,11 @@ fn each_pair_has_its_worker_and_a_front_end_that_comes_again_finds_both() {
         drop(guest);
         stage.until("the front end has gone", || !stage.view(2).state.attached);
     }
+    let mut carried = [0; 2];
+    stage.daemon.carried(&mut |name, _, bytes| carried = if name == "vm2" { bytes } else { carried });
+    let counters = stage.view(2).state.counters;
+    assert!(counters.transmit[..2].iter().all(|queue| queue.bytes > 0), "of both parts");
+    assert_eq!(carried, [counters.transmitted().bytes, counters.taken().bytes]);
     stage.daemon.close("vm2").unwrap();
     assert!(stage.daemon.views().iter().all(|view| view.name != "vm2"));
     // Its numbers are free again.

@@ -2,6 +2,7 @@
 
 mod upgrade;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{Consent, Live};
-use nicety_daemon::report::{Condition, PortReport};
+use nicety_daemon::report::{Condition, PortReport, QueueReport};
 use nicety_daemon::serve;
 use nicety_host::{Host, List};
 use upgrade::replaced;
@@ -317,6 +318,14 @@ fn a_teams_sums_and_classes_go_on_in_the_next_daemon_with_what_left_by_uplinks_t
     let host = Host::parse(&with_class(&["b"]), live.path()).unwrap();
     let (new, _upgraded) = replaced(old, &host);
     assert_eq!(counts(&new), before);
+    let mut carried = BTreeMap::new();
+    new.carried(&mut |name, class, bytes| _ = carried.insert((name.to_owned(), class.map(str::to_owned)), bytes));
+    let of = |name: &str, class: Option<&str>| carried[&(name.to_owned(), class.map(str::to_owned))];
+    assert_eq!([of("up", Some("vm")), of("up", Some("ten"))], [[120, 0]; 2], "a look for the page's charts");
+    let bytes = |queues: &[QueueReport]| queues.iter().map(|queue| queue.bytes).sum::<u64>();
+    for report in new.views().iter().map(PortReport::of).filter(|report| report.name != "c") {
+        assert_eq!(of(&report.name, None), [bytes(&report.transmit), bytes(&report.receive)], "{}", report.name);
+    }
     send(&new, 10, 5);
     assert_eq!(counts(&new).2[1], ("ten".to_owned(), 3, 180, 0));
 }

@@ -1082,6 +1082,12 @@ impl Port {
             || inner.poll_at.is_some_and(|at| at <= now)
     }
 
+    /// Bytes that its guest, or the outside of an uplink, has sent and got. Nothing is copied or allocated for it.
+    pub fn carried(&self) -> [u64; 2] {
+        let inner = self.lock();
+        [inner.counters.transmitted().bytes, inner.counters.taken().bytes]
+    }
+
     /// A snapshot of its state.
     pub fn state(&self) -> State {
         let (inward_classes, inward_frames) =

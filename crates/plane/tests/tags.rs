@@ -178,9 +178,14 @@ fn vlan(kind: &str) -> Vlan {
     }
 }
 
-/// A guest: frames that it sends, and those that it got.
+#[derive(Default)]
+struct Traffic_ {
+    sends: VecDeque<Vec<u8>>,
+    got: Vec<Vec<u8>>,
+}
+
 #[derive(Clone, Default)]
-struct Guest(Arc<Mutex<(VecDeque<Vec<u8>>, Vec<Vec<u8>>)>>);
+struct Guest(Arc<Mutex<Traffic_>>);
 
 impl Traffic for Guest {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {

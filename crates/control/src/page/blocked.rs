@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use nicety_chart::Escaped;
-use nicety_daemon::report::{Condition, PortReport};
+use nicety_daemon::report::{Condition, DRIVEN, PortReport};
 
 use super::describe::{CLASS_WAYS, count, link, plural};
 use super::reasons::sentence;
@@ -16,41 +16,53 @@ const MOST: usize = 40;
 /// does not use, and frames of a mirror's port.
 const HARMLESS: [&str; 4] = ["filtered", "mirror-port", "policy", "unused-link"];
 
-/// The section. `lately`: drops by port and reason since so long ago.
-pub(super) fn list(main: &mut String, ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) {
-    let all = sentences(ports, lately, since);
-    if all.is_empty() {
-        main.push_str("<p class=\"soft\">Nobody, as far as the daemon sees.</p>");
-        return;
-    }
-    main.push_str("<ul class=\"blocked\">");
-    for Blocked { key, html } in all.iter().take(MOST) {
-        let _ = write!(main, "<li data-key=\"{}\">{html}</li>", Escaped(key));
-    }
-    if all.len() > MOST {
-        let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MOST) as u64));
-    }
-    main.push_str("</ul>");
-}
-
 /// A sentence. Its key stays while its numbers change.
-struct Blocked {
+pub(super) struct Blocked {
+    pub port: String,
     key: String,
     html: String,
 }
 
+impl Blocked {
+    /// All of them. `lately`: drops by port and reason since so long ago.
+    pub fn all(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<Self> {
+        sentences(ports, lately, since)
+    }
+
+    /// The section.
+    pub fn list(main: &mut String, all: &[Self]) {
+        if all.is_empty() {
+            main.push_str("<p class=\"soft\">Nobody, as far as the daemon sees.</p>");
+            return;
+        }
+        main.push_str("<ul class=\"blocked\">");
+        for Self { key, html, .. } in all.iter().take(MOST) {
+            let _ = write!(main, "<li data-key=\"{}\">{html}</li>", Escaped(key));
+        }
+        if all.len() > MOST {
+            let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MOST) as u64));
+        }
+        main.push_str("</ul>");
+    }
+}
+
 fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, since: Duration) -> Vec<Blocked> {
     let mut all = Vec::new();
-    let mut add = |port: &str, what: &str, html: String| all.push(Blocked { key: format!("{port} {what}"), html });
+    let mut add = |port: &str, what: &str, html: String| {
+        all.push(Blocked { port: port.to_owned(), key: format!("{port} {what}"), html });
+    };
     let members: Vec<&str> =
         ports.iter().flat_map(|port| port.members.iter().flatten()).map(|member| member.uplink.as_str()).collect();
     for port in ports {
         let name = link(&port.name);
-        // The broken and failed are at the top of the page. A port without a VM waits for it: nobody is blocked. Of a team each member
-        // that is not used has its own sentence.
+        // A port without a VM waits for it: nobody is blocked. Of a team each member that is not used has its own sentence.
         let is_told = port.members.is_some() || members.contains(&port.name.as_str());
         let waits = port.condition == Condition::Waiting && port.adapter.is_none() && !is_told;
-        if waits || port.condition == Condition::Saved {
+        let stands =
+            matches!(port.condition, Condition::Saved | Condition::Blocked | Condition::Broken | Condition::Failed);
+        // Up, and what the guest is to get or sends does not pass.
+        let hampers = port.condition == Condition::Up && port.adapter.is_some() && port.sentence != DRIVEN;
+        if waits || stands || hampers {
             add(&port.name, "state", format!("{name}: {}", Escaped(&port.sentence)));
         }
         for member in port.members.iter().flatten().filter(|member| !member.distributes || !member.collects) {
@@ -85,8 +97,8 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
     let mut drops: Vec<_> = lately.iter().filter(|((port, reason), _)| blocks(port, reason)).collect();
     drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for ((port, reason), number) in drops {
-        let meaning = sentence(reason);
-        let first = meaning.split_once(". ").map_or(meaning, |(first, _)| first);
+        let is_uplink = ports.iter().any(|of| of.name == *port && of.adapter.is_none());
+        let first = meaning(reason, is_uplink);
         let mirror = ports.iter().find(|of| of.name == *port).and_then(|of| of.mirror.as_ref());
         let copies = mirror.map(|mirror| format!(" (copies by mirror {})", Escaped(&mirror.name))).unwrap_or_default();
         let (name, number, seconds) = (link(port), plural(*number, "frame"), since.as_secs().max(1));
@@ -96,11 +108,27 @@ fn sentences(ports: &[PortReport], lately: &BTreeMap<(String, String), u64>, sin
     all
 }
 
+/// The first sentence about a reason; of an uplink's drop the one about uplinks, if there is one.
+fn meaning(reason: &str, is_uplink: bool) -> &'static str {
+    let whole = sentence(reason);
+    let own = whole.split_once("On the uplink").filter(|_| is_uplink);
+    let own = own.map_or(whole, |(_, own)| own.trim_start_matches([',', ':', ' ']));
+    own.split_once(". ").map_or(own, |(first, _)| first)
+}
+
 #[cfg(test)]
 mod tests {
     use nicety_daemon::report::MemberReport;
 
     use super::*;
+
+    #[test]
+    fn a_drop_at_an_uplink_has_the_words_for_uplinks() {
+        assert_eq!(meaning("link-down", false), "transmit: the guest's link is down");
+        assert_eq!(meaning("link-down", true), "receive: the tap is down or deleted, or the peer missing");
+        let looped = "transmit: it had left by another uplink and came in by this one: both lead into one network";
+        assert_eq!([false, true].map(|is_uplink| meaning("looped", is_uplink)), [looped; 2]);
+    }
 
     #[test]
     fn links_that_are_not_used_waiting_frames_and_present_drops_are_told_and_working_ports_are_not() {
@@ -117,6 +145,10 @@ mod tests {
         team.members = Some(vec![member("l0", true, "active"), member("l1", false, "no carrier")]);
         let mut waiting = crate::tests::port("vm3");
         waiting.condition = Condition::Waiting;
+        let (mut looped, mut deaf) = (crate::tests::port("l9"), crate::tests::port("vm5"));
+        (looped.condition, looped.adapter, looped.sentence) =
+            (Condition::Blocked, None, "it carries nothing".to_owned());
+        deaf.sentence = "its driver is up, but the adapter receives nothing: RDT is outside".to_owned();
         let mut watcher = crate::tests::port("vm4");
         let mirror = nicety_daemon::report::MirrorReport {
             name: "watch".to_owned(),
@@ -128,12 +160,19 @@ mod tests {
         let drops =
             [("vm2", "forged-transmit", 31), ("vm2", "filtered", 900), ("vm3", "no-vm", 7), ("vm4", "mirror-limit", 1)];
         let lately = drops.map(|(port, reason, count)| ((port.to_owned(), reason.to_owned()), count)).into();
-        let all = sentences(&[works, slow, team, waiting, watcher], &lately, Duration::from_secs(90));
+        let all = sentences(&[works, slow, team, waiting, watcher, looped, deaf], &lately, Duration::from_secs(90));
         let keys: Vec<&str> = all.iter().map(|blocked| blocked.key.as_str()).collect();
-        assert_eq!(keys, ["vm2 waits", "up uses l1", "vm2 forged-transmit", "vm4 mirror-limit"]);
+        assert_eq!(
+            keys,
+            ["vm2 waits", "up uses l1", "l9 state", "vm5 state", "vm2 forged-transmit", "vm4 mirror-limit"]
+        );
         let all: Vec<String> = all.into_iter().map(|blocked| blocked.html).collect();
         let all = all.join("\n");
-        assert!(all.contains("l1</a> is not used by team <a href=\"/ports/up\">up</a>: no carrier"), "{all}");
+        assert!(
+            all.contains("l1</bdi></a> is not used by team <a href=\"/ports/up\"><bdi>up</bdi></a>: no carrier"),
+            "{all}"
+        );
+        assert!(all.contains("vm5</bdi></a>: its driver is up, but the adapter receives nothing: RDT"), "{all}");
         assert!(all.contains("1,200 frames (90,000 bytes) wait"), "{all}");
         assert!(all.contains("31 frames dropped in 90 s as <a href=\"#drop-forged-transmit\">"), "{all}");
         assert!(all.contains("1 frame (copies by mirror watch) dropped in 90 s as"), "{all}");

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use nicety_chart::{Escaped, Linear, Mark, Panel, fixed, stairs};
+use nicety_chart::{Escaped, Level, Linear, Mark, Panel, fixed, stairs};
 use nicety_daemon::report::{Condition, PortReport};
 
-use super::history::{History, SHOWN, Series, Step};
+use super::history::{History, Series};
+use super::limits::Limit;
 use super::recent::Line;
+use super::ring::{Span, Step};
+use super::view::View;
 
 /// The state of a port: its word, and a sign that needs no colour.
 pub(super) fn state(condition: Condition) -> (&'static str, &'static str) {
@@ -80,8 +83,8 @@ pub(super) const CLASS_WAYS: [&str; 2] = ["goes out", "comes in"];
 const SPARK: (f64, f64) = (120.0, 20.0);
 
 /// A small picture of both directions, lately. Its text alternative is the highest rates.
-pub(super) fn spark(page: &mut String, history: &History, series: &Series, [first, second]: [&str; 2]) {
-    let ways = [0, 1].map(|way| history.coarse(series, way));
+pub(super) fn spark(page: &mut String, history: &History, series: &Series, span: Span, [first, second]: [&str; 2]) {
+    let ways = [0, 1].map(|way| history.coarse(series, way, span));
     let highest = |steps: &[Step]| steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
     let peaks = [highest(&ways[0]), highest(&ways[1])];
     let most = peaks[0].max(peaks[1]);
@@ -97,16 +100,16 @@ pub(super) fn spark(page: &mut String, history: &History, series: &Series, [firs
         high + 2.0
     );
     for (class, steps) in ["sent", "got"].into_iter().zip(&ways) {
-        let _ = write!(page, "<path class=\"{class}\" d=\"{}\"/>", spark_path(steps, most));
+        let _ = write!(page, "<path class=\"{class}\" d=\"{}\"/>", spark_path(steps, most, span));
     }
     page.push_str("</svg>");
 }
 
 /// Steps as a path. Equal values in a row are one line.
-fn spark_path(steps: &[Step], most: f64) -> String {
+fn spark_path(steps: &[Step], most: f64, span: Span) -> String {
     let (wide, high) = SPARK;
     let (across, up) =
-        (|at: f64| (at / SHOWN.as_secs_f64() * wide).round(), |rate: f64| (high * (1.0 - rate / most)).round());
+        (|at: f64| (at / span.seconds() as f64 * wide).round(), |rate: f64| (high * (1.0 - rate / most)).round());
     let mut path = String::new();
     let (mut level, mut end) = (None, 0.0);
     for (from, to, rate) in steps {
@@ -124,20 +127,49 @@ fn spark_path(steps: &[Step], most: f64) -> String {
     path
 }
 
-/// The chart of a series over the last two minutes, both ways. `id` is unique on the page.
-pub(super) fn chart(
-    history: &History,
-    series: &Series,
-    ways: [&str; 2],
-    (id, heading): (&str, &str),
-    now: Instant,
-) -> String {
-    let lines = [0, 1].map(|way| history.steps(series, way, now));
-    let most = lines.iter().flatten().map(|(_, _, rate): &Step| *rate).fold(0.0, f64::max);
+/// A limit that is so many times as high as the traffic's peak is outside the chart: to scale, it would hide the traffic.
+const OUTSIDE: f64 = 20.0;
+
+/// The axis reaches so far above the highest level that the level's name stands above its line, not in the traffic.
+const ABOVE: f64 = 1.15;
+
+/// The largest value of a chart's axis: a little above the highest level inside, else a round number above the peak. It rarely changes.
+fn top(peak: f64, levels: &[Limit]) -> f64 {
+    let inside = levels.iter().map(|limit| limit.bits).filter(|bits| peak <= 0.0 || *bits <= peak * OUTSIDE);
+    let level = inside.fold(0.0, f64::max);
+    // A little beyond a link's rate (a burst, or the clock) is inside, too.
+    if level > 0.0 && peak <= level * ABOVE {
+        return level * ABOVE;
+    }
+    let peak = peak.max(1000.0);
+    let power = 10_f64.powf(peak.log10().floor());
+    let round = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0].map(|part| part * power);
+    round.into_iter().find(|value| *value >= peak).unwrap_or(peak)
+}
+
+/// A chart's place on the page, and what it shows.
+pub(super) struct Charted<'a> {
+    /// Unique on the page.
+    pub id: String,
+    pub heading: String,
+    pub series: Series,
+    pub ways: [&'a str; 2],
+    pub span: Span,
+    /// The highest first.
+    pub limits: &'a [Limit],
+}
+
+/// The chart of a series, both ways.
+pub(super) fn chart(history: &History, of: &Charted<'_>) -> String {
+    let Charted { id, heading, series, ways, span, limits } = of;
+    let lines = [0, 1].map(|way| history.steps(series, way, *span));
+    let highest = |steps: &[Step]| steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let peak = highest(&lines[0]).max(highest(&lines[1]));
+    let top = top(peak, limits);
     // Whole units of the largest rate.
     let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
-    let (unit, word) = units.into_iter().find(|(unit, _)| most >= *unit).unwrap_or((1.0, "bit/s"));
-    let (scale, time) = (Linear::up_to((most / unit).max(1.0)), Linear::up_to(SHOWN.as_secs_f64()));
+    let (unit, word) = units.into_iter().find(|(unit, _)| top >= *unit).unwrap_or((1.0, "bit/s"));
+    let (scale, time) = (Linear::up_to(top / unit), Linear::up_to(span.seconds() as f64));
     let (mut paths, mut key, mut words) = (String::new(), String::new(), Vec::new());
     for (way, class) in ["sent", "got"].into_iter().enumerate() {
         let steps = &lines[way];
@@ -145,21 +177,44 @@ pub(super) fn chart(
         if !path.is_empty() {
             let _ = write!(paths, "<path class=\"{class}\" d=\"{path}\"/>");
         }
-        let now = steps.last().map_or_else(|| "no rate yet".to_owned(), |(_, _, bits)| rate(*bits));
-        let _ = write!(key, "<span class=\"{class}-key\">{}</span> {now} ", ways[way]);
-        let highest = steps.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max);
-        words.push(format!("{} {now}, at most {}", ways[way], rate(highest)));
+        let now = history.rate(series, way).map_or_else(|| "no rate yet".to_owned(), rate);
+        let most = rate(highest(steps));
+        let _ = write!(key, "<span class=\"{class}-key\">{}</span> {now}, at most {most} ", ways[way]);
+        words.push(format!("{} {now}, at most {most}", ways[way]));
     }
+    words.extend(limits.iter().map(|limit| limit.words.clone()));
+    let level = |limit: &Limit| Level { place: limit.bits / top, text: limit.words.clone(), class: limit.kind };
+    let levels: Vec<Level> = limits.iter().map(level).collect();
     let mark = |place: f64, text: &str| -> Mark { (place, text.to_owned()) };
+    let (begin, middle) = match span {
+        Span::Minutes => ("5 min ago", "2.5 min"),
+        Span::Hour => ("60 min ago", "30 min"),
+    };
     let panel = Panel {
-        id: id.to_owned(),
+        id: id.clone(),
         heading: format!("{heading}, {word}"),
-        title: format!("{heading} over the last two minutes: {}", words.join("; ")),
-        across: vec![mark(0.0, "2 min ago"), mark(0.5, "1 min"), mark(1.0, "now")],
+        title: format!("{heading} over the last {}: {}", span.words(), words.join("; ")),
+        across: vec![mark(0.0, begin), mark(0.5, middle), mark(1.0, "now")],
         up: scale.marks(),
         lines: paths,
     };
-    format!("<div>{}<p class=\"key\">{}</p></div>", panel.svg(), key.trim_end())
+    let forgotten = if history.is_forgotten(series) {
+        " <span class=\"soft\">Too many ports: no history is kept.</span>"
+    } else {
+        ""
+    };
+    format!("<div>{}<p class=\"key\">{}{forgotten}</p></div>", panel.with_levels(&levels), key.trim_end())
+}
+
+/// Links to the other time that charts show.
+pub(super) fn spans(page: &mut String, view: &View) {
+    page.push_str("<nav class=\"spans\" aria-label=\"Time that charts show\">");
+    for (span, words) in [(Span::Minutes, "Last five minutes"), (Span::Hour, "Last hour")] {
+        let current = if span == view.span { " aria-current=\"true\"" } else { "" };
+        let query = View { span, ..view.clone() }.query();
+        let _ = write!(page, "<a data-view href=\"{query}\"{current}>{words}</a>");
+    }
+    page.push_str("</nav>");
 }
 
 /// Begins a table with this name. It scrolls by itself if it is wider than the page, by keyboard too. Its head follows.
@@ -214,11 +269,12 @@ pub(super) fn drops(page: &mut String, ports: &[&PortReport], lately: &BTreeMap<
 
 /// A port's name as a link to its page.
 pub(super) fn link(name: &str) -> String {
-    format!("<a href=\"/ports/{}\">{}</a>", in_path(name), Escaped(name))
+    // Isolated: a name that is written from right to left turns nothing round beside it.
+    format!("<a href=\"/ports/{}\"><bdi>{}</bdi></a>", in_path(name), Escaped(name))
 }
 
 /// A name as a part of a path (RFC 3986, section 2.1).
-fn in_path(name: &str) -> String {
+pub(super) fn in_path(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -280,7 +336,7 @@ pub(super) fn whole(title: &str, main: &str) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title}</title><link rel=\"icon\" href=\"data:,\"><link rel=\"stylesheet\" href=\"/page.css\"><script src=\"/page.js\" defer></script></head>\
          <body><a class=\"skip\" href=\"#main\">To the content</a><header class=\"bar\"><a class=\"kicker\" href=\"/\">Nicety</a>\
-         <span id=\"status\" role=\"status\">A still: <a href=\"\">reload</a> for newer numbers, and for rates since this one.</span>\
+         <span id=\"status\" role=\"status\">A still: <a href=\"\">reload</a> for newer numbers.</span>\
          <button id=\"pause\" type=\"button\" hidden aria-pressed=\"false\">Pause</button></header>\n<main id=\"main\" tabindex=\"-1\">{main}</main></body></html>\n"
     )
 }
@@ -320,9 +376,29 @@ mod tests {
 
     #[test]
     fn a_small_picture_joins_equal_steps() {
-        let steps = [(0.0, 3.0, 10.0), (3.0, 6.0, 10.0), (6.0, 9.0, 0.0), (9.0, 12.0, 5.0)];
-        assert_eq!(spark_path(&steps, 10.0), "M0 0H6V20H9V10H12");
-        assert_eq!(spark_path(&[], 1.0), "");
+        let steps = [(0.0, 6.0, 10.0), (6.0, 15.0, 10.0), (15.0, 22.5, 0.0), (22.5, 30.0, 5.0)];
+        assert_eq!(spark_path(&steps, 10.0, Span::Minutes), "M0 0H6V20H9V10H12");
+        assert_eq!(spark_path(&[], 1.0, Span::Hour), "");
+    }
+
+    #[test]
+    fn an_axis_reaches_a_level_that_is_near_and_else_a_round_number() {
+        let limits = |bits: &[f64]| -> Vec<Limit> {
+            bits.iter().map(|bits| Limit { kind: "link", words: String::new(), bits: *bits }).collect()
+        };
+        for (peak, levels, most) in [
+            (0.0, &[1e10, 1e9][..], 1.15e10),
+            (6e8, &[1e10, 1e9], 1.15e10),
+            (1e6, &[1e10, 1e9], 1e6),
+            (6e7, &[1e10, 1e9], 1.15e9),
+            (1.05e10, &[1e10], 1.15e10),
+            (1.2e10, &[1e10], 1.5e10),
+            (7e6, &[], 8e6),
+            (0.0, &[], 1000.0),
+        ] {
+            let found = top(peak, &limits(levels));
+            assert!((found / most - 1.0).abs() < 1e-9, "{peak} {levels:?}: {found}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The traffic of the last minutes: kept while somebody reads, and for as long as a chart shows.
+//! The traffic of the last hour: looked at each second, kept in rings of a fixed size. Charts have it whether or not somebody has read meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nicety_daemon::daemon::NoteBytes;
 use nicety_daemon::report::{AddressReport, PortReport, QueueReport};
 
+use super::ring::{Carried, RING_BYTES, Span, Step};
 use crate::Inspect;
 
 /// Reports are made at most this often.
@@ -14,12 +16,16 @@ pub(super) const FRESH: Duration = Duration::from_millis(500);
 const ADDRESSES_FRESH: Duration = Duration::from_secs(5);
 /// Most addresses that are kept for a page.
 pub(super) const ADDRESSES_MOST: usize = 200;
-/// The time that charts show.
-pub(super) const SHOWN: Duration = Duration::from_secs(120);
-/// Most moments of a series: one for each half second.
-const MOMENTS_MOST: usize = 240;
-/// Interval of the points of small pictures.
-const COARSE: Duration = Duration::from_secs(3);
+/// Most series whose rates are kept: 22 MB.
+const RINGS_MOST: usize = 4096;
+const _: () = assert!(RINGS_MOST * RING_BYTES < 23 << 20);
+/// The time of which drops are told.
+const DROPS_SHOWN: Duration = Duration::from_secs(120);
+/// Steps of a chart in one point of a small picture.
+const COARSE: u64 = 6;
+/// A port that sends nothing and gets at most this is idle: floods reach every port.
+const QUIET_BITS: f64 = 10_000.0;
+const QUIET_SECONDS: f64 = 300.0;
 /// Time between two kept counts of drops.
 const DROPS_EVERY: Duration = Duration::from_secs(10);
 
@@ -57,19 +63,18 @@ impl Series {
     }
 }
 
-/// The bytes of all series of a port: of itself, sent and got; of its classes, out of the uplink and in by it.
-fn series(port: &PortReport) -> Vec<(Series, [u64; 2])> {
-    let mut all = vec![(Series::port(&port.name), Total::of(port).bytes)];
-    let mut classes = BTreeMap::<&str, [u64; 2]>::new();
-    for (way, of) in [&port.io_classes, &port.inward_classes].into_iter().enumerate() {
-        of.iter().for_each(|class| classes.entry(&class.name).or_default()[way] = class.bytes);
-    }
-    all.extend(classes.into_iter().map(|(class, bytes)| (Series::class(&port.name, class), bytes)));
-    all
+/// The rates of a port, and of its classes.
+#[derive(Debug)]
+struct Kept {
+    own: Carried,
+    classes: BTreeMap<String, Carried>,
 }
 
-/// A chart's value: the rate in bit/s between two moments, in seconds from the chart's begin.
-pub(super) type Step = (f64, f64, f64);
+impl Kept {
+    fn all(&self) -> impl Iterator<Item = &Carried> {
+        std::iter::once(&self.own).chain(self.classes.values())
+    }
+}
 
 /// Drops by port and reason.
 type Drops = BTreeMap<(String, String), u64>;
@@ -86,13 +91,16 @@ pub(super) struct Addresses {
 pub(super) struct History {
     latest: Option<(Instant, Arc<Vec<PortReport>>)>,
     addresses: Option<(Instant, Arc<Addresses>)>,
-    moments: BTreeMap<Series, VecDeque<(Instant, [u64; 2])>>,
-    drops: VecDeque<(Instant, Drops)>,
+    kept: BTreeMap<String, Kept>,
+    /// The last look at what was carried.
+    noted: Option<Instant>,
+    /// Equal ones in a row are one.
+    drops: VecDeque<(Instant, Arc<Drops>)>,
     begin: Option<Instant>,
 }
 
 impl History {
-    /// The present reports, not older than half a second.
+    /// The present reports, not older than [`FRESH`].
     pub fn look(&mut self, inspect: &dyn Inspect, now: Instant) -> Arc<Vec<PortReport>> {
         if let Some((at, ports)) = &self.latest
             && now.duration_since(*at) < FRESH
@@ -100,9 +108,19 @@ impl History {
             return Arc::clone(ports);
         }
         let ports = Arc::new(inspect.ports());
-        self.note(&ports, now);
+        self.note_drops(&ports, now);
         self.latest = Some((now, Arc::clone(&ports)));
+        self.note(&|note| inspect.carried(note), now);
         ports
+    }
+
+    /// Looks for the charts of those who read later. Reports are made only to count drops: they cost more than bytes alone.
+    pub fn tick(&mut self, inspect: &dyn Inspect, now: Instant) {
+        if self.is_drops_due(now) {
+            self.look(inspect, now);
+        } else {
+            self.note(&|note| inspect.carried(note), now);
+        }
     }
 
     /// The addresses of the switch, not older than some seconds.
@@ -126,54 +144,101 @@ impl History {
         addresses
     }
 
-    pub(super) fn note(&mut self, ports: &[PortReport], now: Instant) {
-        self.begin.get_or_insert(now);
-        for (series, bytes) in ports.iter().flat_map(series) {
-            let moments = self.moments.entry(series).or_default();
-            // Counters of a port that was opened as new begin again.
-            if moments.back().is_some_and(|(_, before)| bytes.iter().zip(before).any(|(now, then)| now < then)) {
-                moments.clear();
-            }
-            moments.push_back((now, bytes));
-            while moments.len() > MOMENTS_MOST || moments.front().is_some_and(|(at, _)| now.duration_since(*at) > SHOWN)
-            {
-                moments.pop_front();
-            }
+    /// Notes the bytes that `carried` tells. A rate between two moments is one only if there is some time between them.
+    fn note(&mut self, carried: &dyn Fn(&mut NoteBytes<'_>), now: Instant) {
+        if self.noted.replace(now).is_some_and(|noted| now.duration_since(noted) < FRESH) {
+            return;
         }
-        self.moments.retain(|_, moments| moments.back().is_some_and(|(at, _)| *at == now));
-        if self.drops.back().is_none_or(|(at, _)| now.duration_since(*at) >= DROPS_EVERY) {
-            self.drops.push_back((now, drops(ports)));
+        let at_ns = self.at_ns(now);
+        let mut rings = self.kept.values().flat_map(Kept::all).filter(|carried| carried.has_rings()).count();
+        carried(&mut |port, class, bytes| {
+            let Some(kept) = self.kept.get_mut(port) else {
+                let kept = Kept { own: Carried::new(bytes, at_ns), classes: BTreeMap::new() };
+                self.kept.insert(port.to_owned(), kept);
+                return;
+            };
+            let carried = match class {
+                None => &mut kept.own,
+                Some(class) => match kept.classes.get_mut(class) {
+                    Some(carried) => carried,
+                    None => {
+                        kept.classes.insert(class.to_owned(), Carried::new(bytes, at_ns));
+                        return;
+                    }
+                },
+            };
+            rings -= usize::from(carried.has_rings());
+            carried.note(bytes, at_ns, rings < RINGS_MOST);
+            rings += usize::from(carried.has_rings());
+        });
+        // Others have gone.
+        self.kept.retain(|_, kept| kept.own.at_ns() == at_ns);
+        self.kept.values_mut().for_each(|kept| kept.classes.retain(|_, class| class.at_ns() == at_ns));
+    }
+
+    fn is_drops_due(&self, now: Instant) -> bool {
+        self.drops.back().is_none_or(|(at, _)| now.duration_since(*at) >= DROPS_EVERY)
+    }
+
+    fn note_drops(&mut self, ports: &[PortReport], now: Instant) {
+        if self.is_drops_due(now) {
+            let (new, last) = (drops(ports), self.drops.back());
+            let kept = last.filter(|(_, last)| **last == new).map(|(_, last)| Arc::clone(last));
+            self.drops.push_back((now, kept.unwrap_or_else(|| Arc::new(new))));
         }
-        while self.drops.front().is_some_and(|(at, _)| now.duration_since(*at) > SHOWN) {
+        while self.drops.front().is_some_and(|(at, _)| now.duration_since(*at) > DROPS_SHOWN) {
             self.drops.pop_front();
         }
     }
 
-    /// The rates of a series, in bit/s, one way. Times are seconds from the chart's begin.
-    pub fn steps(&self, series: &Series, way: usize, now: Instant) -> Vec<Step> {
-        let moments = self.moments.get(series).into_iter().flatten();
-        steps(moments, way, now)
+    /// Notes reports, as a look does.
+    #[cfg(test)]
+    pub fn note_reports(&mut self, ports: &[PortReport], now: Instant) {
+        self.note_drops(ports, now);
+        self.note(&|note| crate::tests::carried(ports, note), now);
     }
 
-    /// The same with a point for each [`COARSE`], which stays until the next one has come: a small picture changes rarely.
-    pub fn coarse(&self, series: &Series, way: usize) -> Vec<Step> {
-        let Some((begin, moments)) = self.begin.zip(self.moments.get(series)) else { return Vec::new() };
-        let slot = |at: Instant| at.duration_since(begin).as_secs() / COARSE.as_secs();
-        let mut kept: Vec<&(Instant, [u64; 2])> = Vec::new();
-        for moment in moments {
-            if kept.last().is_none_or(|(last, _)| slot(*last) < slot(moment.0)) {
-                kept.push(moment);
-            }
+    fn of(&self, series: &Series) -> Option<&Carried> {
+        let kept = self.kept.get(&series.port)?;
+        match &series.class {
+            None => Some(&kept.own),
+            Some(class) => kept.classes.get(class),
         }
-        let Some((last, _)) = kept.last() else { return Vec::new() };
-        steps(kept.iter().copied(), way, *last)
+    }
+
+    fn at_ns(&mut self, now: Instant) -> u64 {
+        let begin = *self.begin.get_or_insert(now);
+        u64::try_from(now.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The rates of a series, in bit/s, one way. Times are seconds from the chart's begin.
+    pub fn steps(&self, series: &Series, way: usize, span: Span) -> Vec<Step> {
+        self.of(series).map(|carried| carried.steps(way, span, 1)).unwrap_or_default()
+    }
+
+    /// The same with few points, for a small picture. It changes rarely.
+    pub fn coarse(&self, series: &Series, way: usize, span: Span) -> Vec<Step> {
+        self.of(series).map(|carried| carried.steps(way, span, COARSE)).unwrap_or_default()
     }
 
     /// The present rate of a series, in bit/s, if it has been looked at twice.
     pub fn rate(&self, series: &Series, way: usize) -> Option<f64> {
-        let mut newest = self.moments.get(series)?.iter().rev();
-        let ((to, after), (from, before)) = (newest.next()?, newest.next()?);
-        Some(bits_per_second((from, before), (to, after), way))
+        self.of(series)?.rate(way)
+    }
+
+    /// Whether a series carries traffic of which no history is kept, because there are too many.
+    pub fn is_forgotten(&self, series: &Series) -> bool {
+        self.of(series).is_some_and(Carried::is_forgotten)
+    }
+
+    /// Whether a port has sent nothing, and got next to nothing, for as long as the shorter charts show.
+    pub fn is_quiet(&self, series: &Series) -> bool {
+        let Some(carried) = self.of(series) else { return true };
+        let mean =
+            |steps: Vec<Step>| steps.iter().map(|(from, to, rate)| (to - from) * rate).sum::<f64>() / QUIET_SECONDS;
+        carried.quiet(0).is_none_or(|seconds| seconds >= Span::Minutes.seconds())
+            && carried.rate(1).is_none_or(|rate| rate <= QUIET_BITS)
+            && mean(carried.steps(1, Span::Minutes, 1)) <= QUIET_BITS
     }
 
     /// The frames that were dropped since the oldest count that is kept, and how long ago that was.
@@ -200,21 +265,6 @@ fn drops(ports: &[PortReport]) -> Drops {
     all
 }
 
-fn bits_per_second((from, before): (&Instant, &[u64; 2]), (to, after): (&Instant, &[u64; 2]), way: usize) -> f64 {
-    let bits = after[way].saturating_sub(before[way]) as f64 * 8.0;
-    bits / to.duration_since(*from).as_secs_f64().max(1e-3)
-}
-
-fn steps<'a>(moments: impl Iterator<Item = &'a (Instant, [u64; 2])> + Clone, way: usize, now: Instant) -> Vec<Step> {
-    let place = |at: Instant| (SHOWN.as_secs_f64() - now.saturating_duration_since(at).as_secs_f64()).max(0.0);
-    let pairs = moments.clone().zip(moments.skip(1));
-    pairs
-        .map(|((from, before), (to, after))| {
-            (place(*from), place(*to), bits_per_second((from, before), (to, after), way))
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,7 +283,7 @@ mod tests {
         let mut last = begin;
         for (seconds, bytes) in moments {
             last = begin + Duration::from_secs(*seconds);
-            history.note(&[with(*bytes, *bytes)], last);
+            history.note_reports(&[with(*bytes, *bytes)], last);
         }
         (history, last)
     }
@@ -243,33 +293,76 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_the_bytes_between_two_moments() {
-        let (history, now) = after(&[(0, 0), (1, 1000), (3, 1500)]);
-        assert_eq!(history.steps(&vm1(), 0, now), [(117.0, 118.0, 8000.0), (118.0, 120.0, 2000.0)]);
-        assert_eq!(history.rate(&vm1(), 0), Some(2000.0));
-        assert_eq!(history.rate(&vm1(), 1), Some(0.0));
-        assert_eq!(history.rate(&Series::port("vm2"), 0), None);
+    fn a_port_that_has_gone_leaves_nothing_and_one_that_is_not_there_has_no_rate() {
+        let (mut history, now) = after(&[(0, 0), (1, 1000), (3, 1500)]);
+        assert_eq!((history.rate(&vm1(), 0), history.rate(&Series::port("vm2"), 0)), (Some(2000.0), None));
+        history.note_reports(&[], now + Duration::from_secs(1));
+        assert!(history.kept.is_empty() && history.steps(&vm1(), 0, Span::Hour).is_empty());
     }
 
     #[test]
-    fn a_port_that_was_opened_as_new_begins_again_and_old_moments_go() {
-        assert_eq!(after(&[(0, 5000), (1, 0)]).0.rate(&vm1(), 0), None);
-        let (history, now) = after(&[(0, 0), (100, 10), (201, 20)]);
-        assert_eq!(history.steps(&vm1(), 0, now).len(), 1, "two minutes");
-        let many: Vec<(u64, u64)> = (0..500).map(|number| (number / 5, number)).collect();
-        assert!(after(&many).0.moments[&vm1()].len() <= MOMENTS_MOST);
+    fn a_small_picture_has_fifty_points_and_does_not_move_between_them() {
+        let moments = |end: u64| (0..=end).map(|second| (second, second * second)).collect::<Vec<_>>();
+        let picture = |end: u64| after(&moments(end)).0.coarse(&vm1(), 0, Span::Minutes);
+        assert_eq!(picture(400).len(), 50);
+        assert_eq!((picture(30), picture(32)), (picture(31), picture(35)));
+        assert_ne!(picture(35), picture(36));
     }
 
     #[test]
-    fn a_small_picture_has_a_point_each_three_seconds_and_does_not_move_between() {
-        let moments = |end: u64| (0..=end).map(|second| (second, second * 125)).collect::<Vec<_>>();
-        let (history, _) = after(&moments(120));
-        let all = history.coarse(&vm1(), 0);
-        assert_eq!(all.len(), 40);
-        assert!(all.iter().all(|(from, to, rate)| to - from == 3.0 && *rate == 1000.0), "{all:?}");
-        let picture = |end: u64| after(&moments(end)).0.coarse(&vm1(), 0);
-        assert_eq!((picture(30), picture(31)), (picture(32), picture(32)));
-        assert_ne!(picture(32), picture(33));
+    fn a_port_is_idle_once_it_has_sent_nothing_for_five_minutes_and_floods_wake_nobody() {
+        let moments = |bytes: [u64; 2]| {
+            let (begin, mut history) = (Instant::now(), History::default());
+            for second in 0..=400 {
+                let mut port = crate::tests::port("vm1");
+                let queue = |bytes| QueueReport { queue: 0, packets: 0, frames: 0, bytes };
+                // What it sends, it sends in the first minute.
+                (port.transmit, port.receive) =
+                    (vec![queue(bytes[0] * second.min(60))], vec![queue(bytes[1] * second)]);
+                history.note_reports(&[port], begin + Duration::from_secs(second));
+            }
+            history
+        };
+        assert!(moments([0, 0]).is_quiet(&vm1()) && moments([1000, 0]).is_quiet(&vm1()));
+        // A broadcast of 60 bytes each second, and 100 kbit/s.
+        assert!(moments([0, 60]).is_quiet(&vm1()) && !moments([0, 12_500]).is_quiet(&vm1()));
+        assert!(!after(&[(0, 0), (1, 60)]).0.is_quiet(&vm1()));
+    }
+
+    /// Bytes that the process has allocated are not counted here: the types are.
+    #[test]
+    fn a_thousand_busy_ports_have_an_hour_in_six_kilobytes_each() {
+        let (begin, mut history) = (Instant::now(), History::default());
+        for second in 0..2_u64 {
+            let port = |number: usize| {
+                let mut port = with(second * 1000, 0);
+                port.name = format!("vm{number}");
+                port
+            };
+            let ports: Vec<PortReport> = (0..1000).map(port).collect();
+            history.note_reports(&ports, begin + Duration::from_secs(second));
+        }
+        let rings = history.kept.values().filter(|kept| kept.own.has_rings()).count();
+        assert_eq!(rings, 1000);
+        let each = RING_BYTES + size_of::<Kept>() + size_of::<String>() + "vm999".len();
+        assert!(each < 6 << 10, "{each} bytes");
+    }
+
+    #[test]
+    fn more_series_than_have_room_have_a_rate_and_no_history() {
+        let (begin, mut history) = (Instant::now(), History::default());
+        for second in 0..2_u64 {
+            let port = |number: usize| {
+                let mut port = with(second * 1000, 0);
+                port.name = format!("vm{number:04}");
+                port
+            };
+            let ports: Vec<PortReport> = (0..RINGS_MOST + 1).map(port).collect();
+            history.note_reports(&ports, begin + Duration::from_secs(second));
+        }
+        let (kept, last) = (Series::port("vm0000"), Series::port("vm4096"));
+        assert!(!history.is_forgotten(&kept) && history.is_forgotten(&last));
+        assert_eq!(history.rate(&last, 0), Some(8000.0));
     }
 
     #[test]
@@ -296,9 +389,9 @@ mod tests {
         };
         let (begin, mut history) = (Instant::now(), History::default());
         (port.io_classes, port.inward_classes) = (vec![class(0)], vec![class(1000)]);
-        history.note(std::slice::from_ref(&port), begin);
+        history.note_reports(std::slice::from_ref(&port), begin);
         (port.io_classes, port.inward_classes) = (vec![class(250)], vec![class(1500)]);
-        history.note(&[port], begin + Duration::from_secs(1));
+        history.note_reports(&[port], begin + Duration::from_secs(1));
         let storage = Series::class("vm1", "storage");
         assert_eq!([0, 1].map(|way| history.rate(&storage, way)), [Some(2000.0), Some(4000.0)]);
     }

@@ -1,19 +1,24 @@
 //! The page of the host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Instant;
 
 use nicety_chart::Escaped;
 use nicety_daemon::report::{Condition, PortReport};
 
-use super::blocked;
+use super::blocked::Blocked;
 use super::describe::{
-    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
-    rate, spark, state, vlan, whole,
+    CLASS_WAYS, Charted, LINK_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
+    spans, spark, whole,
 };
-use super::history::{Addresses, History, Series, Total};
+use super::history::{Addresses, History, Series};
+use super::limits::Limits;
+use super::picture::{of_themselves, picture};
+use super::ports::{self, Guests};
+use super::ring::Span;
 use super::serve::Shown;
+use super::view::View;
 
 /// Most charts of uplinks. Each uplink's own page has its chart.
 const CHARTS_MOST: usize = 8;
@@ -37,13 +42,16 @@ fn section(main: &mut String, id: &str, content: impl FnOnce(&mut String)) {
     main.push_str("</section>");
 }
 
-pub(super) fn page(shown: &Shown) -> String {
+pub(super) fn page(shown: &Shown, view: &View) -> String {
     let now = Instant::now();
     let mut history = shown.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let ports = history.look(shown.inspect.as_ref(), now);
     let addresses = history.addresses(shown.inspect.as_ref(), now);
     let (guests, links): (Vec<&PortReport>, Vec<&PortReport>) = ports.iter().partition(|port| port.adapter.is_some());
     let (lately, since) = history.dropped_lately(&ports, now);
+    let blocked = Blocked::all(&ports, &lately, since);
+    let limits = shown.limits();
+    let guests = Guests::new(guests, &blocked, &history, view);
     let mut main = String::new();
     let contents: Vec<String> =
         SECTIONS.iter().map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
@@ -51,7 +59,7 @@ pub(super) fn page(shown: &Shown) -> String {
         main,
         "<header><h1>{}</h1><p>{}</p><p class=\"soft\">{} · {} · Nicety {}</p><nav aria-label=\"On this page\">{}</nav></header>",
         Escaped(&shown.switch),
-        summary(&guests, &links),
+        summary(&guests.all, &links),
         made(),
         Escaped(&shown.file.display().to_string()),
         Escaped(nicety_version::BUILD),
@@ -59,12 +67,12 @@ pub(super) fn page(shown: &Shown) -> String {
     );
     attention(&mut main, &ports);
     section(&mut main, "picture", |main| picture(main, &guests, &links));
-    section(&mut main, "blocked", |main| blocked::list(main, &ports, &lately, since));
-    section(&mut main, "ports", |main| table(main, "Ports", &guests, &history, PORT_WAYS));
+    section(&mut main, "blocked", |main| Blocked::list(main, &blocked));
+    section(&mut main, "ports", |main| ports::section(main, &guests, &history));
     section(&mut main, "uplinks", |main| {
-        charts(main, &links, &history, now);
-        table(main, "Uplinks and teams", &links, &history, LINK_WAYS);
-        class_table(main, &links, &history);
+        charts(main, &links, &history, &limits, view);
+        ports::table(main, "Uplinks and teams", &links, &history, LINK_WAYS, view, false);
+        class_table(main, &links, &history, view.span);
     });
     section(&mut main, "drops", |main| drops(main, &ports.iter().collect::<Vec<_>>(), &lately));
     drop(history);
@@ -79,24 +87,20 @@ pub(super) fn page(shown: &Shown) -> String {
 }
 
 /// Charts of uplinks and teams. A team's members are in its own.
-fn charts(main: &mut String, links: &[&PortReport], history: &History, now: Instant) {
+fn charts(main: &mut String, links: &[&PortReport], history: &History, limits: &Limits, view: &View) {
     let all = of_themselves(links);
     if all.is_empty() {
         return;
     }
+    spans(main, view);
     main.push_str("<div class=\"panels\">");
     for (number, port) in all.into_iter().take(CHARTS_MOST).enumerate() {
-        let id = format!("chart{number}");
-        main.push_str(&chart(history, &Series::port(&port.name), LINK_WAYS, (&id, &port.name), now));
+        let (series, span) = (Series::port(&port.name), view.span);
+        let limits = limits.get(&series);
+        let (id, heading) = (format!("chart{number}"), port.name.clone());
+        main.push_str(&chart(history, &Charted { id, heading, series, ways: LINK_WAYS, span, limits }));
     }
     main.push_str("</div>");
-}
-
-/// Uplinks that are no members of a team, and teams.
-fn of_themselves<'a>(links: &[&'a PortReport]) -> Vec<&'a PortReport> {
-    let members: Vec<&str> =
-        links.iter().flat_map(|link| link.members.iter().flatten()).map(|member| member.uplink.as_str()).collect();
-    links.iter().copied().filter(|link| !members.contains(&link.name.as_str())).collect()
 }
 
 /// Numbers of ports, of those that are up, of uplinks and of teams.
@@ -130,156 +134,39 @@ fn attention(main: &mut String, ports: &[PortReport]) {
     main.push_str("</ul></section>");
 }
 
-/// The host as a picture: ports by group at one side of the switch, uplinks and teams at the other.
-fn picture(main: &mut String, guests: &[&PortReport], links: &[&PortReport]) {
-    main.push_str("<div class=\"picture\"><div class=\"guests\" role=\"group\" aria-label=\"Ports by group\">");
-    let mut groups = BTreeMap::<&str, Vec<&PortReport>>::new();
-    for port in guests {
-        groups.entry(port.port_group.as_deref().unwrap_or_default()).or_default().push(port);
-    }
-    // Those without a group come last.
-    let (without, named): (Vec<_>, Vec<_>) = groups.iter().partition(|(group, _)| group.is_empty());
-    for (group, ports) in named.into_iter().chain(without) {
-        let name = if group.is_empty() { "no group" } else { group };
-        begin_box(main, &format!("group {group}"), name, &format!("Ports: {name}"));
-        ports.iter().for_each(|port| chip(main, port));
-        main.push_str("</ul></div>");
-    }
-    if groups.is_empty() {
-        main.push_str("<p class=\"soft\">No port.</p>");
-    }
-    main.push_str(
-        "</div><div class=\"switch\" aria-hidden=\"true\"><span>switch</span></div>\
-         <div class=\"links\" role=\"group\" aria-label=\"Uplinks and teams\">",
-    );
-    for port in of_themselves(links) {
-        let kind = if port.members.is_some() { "team" } else { "uplink" };
-        begin_box(main, &port.name, kind, &format!("{kind} {}", port.name));
-        chip(main, port);
-        for member in port.members.iter().flatten() {
-            let sign = if member.distributes { "●" } else { "○" };
-            let words = if member.distributes { "used" } else { "not used" };
-            let _ = write!(
-                main,
-                "<li data-key=\"{}\" class=\"chip member\"><span aria-hidden=\"true\">{sign}</span> {}<small>{words}: {}</small></li>",
-                Escaped(&member.uplink),
-                link(&member.uplink),
-                Escaped(&member.state)
-            );
-        }
-        main.push_str("</ul></div>");
-    }
-    if links.is_empty() {
-        main.push_str("<p class=\"soft\">No uplink: the ports reach each other alone.</p>");
-    }
-    main.push_str("</div></div>");
-}
-
-/// Begins a box of the picture, whose list has this name. Safari takes a list without marks for none unless it has the role.
-fn begin_box(main: &mut String, key: &str, heading: &str, list: &str) {
-    let (key, heading, list) = (Escaped(key), Escaped(heading), Escaped(list));
-    let _ = write!(
-        main,
-        "<div class=\"box\" data-key=\"{key}\"><h3>{heading}</h3><ul class=\"chips\" role=\"list\" aria-label=\"{list}\">"
-    );
-}
-
-/// A port in the picture. What blocks it is said in words.
-fn chip(main: &mut String, port: &PortReport) {
-    let (word, sign) = state(port.condition);
-    let mut notes = vec![word.to_owned()];
-    notes.extend(Some(vlan(port)).filter(|vlan| !vlan.is_empty()));
-    notes.extend(port.mirror.as_ref().map(|mirror| format!("mirror {}", mirror.name)));
-    notes.extend(port.policy.get("private").map(|part| format!("private: {part}")));
-    notes.extend((port.backlog_frames > 0).then(|| format!("{} waiting", plural(port.backlog_frames, "frame"))));
-    let _ = write!(
-        main,
-        "<li data-key=\"{}\" class=\"chip {word}\"><span aria-hidden=\"true\">{sign}</span> {}<small>{}</small></li>",
-        Escaped(&port.name),
-        link(&port.name),
-        Escaped(&notes.join(" · "))
-    );
-}
-
-fn table(main: &mut String, label: &str, ports: &[&PortReport], history: &History, [sends, gets]: [&str; 2]) {
-    if ports.is_empty() {
-        main.push_str("<p class=\"soft\">None.</p>");
-        return;
-    }
-    begin_table(main, label);
-    let _ = write!(
-        main,
-        "<th scope=\"col\">name</th><th scope=\"col\">state</th>\
-         <th scope=\"col\">adapter</th><th scope=\"col\">network</th><th scope=\"col\"><span class=\"sent-key\">{sends}</span></th>\
-         <th scope=\"col\"><span class=\"got-key\">{gets}</span></th><th scope=\"col\">2 minutes</th>\
-         <th scope=\"col\" class=\"n\">frames: {sends}</th><th scope=\"col\" class=\"n\">frames: {gets}</th><th scope=\"col\" class=\"n\">dropped</th></tr></thead><tbody>"
-    );
-    for port in ports {
-        let (word, sign) = state(port.condition);
-        let total = Total::of(port);
-        let network: Vec<String> = [port.port_group.clone().unwrap_or_default(), vlan(port)]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect();
-        let kind = match (&port.adapter, &port.members) {
-            (Some(adapter), _) => adapter.as_str(),
-            (None, Some(_)) => "team",
-            (None, None) => "uplink",
-        };
-        let _ = write!(
-            main,
-            "<tr data-key=\"{0}\"><th scope=\"row\">{1}</th><td class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}</td><td>{2}</td><td>{3}</td>",
-            Escaped(&port.name),
-            link(&port.name),
-            Escaped(kind),
-            Escaped(&network.join(", "))
-        );
-        for way in [0, 1] {
-            let rate = history.rate(&Series::port(&port.name), way).map_or_else(|| "–".to_owned(), rate);
-            let _ = write!(main, "<td class=\"rate\">{rate}</td>");
-        }
-        main.push_str("<td>");
-        spark(main, history, &Series::port(&port.name), [sends, gets]);
-        main.push_str("</td>");
-        number(main, "sent", total.frames[0]);
-        number(main, "got", total.frames[1]);
-        number(main, "dropped", total.drops);
-        main.push_str("</tr>");
-    }
-    main.push_str(TABLE_END);
-}
-
 /// The names of an uplink's classes, each once.
 pub(super) fn classes(port: &PortReport) -> BTreeSet<&str> {
     port.io_classes.iter().chain(&port.inward_classes).map(|class| class.name.as_str()).collect()
 }
 
 /// The classes of uplinks with I/O control.
-fn class_table(main: &mut String, links: &[&PortReport], history: &History) {
+fn class_table(main: &mut String, links: &[&PortReport], history: &History, span: Span) {
     if links.iter().all(|port| classes(port).is_empty()) {
         return;
     }
     main.push_str("<h3>Classes</h3>");
     begin_table(main, "Classes");
-    main.push_str(
+    let _ = write!(
+        main,
         "<th scope=\"col\">uplink</th><th scope=\"col\">class</th><th scope=\"col\">way</th>\
-         <th scope=\"col\">rate</th><th scope=\"col\">2 minutes</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">bytes</th>\
+         <th scope=\"col\" class=\"n\">rate</th><th scope=\"col\">{0}</th><th scope=\"col\" class=\"n\">packets</th><th scope=\"col\" class=\"n\">bytes</th>\
          <th scope=\"col\" class=\"n\">wait</th><th scope=\"col\" class=\"n\">dropped</th><th scope=\"col\" class=\"n\">marked</th></tr></thead><tbody>",
+        span.brief()
     );
     for port in links {
         for (way, classes) in [&port.io_classes, &port.inward_classes].into_iter().enumerate() {
             for class in classes {
                 let series = Series::class(&port.name, &class.name);
-                let rate = history.rate(&series, way).map_or_else(|| "–".to_owned(), rate);
+                let rate = history.rate(&series, way).map_or_else(|| "–".to_owned(), ports::aligned);
                 let _ = write!(
                     main,
-                    "<tr data-key=\"{2} {0} {1}\"><th scope=\"row\">{3}</th><td>{1}</td><td>{0}</td><td class=\"rate\">{rate}</td><td>",
+                    "<tr data-key=\"{2} {0} {1}\"><th scope=\"row\">{3}</th><td>{1}</td><td>{0}</td><td class=\"n rate\">{rate}</td><td>",
                     CLASS_WAYS[way],
                     Escaped(&class.name),
                     Escaped(&port.name),
                     link(&port.name)
                 );
-                spark(main, history, &series, CLASS_WAYS);
+                spark(main, history, &series, span, CLASS_WAYS);
                 main.push_str("</td>");
                 for value in [class.packets, class.bytes, class.waiting, class.dropped, class.marked] {
                     number(main, "class", value);
@@ -341,7 +228,7 @@ mod tests {
         let recent = Arc::<Recent>::default();
         let text = "user 0 changed: + port <img src=x>".to_owned();
         recent.push(Line { unix_ms: 1_700_000_005_000, level: "info", is_change: true, text });
-        let page = page(&shown(Arc::new(Fake(3)), recent));
+        let page = page(&shown(Arc::new(Fake(3)), recent), &View::default());
         for (id, heading) in SECTIONS {
             assert!(page.contains(&format!("<h2 id=\"{id}\">{heading}</h2>")), "{id}");
         }
@@ -370,19 +257,20 @@ mod tests {
             let carried = QueueReport { queue: 0, packets: 1, frames: 1, bytes: second * 1000 };
             (ports[0].transmit, ports[2].receive) = (vec![carried], vec![carried]);
             (ports[1].transmit, ports[1].receive) = (Vec::new(), Vec::new());
-            history.note(&ports, begin + Duration::from_secs(second));
+            history.note_reports(&ports, begin + Duration::from_secs(second));
         }
         let (guests, links): (Vec<&PortReport>, Vec<&PortReport>) =
             ports.iter().partition(|port| port.adapter.is_some());
-        let (mut page, now) = (String::new(), begin + Duration::from_secs(10));
+        let (mut page, view) = (String::new(), View::default());
+        let guests = Guests::new(guests, &[], &history, &view);
         picture(&mut page, &guests, &links);
-        charts(&mut page, &links, &history, now);
-        table(&mut page, "Ports", &guests, &history, PORT_WAYS);
-        table(&mut page, "Uplinks and teams", &links, &history, LINK_WAYS);
-        class_table(&mut page, &links, &history);
+        charts(&mut page, &links, &history, &Limits::default(), &view);
+        ports::section(&mut page, &guests, &history);
+        ports::table(&mut page, "Uplinks and teams", &links, &history, LINK_WAYS, &view, false);
+        class_table(&mut page, &links, &history, view.span);
         let tags: Vec<&str> = page.split('<').filter_map(|part| part.split('>').next()).collect();
         let must = |tag: &&&str| {
-            let roles = ["role=\"img\"", "role=\"list\"", "role=\"group\"", "tabindex"];
+            let roles = ["role=\"img\"", "role=\"list\"", "role=\"group\"", "role=\"search\"", "<nav", "tabindex"];
             tag.starts_with("table") || roles.iter().any(|role| tag.contains(role))
         };
         let named = |tag: &&&str| {
@@ -390,8 +278,8 @@ mod tests {
             names.into_iter().flatten().any(|(_, name)| !name.starts_with('"'))
         };
         let all: Vec<&&str> = tags.iter().filter(must).collect();
-        // Two groups and their lists, one of an uplink, a chart, three tables that scroll, a small picture in each of their rows.
-        assert_eq!(all.len(), 2 + 2 + 1 + 1 + 3 * 2 + 4, "{all:#?}");
+        // Two groups and their lists, one of an uplink, a chart, the filter, three tables that scroll, a small picture in each of their rows.
+        assert_eq!(all.len(), 2 + 2 + 1 + 1 + 1 + 3 * 2 + 4, "{all:#?}");
         assert!(all.iter().all(named), "{all:#?}");
         assert!(page.contains("aria-label=\"at most: sends 8.00 kbit/s, gets 0 bit/s\""), "{page}");
         assert_eq!(page.matches("aria-label=\"no traffic\"").count(), 2, "of the quiet port and the class");
@@ -408,7 +296,7 @@ mod tests {
                 queue: 0,
                 packets: *turn * 1_000_000,
                 frames: *turn * 1_000_000,
-                bytes: *turn * 1_000_000_000 + (*turn * 7919 + number * 104_729) % 97 * 40_000_000,
+                bytes: *turn * 1_000_000_000 + (*turn * 7919 + number * 104_729) % 97 * 10_000_000,
             };
             let port = |number| {
                 let mut port = port(&format!("vm{number}"));
@@ -436,11 +324,11 @@ mod tests {
         let at = |second: u64| begin + Duration::from_secs(second);
         let mut page_at = |second: u64| {
             let ports = busy.ports();
-            history.note(&ports, at(second));
-            let guests: Vec<&PortReport> = ports.iter().collect();
-            let mut page = String::new();
+            history.note_reports(&ports, at(second));
+            let (view, mut page) = (View::default(), String::new());
+            let guests = Guests::new(ports.iter().collect(), &[], &history, &view);
             picture(&mut page, &guests, &[]);
-            table(&mut page, "Ports", &guests, &history, PORT_WAYS);
+            ports::section(&mut page, &guests, &history);
             page
         };
         (0..=120).for_each(|second| _ = page_at(second));
@@ -453,5 +341,124 @@ mod tests {
         assert!(full.len() < 500_000, "{} bytes", full.len());
         // Two rates and two counts of frames, each with its exact value, and two lines of a small picture.
         assert!(elements <= 256 * 8, "{elements} elements");
+    }
+
+    /// Ports of which the first ones carry traffic.
+    struct Some64([&'static str; 4], usize, usize, Mutex<u64>);
+
+    impl Inspect for Some64 {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn ports(&self) -> Vec<PortReport> {
+            let Self(names, all, busy, turn) = self;
+            let mut turn = turn.lock().unwrap();
+            *turn += 1;
+            let port = |number: usize| {
+                let mut port =
+                    port(&names.get(number).map_or_else(|| format!("vm{number}"), |name| (*name).to_owned()));
+                let bytes = if number < *busy { *turn * 1_000_000 } else { 7 };
+                port.transmit = vec![QueueReport { queue: 0, packets: 1, frames: 1, bytes }];
+                port.receive_drops.clear();
+                port
+            };
+            (0..*all).map(port).collect()
+        }
+
+        fn carried(&self, note: &mut nicety_daemon::daemon::NoteBytes<'_>) {
+            crate::tests::carried(&self.ports(), note);
+        }
+
+        fn addresses(&self) -> crate::api::AddressList {
+            crate::api::AddressList { addresses: Vec::new(), more: 0 }
+        }
+
+        fn restart(&self, name: &str) -> Result<(), nicety_daemon::daemon::RestartError> {
+            Err(nicety_daemon::daemon::RestartError::Missing(name.to_owned()))
+        }
+
+        fn save(&self, name: &str) -> Result<nicety_daemon::saved::PortState, nicety_daemon::saved::SaveError> {
+            Err(nicety_daemon::saved::SaveError::Missing(name.to_owned()))
+        }
+
+        fn restore(
+            &self,
+            name: &str,
+            _: nicety_daemon::saved::PortState,
+        ) -> Result<(), nicety_daemon::saved::SaveError> {
+            Err(nicety_daemon::saved::SaveError::Missing(name.to_owned()))
+        }
+    }
+
+    /// The page of such a daemon after two looks.
+    fn seen(names: [&'static str; 4], all: usize, busy: usize, query: &str) -> (Shown, String) {
+        let shown = shown(Arc::new(Some64(names, all, busy, Mutex::default())), Arc::default());
+        let early = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        shown.history.lock().unwrap().look(shown.inspect.as_ref(), early);
+        let page = page(&shown, &View::parse(Some(query)).unwrap());
+        (shown, page)
+    }
+
+    const NAMES: [&str; 4] = ["vm0", "vm1", "vm2", "vm3"];
+
+    #[test]
+    fn idle_ports_are_folded_and_found_by_the_filter() {
+        let rows = |page: &str| page.matches("<tr data-key=\"vm").count();
+        let page = seen(NAMES, 64, 14, "").1;
+        assert_eq!(rows(&page), 14);
+        assert!(page.contains("64 ports, 64 of them up") && page.contains(">Show 50 idle ports</a>"), "{page}");
+        assert!(page.contains(">50 idle</a>"), "in the picture: {page}");
+        let page = seen(NAMES, 64, 14, "show=all").1;
+        assert!(rows(&page) == 64 && page.contains(">Fold idle ports</a>"), "{page}");
+        let page = seen(NAMES, 64, 14, "q=vm63").1;
+        assert!(rows(&page) == 1 && page.contains(">1 of 64 ports</span>"), "{page}");
+        let page = seen(NAMES, 64, 14, "q=<b>").1;
+        assert!(rows(&page) == 0 && page.contains("No port has <bdi>&lt;b&gt;</bdi>"), "{page}");
+        // Three idle ports are not worth a link.
+        assert_eq!(rows(&seen(NAMES, 17, 14, "").1), 17);
+        let sorted = seen(NAMES, 20, 14, "sort=-sends").1;
+        assert!(sorted.contains("aria-sort=\"ascending\"><a data-view href=\"?sort=sends\">"), "{sorted}");
+    }
+
+    #[test]
+    fn a_page_of_a_thousand_ports_has_a_bound_and_says_what_is_not_on_it() {
+        let begin = Instant::now();
+        let busy = seen(NAMES, 1000, 1000, "").1;
+        println!("1000 busy ports: {} bytes, made in {:?}", busy.len(), begin.elapsed());
+        assert_eq!(busy.matches("<tr data-key=\"vm").count(), 256);
+        assert!(busy.contains(">Show 744 ports more</a>") && busy.contains(">936 more</a>"), "{}", busy.len());
+        assert!(busy.len() < 400_000, "{} bytes", busy.len());
+        let idle = seen(NAMES, 1000, 10, "").1;
+        assert!(idle.len() < 60_000 && idle.contains(">Show 990 idle ports</a>"), "{} bytes", idle.len());
+    }
+
+    #[test]
+    fn no_name_of_a_port_breaks_the_page() {
+        let long: &'static str = Box::leak("n".repeat(64).into_boxed_str());
+        let names = ["<script>alert(1)</script>", "\" onload=\"x", long, "\u{202e}שלום ../x"];
+        let (shown, page) = seen(names, 8, 4, "");
+        assert!(!page.contains("<script>a") && !page.contains("\" onload=\""), "{page}");
+        for name in names {
+            let path = crate::page::describe::in_path(name);
+            let link = format!("<a href=\"/ports/{path}\"><bdi>{}</bdi></a>", Escaped(name));
+            assert_eq!(page.matches(&link).count(), 2, "in the picture and in the table: {link}");
+            let own = crate::page::port::page(&shown, &path, &View::default()).unwrap();
+            assert!(own.contains(&format!("<h1><bdi>{}</bdi></h1>", Escaped(name))), "{own}");
+            assert!(!own.contains("<script>a") && !own.contains("\" onload=\""), "{own}");
+        }
+    }
+
+    #[test]
+    fn the_chart_of_an_uplink_has_its_rate_as_a_line_with_a_name() {
+        let text = "[[uplink]]\nkind = \"null\"\nname = \"up\"\nrate = \"10Gbit/s\"\n";
+        let host = Host::parse(text, std::path::Path::new("/etc/host.toml")).unwrap();
+        let mut up = port("up");
+        up.adapter = None;
+        let (view, mut page) = (View::default(), String::new());
+        charts(&mut page, &[&up], &History::default(), &Limits::of(&host), &view);
+        assert!(page.contains("<line class=\"level link\"") && page.contains(">link 10 Gbit/s</text>"), "{page}");
+        assert!(page.contains("over the last five minutes: ") && page.contains("; link 10 Gbit/s</title>"), "{page}");
+        assert!(page.contains("<a data-view href=\"?span=hour\">Last hour</a>"), "{page}");
     }
 }

@@ -2,24 +2,29 @@
 //!
 //! ```text
 //! GET /            the host: a picture, who is blocked, ports, uplinks, classes, drops with their meaning, changes, log, addresses
-//! GET /ports/NAME  one port
+//! GET /ports/NAME  one port; the query of both is what the reader has chosen (`view.rs`)
 //! GET /metrics     for Prometheus, as on the control socket
 //! GET /page.css, /page.js
 //! ```
 //!
 //! Everybody on this machine may read. A page of another site in somebody's browser may not: the Host header must name this machine (DNS
 //! rebinding), requests that another site has caused are refused, and no answer may be framed or read elsewhere. A thread of its own
-//! serves it. Without readers it does nothing. It looks at the ports twice a second at most, however many read.
+//! serves it. It looks at the ports each second, and twice a second at most, however many read.
 
 mod blocked;
 mod describe;
 mod history;
 mod host;
+mod limits;
+mod picture;
 mod port;
+mod ports;
 mod reasons;
 mod recent;
 mod requests;
+mod ring;
 mod serve;
+mod view;
 
 use std::io;
 use std::net::TcpListener;

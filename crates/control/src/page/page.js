@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const status = document.getElementById("status"), pause = document.getElementById("pause");
-  let paused = false, busy = false;
+  let paused = false, busy = false, again = false;
 
   const morph = (old, now) => {
     if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName) { old.replaceWith(now); return; }
@@ -36,19 +36,47 @@
 
   const say = (text) => { if (status.textContent !== text) status.textContent = text; };
 
-  const read = async () => {
-    if (paused || busy || document.hidden) return;
+  // `chosen`: a reader has chosen what to see, and sees it paused, too.
+  const read = async (chosen) => {
+    if (busy) { again ||= chosen === true; return; }
+    if (chosen !== true && (paused || document.hidden)) return;
     busy = true;
     try {
-      const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(5000) });
+      const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(5000) });
       if (!answer.ok) throw new Error((await answer.text()).trim());
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const focus = document.activeElement;
       morph(document.getElementById("main"), page.getElementById("main"));
-      say("Live: read again each second.");
+      // A row that another order has moved keeps the focus.
+      if (document.activeElement !== focus && focus.isConnected) focus.focus({ preventScroll: true });
+      if (!paused) say("Live: read again each second.");
     } catch (error) {
       say(error instanceof TypeError || error.name === "TimeoutError" ? "The daemon does not answer: these numbers are old." : error.message);
-    } finally { busy = false; }
+    } finally {
+      busy = false;
+      if (again) { again = false; read(true); }
+    }
   };
+
+  // What a reader chooses is the address's query: without this script the browser follows it by itself.
+  const choose = (query, how) => { history[how](null, "", query || location.pathname); read(true); };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[data-view]");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    choose(link.search, "pushState");
+  });
+  const filter = (form, how) => {
+    const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+    choose("?" + fields, how);
+  };
+  document.addEventListener("submit", (event) => { event.preventDefault(); filter(event.target, "pushState"); });
+  document.addEventListener("input", (event) => { if (event.target.form) filter(event.target.form, "replaceState"); });
+  addEventListener("popstate", () => {
+    const input = document.getElementById("filter");
+    if (input) input.value = new URLSearchParams(location.search).get("q") ?? "";
+    read(true);
+  });
 
   pause.hidden = false;
   pause.addEventListener("click", () => {

@@ -7,15 +7,16 @@ use nicety_chart::Escaped;
 use nicety_daemon::report::{PortReport, QueueReport};
 
 use super::describe::{
-    CLASS_WAYS, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, from_path, link, made, number,
-    plural, state, whole,
+    CLASS_WAYS, Charted, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, from_path, link, made,
+    number, plural, spans, state, whole,
 };
 use super::history::Series;
 use super::host::classes;
 use super::serve::Shown;
+use super::view::View;
 
 /// The page of the port whose name a path has. `None`: there is no such port.
-pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
+pub(super) fn page(shown: &Shown, part: &str, view: &View) -> Option<String> {
     let name = from_path(part)?;
     let now = Instant::now();
     let mut history = shown.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -25,19 +26,23 @@ pub(super) fn page(shown: &Shown, part: &str) -> Option<String> {
     let mut main = String::new();
     let _ = write!(
         main,
-        "<header><p><a href=\"/\">All ports</a></p><h1>{}</h1><p class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}: {}</p><p class=\"soft\">{}</p></header>",
+        "<header><p><a href=\"/\">All ports</a></p><h1><bdi>{}</bdi></h1><p class=\"{word}\"><span aria-hidden=\"true\">{sign}</span> {word}: <bdi>{}</bdi></p><p class=\"soft\">{}</p></header>",
         Escaped(&port.name),
         Escaped(&port.sentence),
         made()
     );
-    main.push_str(
-        "<section aria-labelledby=\"rates\"><h2 id=\"rates\">The last two minutes</h2><div class=\"panels\">",
-    );
+    let (limits, span) = (shown.limits(), view.span);
+    let _ = write!(main, "<section aria-labelledby=\"rates\"><h2 id=\"rates\">The last {}</h2>", span.words());
+    spans(&mut main, &View { span, ..View::default() });
+    main.push_str("<div class=\"panels\">");
     let ways = if port.adapter.is_some() { PORT_WAYS } else { LINK_WAYS };
-    main.push_str(&chart(&history, &Series::port(&name), ways, ("chart-port", &name), now));
+    let mut add = |id: String, heading: String, series: Series, ways| {
+        let limits = limits.get(&series);
+        main.push_str(&chart(&history, &Charted { id, heading, series, ways, span, limits }));
+    };
+    add("chart-port".to_owned(), name.clone(), Series::port(&name), ways);
     for (number, class) in classes(port).into_iter().enumerate() {
-        let (id, heading) = (format!("chart-class{number}"), format!("Class {class}"));
-        main.push_str(&chart(&history, &Series::class(&name, class), CLASS_WAYS, (&id, &heading), now));
+        add(format!("chart-class{number}"), format!("Class {class}"), Series::class(&name, class), CLASS_WAYS);
     }
     main.push_str("</div></section>");
     facts(&mut main, port);

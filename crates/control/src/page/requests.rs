@@ -10,10 +10,11 @@ use nicety_daemon::metrics;
 
 use super::port;
 use super::serve::Shown;
+use super::view::View;
 
-/// Nothing from elsewhere, no script but ours, no frame, no form.
+/// Nothing from elsewhere, no script but ours, no frame, no form that leads away.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
+                      form-action 'self'; frame-ancestors 'none'";
 
 /// A request.
 struct Asked<'a> {
@@ -73,15 +74,28 @@ pub(super) async fn answer<B>(shown: &Shown, request: &Request<B>) -> Response<B
         _ if !shown.inspect.is_ready() => {
             response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", crate::STARTING_SENTENCE))
         }
-        "/" => response(StatusCode::OK, HTML, shown.host_page()),
+        "/" => match View::parse(request.uri().query()) {
+            Ok(view) => response(StatusCode::OK, HTML, shown.host_page(&view)),
+            Err(why) => response(StatusCode::BAD_REQUEST, TEXT, format!("{why}\n")),
+        },
         "/metrics" => match shown.metrics().await {
             Ok(text) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
             Err(why) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
         },
-        path => match path.strip_prefix("/ports/").and_then(|name| port::page(shown, name)) {
-            Some(page) => response(StatusCode::OK, HTML, page),
+        path => match of_port(shown, path, request.uri().query()) {
+            Some(Ok(page)) => response(StatusCode::OK, HTML, page),
+            Some(Err(why)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{why}\n")),
             None => response(StatusCode::NOT_FOUND, TEXT, "there is no such page: / has all ports\n"),
         },
+    }
+}
+
+/// The page of a port, or why the query is none. `None`: no port has this path.
+fn of_port(shown: &Shown, path: &str, query: Option<&str>) -> Option<Result<String, String>> {
+    let name = path.strip_prefix("/ports/")?;
+    match View::parse(query) {
+        Ok(view) => port::page(shown, name, &view).map(Ok),
+        Err(why) => Some(Err(why)),
     }
 }
 
@@ -125,6 +139,28 @@ mod tests {
             "[::2]:1",
         ] {
             assert!(!is_here(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_choice_in_the_address_is_taken_and_one_that_is_none_is_named() {
+        let host = nicety_host::Host::parse("", std::path::Path::new("/etc/host.toml")).unwrap();
+        let shown = Shown::new(&host, std::sync::Arc::new(crate::tests::Fake(2)), std::sync::Arc::default());
+        for (target, status, says) in [
+            ("/?q=vm1&sort=-sends&show=all&span=hour", 200, "1 of 2 ports"),
+            ("/ports/vm1?span=hour", 200, "Last hour"),
+            ("/?sort=size", 400, "sort in the address is one of"),
+            ("/ports/vm1?span=day", 400, "span in the address is hour"),
+            ("/ports/vm9?span=hour", 404, "there is no such page"),
+        ] {
+            let request = Request::get(target).header(HOST, "127.0.0.1:8642").body(()).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let answer = runtime.block_on(super::answer(&shown, &request));
+            assert_eq!(answer.status().as_u16(), status, "{target}");
+            let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+            assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+            let text = runtime.block_on(axum::body::to_bytes(answer.into_body(), 1 << 20)).unwrap();
+            assert!(String::from_utf8_lossy(&text).contains(says), "{target}: {text:?}");
         }
     }
 

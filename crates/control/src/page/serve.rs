@@ -1,9 +1,10 @@
 //! The page's server: few connections, each with time limits, one thread.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -15,19 +16,28 @@ use nicety_host::Host;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::MissedTickBehavior;
 use tracing::{debug, warn};
 
 use super::Place;
 use super::history::{FRESH, History};
 use super::host;
+use super::limits::Limits;
 use super::recent::Recent;
 use super::requests;
+use super::view::View;
 use crate::Inspect;
 
 /// Most connections at once. Further ones wait to be accepted.
 const CONNECTIONS_MOST: usize = 32;
 /// The time that a client may take to ask, and to ask again.
 const QUIET: Duration = Duration::from_secs(5);
+/// Ports are looked at so often without a reader.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The host file's rates are read at most this often.
+const LIMITS_FRESH: Duration = Duration::from_secs(1);
+/// Most choices of the host's page that are kept for other readers of the same.
+const PAGES_MOST: usize = 4;
 /// The longest duration of a connection.
 const LIFE: Duration = Duration::from_secs(60);
 /// The pause after the system refused a connection.
@@ -46,8 +56,10 @@ pub(super) struct Shown {
     pub inspect: Arc<dyn Inspect>,
     pub history: Mutex<History>,
     pub recent: Arc<Recent>,
-    /// The page of the host, and when it was made: however many ask, it is made twice a second at most.
-    pub host_page: Mutex<Option<(Instant, Bytes)>>,
+    /// The lines in charts, of the host file that ran when it could last be read.
+    limits: Mutex<(Option<Instant>, Arc<Limits>)>,
+    /// The pages of the host as they were chosen last, and when each was made: however many ask for one, it is made twice a second at most.
+    host_pages: Mutex<VecDeque<(View, Instant, Bytes)>>,
     /// The text of the metrics, as the page.
     metrics: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
 }
@@ -61,22 +73,44 @@ impl Shown {
             inspect,
             history: Mutex::default(),
             recent,
-            host_page: Mutex::default(),
+            limits: Mutex::new((None, Arc::new(Limits::of(host)))),
+            host_pages: Mutex::default(),
             metrics: Default::default(),
         }
     }
 
     /// The page of the host.
-    pub fn host_page(&self) -> Bytes {
-        let mut made = self.host_page.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((at, page)) = &*made
-            && at.elapsed() < FRESH
-        {
+    pub fn host_page(&self, view: &View) -> Bytes {
+        let mut made = self.host_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|(_, at, _)| at.elapsed() < FRESH);
+        if let Some((.., page)) = made.iter().find(|(of, ..)| of == view) {
             return page.clone();
         }
-        let page = Bytes::from(host::page(self));
-        *made = Some((Instant::now(), page.clone()));
+        let page = Bytes::from(host::page(self, view));
+        if made.len() == PAGES_MOST {
+            made.pop_front();
+        }
+        made.push_back((view.clone(), Instant::now(), page.clone()));
         page
+    }
+
+    /// Looks at the ports, for the charts of those who read later.
+    fn look(&self) {
+        if self.inspect.is_ready() {
+            let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            history.tick(self.inspect.as_ref(), Instant::now());
+        }
+    }
+
+    /// The lines in charts. During a change they are those from before.
+    pub fn limits(&self) -> Arc<Limits> {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if limits.0.is_none_or(|at| at.elapsed() >= LIMITS_FRESH)
+            && let Some(new) = self.inspect.live().and_then(|live| live.try_host(Limits::of))
+        {
+            *limits = (Some(Instant::now()), Arc::new(new));
+        }
+        Arc::clone(&limits.1)
     }
 
     /// The text of the metrics. Readers that come meanwhile wait for the same text.
@@ -126,10 +160,16 @@ impl Server {
             Place::Socket(_) => Accepting::Socket(UnixListener::from_std(descriptor.into())?),
         };
         let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = self.end.notified() => return Ok(()),
+                _ = looks.tick() => {
+                    self.shown.look();
+                    continue;
+                }
                 accepted = self.accept(&accepting, &places) => accepted,
             };
             if let Err(error) = accepted
@@ -175,7 +215,7 @@ impl Server {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use nicety_daemon::daemon::RestartError;
+    use nicety_daemon::daemon::{NoteBytes, RestartError};
     use nicety_daemon::report::PortReport;
     use nicety_daemon::saved::{PortState, SaveError};
 
@@ -194,6 +234,10 @@ mod tests {
         fn ports(&self) -> Vec<PortReport> {
             self.0.fetch_add(1, Ordering::Relaxed);
             vec![crate::tests::port("vm1")]
+        }
+
+        fn carried(&self, note: &mut NoteBytes<'_>) {
+            crate::tests::carried(&[crate::tests::port("vm1")], note);
         }
 
         fn addresses(&self) -> AddressList {
@@ -219,7 +263,7 @@ mod tests {
         let counting = Arc::<Counting>::default();
         let shown = Shown::new(&host, Arc::clone(&counting) as Arc<dyn Inspect>, Arc::default());
         let begin = Instant::now();
-        (0..1000).for_each(|_| assert!(!shown.host_page().is_empty()));
+        (0..1000).for_each(|_| assert!(!shown.host_page(&View::default()).is_empty()));
         let (asked, most) = (counting.0.load(Ordering::Relaxed), begin.elapsed().as_millis() / FRESH.as_millis() + 1);
         assert!(asked as u128 <= most, "{asked} times in {:?}", begin.elapsed());
     }

@@ -76,7 +76,7 @@ impl RunningTeam {
     }
 
     /// Counts of all members, with those of uplinks that have left.
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         let mut now = Counts::default();
         self.ports.iter().flatten().for_each(|port| now.add(port.state()));
         let Counts { transmit, receive, outward, inward } = &self.gone;

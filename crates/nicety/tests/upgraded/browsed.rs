@@ -64,8 +64,7 @@ fn all_is_named(all: &[Heard]) {
 }
 
 /// All that the keyboard must reach, in the order of the document.
-const REACHED: &str =
-    "[...document.querySelectorAll('a[href], button, summary, [tabindex=\"0\"]')].filter((at) => at.checkVisibility())";
+const REACHED: &str = "[...document.querySelectorAll('a[href], button, input:not([type=hidden]), summary, [tabindex=\"0\"]')].filter((at) => at.checkVisibility())";
 
 /// Goes through the page by the tabulator key alone. On its way it pauses the page by the space bar.
 fn goes_by_keyboard(browser: &mut Browser) {
@@ -120,7 +119,7 @@ const FAINT: &str = "(() => {
         const found = ratio(at.closest('svg') ? style.fill : style.color, at);
         if (found < 4.5) faint.push(`${found.toFixed(2)}: ${texts.currentNode.data}`);
     }
-    for (const path of document.querySelectorAll('svg path')) {
+    for (const path of document.querySelectorAll('svg path, svg .level')) {
         const found = ratio(getComputedStyle(path).stroke, path);
         if (found < 3) faint.push(`${found.toFixed(2)}: a line`);
     }
@@ -135,6 +134,8 @@ fn is_readable(browser: &mut Browser) {
                 .map((at) => at.outerHTML.slice(0, 200))";
     assert_eq!(browser.value(wide), json!([]));
     assert_eq!(browser.value("document.documentElement.scrollWidth"), 390);
+    let rates = "[...document.querySelectorAll('td.rate')].map((at) => at.getBoundingClientRect()).filter((box) => box.width === 0 || box.right > 390)";
+    assert_eq!(browser.value(rates), json!([]), "rates stand beside the names");
     for scheme in ["light", "dark"] {
         let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         browser.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
@@ -181,6 +182,34 @@ fn without_script(browser: &mut Browser, url: &str) -> (u64, u64, String) {
     (begun, made, text)
 }
 
+/// The names in the table of ports.
+const ROWS: &str = "[...document.querySelectorAll('table[aria-label=Ports] tbody th')].map((at) => at.textContent)";
+
+/// Filters and sorts by keyboard, and without script by the form alone. The address has the choice.
+fn chooses(browser: &mut Browser, url: &str) {
+    browser.value("document.getElementById('filter').focus()");
+    browser.call("Input.insertText", json!({ "text": "vm2" }));
+    browser.until(&format!("{ROWS}.join() === 'vm2' && location.search === '?q=vm2'"));
+    assert_eq!(browser.value("document.activeElement.id + document.activeElement.value"), "filtervm2");
+    browser.go(url);
+    for order in ["vm1,vm2", "vm2,vm1"] {
+        browser.value("document.querySelector('th a[href*=\"sort=\"][href*=\"name\"]').focus()");
+        browser.press("Enter", "Enter", 13);
+        browser.until(&format!("{ROWS}.join() === '{order}' && location.search.includes('name')"));
+        assert_eq!(browser.value("document.activeElement.textContent.startsWith('name')"), true);
+    }
+    browser.value("history.back()");
+    browser.until(&format!("{ROWS}.join() === 'vm1,vm2'"));
+    assert_eq!(browser.console(), Vec::<&Value>::new());
+    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    browser.go(url);
+    browser.value("document.getElementById('filter').value = 'vm2'");
+    browser.go_by("document.querySelector('.filter button').click()");
+    assert_eq!(browser.value(ROWS), json!(["vm2"]));
+    assert_eq!(browser.console(), Vec::<&Value>::new());
+    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": false }));
+}
+
 /// The page of the host, and the first port's own.
 fn pages(address: SocketAddr) -> [String; 2] {
     ["", "ports/vm1"].map(|path| format!("http://{address}/{path}"))
@@ -204,7 +233,7 @@ fn opened(test: &str) -> Option<(Kept, SocketAddr, Browser)> {
              socket = \"vm{number}.sock\"\nport_group = \"web\"\n"
         );
     }
-    host += "\n[[uplink]]\nkind = \"pair\"\nname = \"up\"\nsocket = \"up.sock\"\n";
+    host += "\n[[uplink]]\nkind = \"pair\"\nname = \"up\"\nsocket = \"up.sock\"\nrate = \"10Gbit/s\"\n";
     let (mut kept, address) = Kept::start_at_port(|address, _| format!("{}{host}", with_page(address)));
     kept.attach(&adapters);
     kept.answers("before");
@@ -263,12 +292,14 @@ fn the_page_can_be_read_by_keyboard_by_a_screen_reader_on_a_telephone_and_in_the
         says_nothing_by_itself(&mut browser);
         let all = heard(&mut browser);
         all_is_named(&all);
-        let charts = all.iter().filter(|one| one.role == "image" && one.name.contains(" over the last two minutes: "));
+        let charts = all.iter().filter(|one| one.role == "image" && one.name.contains(" over the last five minutes: "));
         assert_eq!(charts.count(), 1, "of the uplink, or of the port itself: {all:#?}");
         goes_by_keyboard(&mut browser);
         is_readable(&mut browser);
     }
     let [whole, _] = pages(address);
+    browser.go(&whole);
+    chooses(&mut browser, &whole);
     browser.go(&whole);
     let ports = kept.json(&["ports", "--json"])["ports"].clone();
     let named = |is_guest: bool| -> Vec<&str> {

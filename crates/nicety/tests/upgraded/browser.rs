@@ -83,6 +83,17 @@ impl Browser {
         self.events.clear();
         let gone = self.call("Page.navigate", json!({ "url": url }));
         assert!(gone["errorText"].is_null(), "{url}: {gone}");
+        self.is_loaded();
+    }
+
+    /// Leaves the page by an expression of JavaScript, and waits until another one is loaded.
+    pub fn go_by(&mut self, expression: &str) {
+        self.events.clear();
+        self.value(expression);
+        self.is_loaded();
+    }
+
+    fn is_loaded(&mut self) {
         while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
             let event = self.message();
             self.events.push(event);
