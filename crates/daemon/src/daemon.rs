@@ -21,6 +21,8 @@ mod parts;
 mod placing;
 mod policy;
 mod restart;
+#[cfg(test)]
+mod restart_test;
 mod save;
 mod set;
 mod team;

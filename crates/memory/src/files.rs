@@ -114,6 +114,29 @@ impl Files {
         len: u64,
         writable: bool,
     ) -> Result<Piece, MappingError> {
+        self.piece_of(fd, offset, len, writable, self.most)
+    }
+
+    /// Like [`Files::piece`], for what the VM shared with an earlier process: the limit of today takes nothing away from it. A limit by
+    /// the number of ports is lower when there are more ports.
+    pub fn piece_again<F: AsFd + Into<OwnedFd>>(
+        &self,
+        fd: F,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Piece, MappingError> {
+        self.piece_of(fd, offset, len, writable, MOST)
+    }
+
+    fn piece_of<F: AsFd + Into<OwnedFd>>(
+        &self,
+        fd: F,
+        offset: u64,
+        len: u64,
+        writable: bool,
+        most: usize,
+    ) -> Result<Piece, MappingError> {
         let origin = origin::check(fd.as_fd())?;
         let file = File::from(fd.into());
         let end = offset.checked_add(len).filter(|_| (1..=MAX_BYTES).contains(&len));
@@ -133,8 +156,8 @@ impl Files {
         if let Some(mapping) = find(&mapped, id, end) {
             return Ok(Piece { mapping, offset, len });
         }
-        if mapped.len() >= self.most {
-            return Err(MappingError::TooManyFiles(self.most));
+        if mapped.len() >= most {
+            return Err(MappingError::TooManyFiles(most));
         }
         if mapped.iter().map(|one| one.bytes).sum::<u64>().saturating_add(size) > MAX_BYTES {
             return Err(MappingError::FilesTooLarge);

@@ -151,14 +151,26 @@ fn pairs(host: &Host, master: &dyn Fn(&str) -> Option<String>) -> Vec<Pair> {
     pairs
 }
 
+/// The interfaces of a way, and the bridges and bonds that these are ports of, directly or by another one. An AF_XDP uplink may be a bridge's
+/// or a bond's own.
+fn around(way: &Way<'_>, master: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let up = |interface: &&str| {
+        std::iter::successors(Some((*interface).to_owned()), |lower| master(lower))
+            .take(MASTERS_MOST)
+            .collect::<Vec<_>>()
+    };
+    way.interfaces.iter().flat_map(up).collect()
+}
+
+/// A port of a bond that is a port of a bridge has two masters above it. More are a mistake of the host's.
+const MASTERS_MOST: usize = 8;
+
 /// The end of a sentence about a loop.
 const SURE: &str = "frames go round, and the newer one will be blocked";
 
 fn pair(one: &Way<'_>, other: &Way<'_>, what: &str, master: &dyn Fn(&str) -> Option<String>) -> Pair {
-    let of =
-        |way: &Way<'_>| -> Vec<String> { way.interfaces.iter().filter_map(|interface| master(interface)).collect() };
-    let others = of(other);
-    let common = of(one).into_iter().find(|known| others.contains(known));
+    let others = around(other, master);
+    let common = around(one, master).into_iter().find(|known| others.contains(known));
     let made_one = one.in_loop == Some(other.name) || other.in_loop == Some(one.name);
     let names = [one.name, other.name].map(str::to_owned);
     let [one, other] = &names;
@@ -270,6 +282,24 @@ mod tests {
                  a team, part them by VLAN, or give both private = \"isolated\""
             )
         );
+    }
+
+    #[test]
+    fn a_bridge_is_found_above_a_bond_and_as_an_uplink_of_its_own() {
+        let xdp = |name: &str| format!("[[uplink]]\nkind = \"xdp\"\nname = \"{name}\"\ninterface = \"{name}\"\n");
+        let master = |interface: &str| {
+            let above = [("eth0", "bond0"), ("bond0", "br0"), ("l0", "br0"), ("m0", "br1")];
+            above.iter().find(|(lower, _)| *lower == interface).map(|(_, above)| (*above).to_owned())
+        };
+        for (name, other, bridge) in
+            [("l0", "eth0", "br0"), ("l0", "bond0", "br0"), ("l0", "br0", "br0"), ("m0", "eth0", "")]
+        {
+            let text = format!("[[uplink]]\nkind = \"tap\"\nname = \"{name}\"\n{}", xdp(other));
+            let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
+            let [pair] = &pairs(&host, &master)[..] else { panic!() };
+            assert_eq!(pair.is_known, !bridge.is_empty(), "{name} and {other}");
+            assert!(!pair.is_known || pair.sentence.contains(&format!(" into {bridge}: ")), "{}", pair.sentence);
+        }
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! broadcast with a number that only this process knows. If the probe comes in here, the two lead into one network, and the newer one is
 //! blocked. If none comes, they lead into different networks, and frames are forwarded as before. A probe has the form of a reply of the
 //! Configuration Testing Protocol (Ethernet 2.0, 1982, section 8), which stations ignore that have not asked.
+//!
+//! A loop may lead through another such switch, which probes, too. If both blocked an uplink, one of them would be cut off. So a guard that
+//! hears another one's probe waits for [`HOLD_NS`], unless it had sent one before and its own name is the lower one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -50,6 +53,10 @@ const DOUBTS_MOST: u32 = 16;
 /// After so many probes, and this time, without an answer the two lead into different networks.
 const PROBES: u32 = 4;
 const ANSWER_NS: u64 = 100_000_000;
+
+/// A guard waits so long for another one's result, and so long in a row at most: whoever sends forged probes without end delays it no longer.
+const HOLD_NS: u64 = 25_000_000;
+const HOLDS_NS: u64 = 75_000_000;
 
 /// Type of the Configuration Testing Protocol, and its function "reply", which the message's second field has (little-endian).
 const TEST_PROTOCOL: u16 = 0x9000;
@@ -123,6 +130,8 @@ struct Memory {
     numbers: u64,
     /// Until then a frame for one station may be one that was flooded.
     unicast_until: Time,
+    /// The first and the last probe of another guard that counts.
+    heard: Option<(Time, Time)>,
 }
 
 /// A suspicion after a sign.
@@ -174,10 +183,10 @@ struct Found {
 }
 
 impl Found {
-    /// A probe that had left by `from` came in by `to`.
-    fn probe(&mut self, index: u32, from: PortId, to: PortId) {
+    /// A probe came in by `to` that had left by `from`, if it proves something.
+    fn probe(&mut self, index: u32, from: Option<PortId>, to: PortId) {
         self.taken |= 1u64.wrapping_shl(index);
-        if from != to && !self.proven.contains(&from) {
+        if let Some(from) = from.filter(|from| *from != to && !self.proven.contains(from)) {
             // There is room: each is of another suspicion.
             let _pushed = self.proven.try_push(from);
         }
@@ -218,12 +227,18 @@ fn compared(batch: &Batch, packet: &Packet) -> ([u8; COMPARED], usize) {
     (frame, whole.max(LEAST))
 }
 
-/// A probe's number, if a frame has the form of one.
-fn number_in(head: &[u8]) -> Option<u64> {
+/// A probe's number, and the name of the guard that has sent it, if a frame has the form of one.
+fn number_in(head: &[u8]) -> Option<[u64; 2]> {
     let at = if vlan::outer(head).is_some() { 16 } else { 12 };
     let is_probe = head.starts_with(&[0xff; 6]) && head.get(at..at + 2)? == TEST_PROTOCOL.to_be_bytes();
-    let number = head.get(at + 2 + BEFORE_NUMBER..)?.first_chunk()?;
-    is_probe.then_some(u64::from_be_bytes(*number))
+    let fields: &[u8; 16] = head.get(at + 2 + BEFORE_NUMBER..)?.first_chunk()?;
+    let [number, name] = [0, 8].map(|at| fields[at..].first_chunk().map_or(0, |field| u64::from_be_bytes(*field)));
+    is_probe.then_some([number, name])
+}
+
+/// The name of the guard with this seed, in its probes.
+fn name(seed: u64) -> u64 {
+    mix(seed ^ 0x6e61_6d65)
 }
 
 fn probe(probe: &Probe, seed: u64) -> Vec<u8> {
@@ -237,6 +252,7 @@ fn probe(probe: &Probe, seed: u64) -> Vec<u8> {
     let fields = [0, REPLY, 0];
     fields.iter().for_each(|field| frame.extend(field.to_le_bytes()));
     frame.extend(probe.number.to_be_bytes());
+    frame.extend(name(seed).to_be_bytes());
     frame.resize(frame.len().max(LEAST), 0);
     frame
 }
@@ -273,6 +289,31 @@ impl Memory {
         }
     }
 
+    /// Another guard's probe came in.
+    fn hear(&mut self, name: u64, own: u64, now: Time) {
+        let has_sent = self.suspicions.iter().any(|known| known.probes > 0 && is_within(known.sent, HOLD_NS, now));
+        if name == own || (name > own && has_sent) {
+            return;
+        }
+        let first = self.heard.filter(|(_, last)| is_within(*last, CALM_NS, now)).map_or(now, |(first, _)| first);
+        self.heard = Some((first, now));
+    }
+
+    /// Whether it is another guard's turn to block.
+    fn is_held(&self, now: Time) -> bool {
+        self.heard.is_some_and(|(first, last)| is_within(first, HOLDS_NS, now) && is_within(last, HOLD_NS, now))
+    }
+
+    /// A probe with this number has come in. The uplink by which it left; `None`: another guard blocks, and what is suspected is asked anew.
+    fn proven(&mut self, number: u64, now: Time) -> Option<Option<PortId>> {
+        let is_held = self.is_held(now);
+        let known = self.suspicions.iter_mut().find(|known| known.number == number)?;
+        if is_held {
+            (known.signs, known.needed, known.probes, known.doubts, known.since) = (0, 1, 0, 0, now);
+        }
+        Some((!is_held).then_some(known.from))
+    }
+
     /// A sign that what leaves by one uplink comes in by another. `by_both`: the frame has come in by both.
     fn suspect(&mut self, (from, to): (PortId, PortId), by_both: bool, seed: u64, now: Time) -> Signs {
         let is_it = |known: &Suspicion| (known.from, known.to) == (from, to);
@@ -282,6 +323,7 @@ impl Memory {
             let oldest = oldest.map_or(0, |(index, _)| index);
             self.suspicions.swap_remove(oldest);
         }
+        let is_held = self.is_held(now);
         self.numbers = self.numbers.wrapping_add(1);
         let number = mix(seed ^ mix(self.numbers));
         let new =
@@ -299,7 +341,7 @@ impl Memory {
         known.signs += 1;
         known.doubts = known.doubts.saturating_add(by_both.into());
         let is_due = known.probes == 0 || !is_within(known.sent, PROBE_NS, now);
-        let goes = known.signs >= known.needed && is_due;
+        let goes = known.signs >= known.needed && is_due && !is_held;
         if goes {
             (known.signs, known.needed, known.sent) = (0, (known.needed * 2).min(SIGNS_MOST), now);
             known.probes = known.probes.saturating_add(1);
@@ -449,10 +491,12 @@ impl Plane {
             if !all && head.first().is_none_or(|first| first & 1 == 0) {
                 continue;
             }
-            let number = number_in(head);
-            if let Some(known) = memory.suspicions.iter().find(|known| Some(known.number) == number) {
-                found.probe(index, known.from, to);
-                continue;
+            if let Some([number, from]) = number_in(head) {
+                if let Some(from) = memory.proven(number, now) {
+                    found.probe(index, from, to);
+                    continue;
+                }
+                memory.hear(from, name(self.guard.seed), now);
             }
             let key = self.guard.key(batch, packet);
             // A frame with a VLAN's tag may belong to two networks: it counts in the one by which it left.

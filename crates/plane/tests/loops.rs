@@ -29,6 +29,7 @@ with_one_worker_and_with_two!(
     an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too,
     uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other,
     a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise,
+    a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off,
 );
 
 const MS: u64 = 1_000_000;
@@ -76,7 +77,11 @@ fn make(id: u16, log: &Log) -> (Port, Arc<Mutex<Wire>>) {
 impl World {
     /// `of_team`: the old uplink is a team of one.
     fn with(workers: usize, of_team: bool) -> Self {
-        let (plane, log) = (Plane::new(Limits::default()), Log::default());
+        Self::with_seed(workers, of_team, 0)
+    }
+
+    fn with_seed(workers: usize, of_team: bool, seed: u64) -> Self {
+        let (plane, log) = (Plane::new(Limits { seed, ..Limits::default() }), Log::default());
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         for id in 1..5 {
             let (mut port, wire) = make(id, &log);
@@ -486,4 +491,42 @@ fn a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise(wor
     world.send(GUEST, &who_has(2));
     world.run(10);
     assert_eq!((world.times(NEW, &who_has(2)), world.blocked().len()), (1, 0));
+}
+
+/// Two switches with a link between them, and both in one bridge. What is the newer uplink of one is the older one of the other.
+fn a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off(workers: usize) {
+    // Whichever name is the lower one.
+    for (late_ms, seeds) in [0, 1, 3].into_iter().flat_map(|late_ms| [(late_ms, [1, 2]), (late_ms, [2, 1])]) {
+        let mut worlds = seeds.map(|seed| World::with_seed(workers, false, seed));
+        // The bridge is behind the first one's older uplink and the second one's newer one.
+        let behind = [[OLD, NEW], [NEW, OLD]];
+        let mut sent = [[0; 4]; 2];
+        let mut run = |worlds: &mut [World; 2], steps: usize| {
+            for _ in 0..steps {
+                worlds.iter_mut().for_each(World::step);
+                for (from, to) in [(0, 1), (1, 0)] {
+                    for way in 0..2 {
+                        let (out, into) = (behind[from][way], behind[to][way]);
+                        let frames = worlds[from].got[out][sent[from][out]..].to_vec();
+                        sent[from][out] += frames.len();
+                        frames.iter().for_each(|frame| worlds[to].send(into, frame));
+                    }
+                }
+            }
+        };
+        // Guests of both send, one a little later.
+        for number in 0..4 {
+            worlds[0].send(GUEST, &who_has(100 + number));
+            run(&mut worlds, late_ms);
+            worlds[1].send(GUEST, &who_has(200 + number));
+            run(&mut worlds, 10);
+        }
+        let blocked: usize = worlds.iter().map(|world| world.blocked().len()).sum();
+        assert_eq!(blocked, 1, "{late_ms} ms, {seeds:?}: {:?}", worlds.each_ref().map(World::blocked));
+        let frame = who_has(1);
+        worlds[0].send(GUEST, &frame);
+        run(&mut worlds, 10);
+        assert_eq!([0, 1].map(|which| worlds[which].times(OTHER_GUEST, &frame)), [1, 1]);
+        assert_eq!(worlds[1].times(GUEST, &frame), 1);
+    }
 }

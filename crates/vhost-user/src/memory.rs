@@ -98,6 +98,16 @@ impl Memory {
             return Err(MapError::TooMany);
         }
         let piece = region.of(&self.files, fd)?;
+        self.add_piece(region, piece)
+    }
+
+    /// Adds a region that the front end shared with an earlier process.
+    pub fn add_again(&mut self, region: Region, fd: PeerFd) -> Result<(), MapError> {
+        let piece = self.files.piece_again(fd, region.offset, region.len, true)?;
+        self.add_piece(region, piece)
+    }
+
+    fn add_piece(&mut self, region: Region, piece: Piece) -> Result<(), MapError> {
         self.map = Arc::new(self.map.with(region.guest, piece.clone(), Rights::BOTH)?);
         self.regions.push(region);
         self.pieces.push(piece);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nicety_host::Host;
+use nicety_ioc::Class;
 use nicety_vfio_user::Client;
 
 use super::*;
@@ -155,4 +156,28 @@ fn a_greedy_guest_that_sends_to_iscsi_s_port_has_no_part_of_what_is_reserved_for
     assert_eq!(of("ports = \"vm1\"\ntransport_ports = \"3260\""), ["iscsi", "vm", "vm"]);
     // A file that names nobody: no guest has it, and what another uplink brings has.
     assert_eq!(of(""), ["vm", "vm", "iscsi"]);
+}
+
+/// IEEE 802.1Q-2018, 6.9.3: the priority of a frame without a tag is its port's. Ports without a VLAN have none.
+#[test]
+fn a_class_by_priority_has_the_frames_without_a_tag_of_ports_with_this_priority() {
+    let port = |name: &str, keys: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nadapter = \"e1000\"\nsocket = \"{name}\"\nmac = \"52:54:00:00:00:0{}\"\n{keys}\n",
+            &name[1..]
+        )
+    };
+    let class = |pcp| format!("[[io_class]]\nuplink = \"x\"\nname = \"c{pcp}\"\npcp = {pcp}\n");
+    let ports = [("p1", "vlan = 7\nqos = 5"), ("p2", "vlan = 7"), ("p3", ""), ("p4", "qinq = 8\nqos = 5")];
+    let ports = ports.map(|(name, keys)| port(name, &format!("{keys}\ntrust_marks = true"))).concat();
+    let up = "[[uplink]]\nname = \"x\"\nkind = \"null\"\nrate = \"1Gbit/s\"\ninward_rate = \"1Gbit/s\"\ntrust_marks = true\n";
+    let host = Host::parse(&format!("{up}{ports}{}{}", class(5), class(0)), Path::new("host.toml")).unwrap();
+    let names: Vec<_> = host.ports.iter().map(|port| port.name.clone()).zip(1..).collect();
+    let control = super::io_control::control(&host, host.uplink("x").unwrap(), &names);
+    let untagged = |classes: &[Class]| -> Vec<Vec<u16>> {
+        classes.iter().flat_map(|class| &class.matches).map(|rule| rule.untagged.clone()).collect()
+    };
+    assert_eq!(untagged(&control.outward), [vec![1u16, 4], vec![2]]);
+    let inward = untagged(&control.inward.unwrap().classes);
+    assert!(inward.len() == 2 && inward.iter().all(Vec::is_empty), "what comes in has no port's priority: {inward:?}");
 }

@@ -159,7 +159,7 @@ impl PortDevice {
             map = match file {
                 Some((index, offset)) => {
                     let fd = table.get(*index).ok_or(NotTaken::Descriptor)?.try_clone_to_owned()?;
-                    let piece = files.piece(fd, *offset, *len, rights.write).map_err(MapError::from)?;
+                    let piece = files.piece_again(fd, *offset, *len, rights.write).map_err(MapError::from)?;
                     map.with(*base, piece, rights)?
                 }
                 None => map.with_absent(*base, *len, rights)?,

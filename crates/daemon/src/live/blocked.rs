@@ -165,6 +165,11 @@ mod tests {
         // Of a team that goes, one uplink goes on: the first that stays.
         assert_eq!(names(&kept(&whole, &three, "")), ["l1", "l2"]);
         assert_eq!(names(&kept(&whole, &["l1", "l2"], "")), ["l2"]);
+        // One comes and another one goes, in one change; and two teams change members.
+        assert_eq!(names(&kept(&one, &three, &format!("{LAN}members = \"l1\"\n"))), ["l0", "l2"]);
+        let two = format!("{LAN}members = \"l0,l1\"\n{}members = \"l2\"\n", LAN.replace("lan", "wan"));
+        let swapped = two.replace("l0,l1", "l0,l2").replace("\"l2\"", "\"l1\"");
+        assert_eq!(names(&kept(&host(&three, &two), &three, &swapped)), [""; 0]);
         // Another team takes them.
         let other = LAN.replace("lan", "wan");
         assert_eq!(

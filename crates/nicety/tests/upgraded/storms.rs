@@ -66,8 +66,8 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// A keeper with three e1000e, few descriptors, and a service manager that waits for it.
-fn start() -> (Kept, UnixDatagram) {
+/// A keeper with three e1000e, so many descriptors, and a service manager that waits for it.
+fn start(limit: u32) -> (Kept, UnixDatagram) {
     let dir = tempfile::tempdir().unwrap();
     let port = |number: u32| {
         format!(
@@ -80,7 +80,7 @@ fn start() -> (Kept, UnixDatagram) {
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(SOON)).unwrap();
     let mut serve = Command::new("prlimit");
-    serve.arg(format!("--nofile={LIMIT}:{LIMIT}")).arg(env!("CARGO_BIN_EXE_nicety")).args(["serve", "--keeper"]);
+    serve.arg(format!("--nofile={limit}:{limit}")).arg(env!("CARGO_BIN_EXE_nicety")).args(["serve", "--keeper"]);
     serve.current_dir(dir.path()).env_remove("XDG_RUNTIME_DIR").env("NOTIFY_SOCKET", dir.path().join("notify"));
     serve.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
     serve.stderr(std::fs::File::create(dir.path().join("log")).unwrap());
@@ -109,7 +109,7 @@ fn is_fed(manager: &UnixDatagram, times: usize) {
 
 #[test]
 fn vmms_that_storm_take_nothing_from_the_keeper_and_idle_ones_live_through_a_kill() {
-    let (kept, manager) = start();
+    let (kept, manager) = start(LIMIT);
     let connect =
         |number: u32| Client::connect_with(kept.path(&format!("vm{number}.sock")), SOON, Box::new(NoMemory)).unwrap();
     let (mut slowly, mut often, mut idle) = (connect(1), connect(2), connect(3));
@@ -158,4 +158,26 @@ fn vmms_that_storm_take_nothing_from_the_keeper_and_idle_ones_live_through_a_kil
     drop((connect(1), connect(4)));
     is_fed(&manager, 1);
     drop((stays, peers));
+}
+
+/// Each VM's part of the descriptors is smaller when there are more ports.
+#[test]
+fn a_vm_that_shares_as_many_files_as_it_may_goes_on_after_an_upgrade_though_a_port_was_added() {
+    let (kept, _manager) = start(600);
+    let mut vmm = Client::connect_with(kept.path("vm1.sock"), SOON, Box::new(NoMemory)).unwrap();
+    let mut share = |number: u64| {
+        let (range, rights) =
+            (DmaRange { address: number << 20, size: 4096 }, DmaProtection { read: true, write: true });
+        let file = nicety_memory::shared_file("ram", 4096).unwrap();
+        vmm.dma_map(range, rights, Some((file.as_fd(), 0)))
+    };
+    let shared = (0..256).find(|number| share(*number).is_err()).expect("a limit");
+    let add = ["port", "add", "vm4", "adapter=e1000", "mac=52:54:00:12:34:04", "socket=vm4.sock"];
+    assert!(kept.asked(&add).status.success(), "{}", kept.log());
+    let upgraded = kept.asked(&["upgrade", env!("CARGO_BIN_EXE_nicety")]);
+    assert!(upgraded.status.success(), "{shared} files: {}", String::from_utf8_lossy(&upgraded.stderr));
+    share(256).expect_err("no more than before");
+    let mut vendor = [0; 2];
+    vmm.region_read(7, 0, &mut vendor).unwrap();
+    assert_eq!(vendor, [0x86, 0x80]);
 }

@@ -125,7 +125,7 @@ impl Session {
         for ([guest, len, user, offset], index) in regions {
             let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
             let region = Region { guest, len, user, offset };
-            restored.memory.add(region, fd.into()).map_err(|error| error.to_string())?;
+            restored.memory.add_again(region, fd.into()).map_err(|error| error.to_string())?;
         }
         // A log that is on and not there yet.
         restored.memory.turn_log(features & F_LOG_ALL != 0);
