@@ -505,8 +505,7 @@ fn a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off(workers: u
             for _ in 0..steps {
                 worlds.iter_mut().for_each(World::step);
                 for (from, to) in [(0, 1), (1, 0)] {
-                    for way in 0..2 {
-                        let (out, into) = (behind[from][way], behind[to][way]);
+                    for (out, into) in behind[from].into_iter().zip(behind[to]) {
                         let frames = worlds[from].got[out][sent[from][out]..].to_vec();
                         sent[from][out] += frames.len();
                         frames.iter().for_each(|frame| worlds[to].send(into, frame));

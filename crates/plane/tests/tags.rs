@@ -178,20 +178,21 @@ fn vlan(kind: &str) -> Vlan {
     }
 }
 
+/// Frames of a guest.
 #[derive(Default)]
-struct Traffic_ {
+struct Carried {
     sends: VecDeque<Vec<u8>>,
     got: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Default)]
-struct Guest(Arc<Mutex<Traffic_>>);
+struct Guest(Arc<Mutex<Carried>>);
 
 impl Traffic for Guest {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let mut at = 0;
         while budget.allows(batch) {
-            let Some(frame) = self.0.lock().unwrap().0.pop_front() else { break };
+            let Some(frame) = self.0.lock().unwrap().sends.pop_front() else { break };
             cx.memory.write(at, &frame).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, frame.len() as u32).unwrap();
@@ -205,7 +206,7 @@ impl Traffic for Guest {
         for (_, pick, packet) in frames.iter() {
             let mut frame = vec![0; packet.len() as usize];
             frames.batch.copy(packet, &mut frame);
-            self.0.lock().unwrap().1.push(edited(&frame, pick.edit));
+            self.0.lock().unwrap().got.push(edited(&frame, pick.edit));
         }
         Delivery::default()
     }
@@ -312,7 +313,7 @@ impl World {
         if way == Way::Full {
             self.wires[0].lock().unwrap().room = 0;
         }
-        self.guests[0].0.lock().unwrap().0.push_back(frame);
+        self.guests[0].0.lock().unwrap().sends.push_back(frame);
         self.turns();
         if way == Way::Full {
             assert!(self.wires[0].lock().unwrap().incoming.is_empty());
@@ -320,7 +321,7 @@ impl World {
             self.turns();
         }
         let mut left = match way {
-            Way::Guest => std::mem::take(&mut self.guests[1].0.lock().unwrap().1),
+            Way::Guest => std::mem::take(&mut self.guests[1].0.lock().unwrap().got),
             _ => self.wires.last().map(taken).unwrap_or_default(),
         };
         assert!(left.len() < 2, "{left:?}");
