@@ -607,7 +607,7 @@ impl Plane {
         let pair: Vec<&Guarded> = uplinks.iter().filter(|known| [from, port.origin()].contains(&known.id)).collect();
         let [older, newer] = pair[..] else { return };
         let found = Loop { blocked: newer.id, name: newer.name.clone(), other: older.name.clone() };
-        if !self.block(&found, older.id) {
+        if !self.block(&found, older.id, now) {
             return;
         }
         port.tell(News::Looped(found.to_string()));
@@ -619,9 +619,10 @@ impl Plane {
     }
 
     /// False if one of the two is blocked already. Each one's probe may come in at the other, in turns of two workers: one of them blocks.
-    fn block(&self, found: &Loop, older: PortId) -> bool {
+    /// Or another guard's probe has come in since, which blocks where it is.
+    fn block(&self, found: &Loop, older: PortId, now: Time) -> bool {
         let mut memory = self.guard.memory();
-        let is_new = ![older, found.blocked].iter().any(|id| self.switch().is_blocked(*id));
+        let is_new = !memory.is_held(now) && ![older, found.blocked].iter().any(|id| self.switch().is_blocked(*id));
         if is_new {
             memory.loops.push(found.clone());
             self.switch().block(found.blocked);

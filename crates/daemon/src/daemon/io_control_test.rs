@@ -163,14 +163,21 @@ fn a_greedy_guest_that_sends_to_iscsi_s_port_has_no_part_of_what_is_reserved_for
 fn a_class_by_priority_has_the_frames_without_a_tag_of_ports_with_this_priority() {
     let port = |name: &str, keys: &str| {
         format!(
-            "[[port]]\nname = \"{name}\"\nadapter = \"e1000\"\nsocket = \"{name}\"\nmac = \"52:54:00:00:00:0{}\"\n{keys}\n",
+            "[[port]]\nname = \"{name}\"\nadapter = \"igbvf\"\nsocket = \"{name}\"\nmac = \"52:54:00:00:00:0{}\"\n{keys}\n",
             &name[1..]
         )
     };
     let class = |pcp| format!("[[io_class]]\nuplink = \"x\"\nname = \"c{pcp}\"\npcp = {pcp}\n");
-    let ports = [("p1", "vlan = 7\nqos = 5"), ("p2", "vlan = 7"), ("p3", ""), ("p4", "qinq = 8\nqos = 5")];
+    let function = |number: u32, keys: &str| format!("card = \"nic\"\nfunction = {number}\n{keys}");
+    let ports = [
+        ("p1", function(0, "vlan = 7\nqos = 5")),
+        ("p2", function(1, "vlan = 7")),
+        ("p3", function(2, "")),
+        ("p4", function(3, "vlan = 8\nqos = 5")),
+    ];
     let ports = ports.map(|(name, keys)| port(name, &format!("{keys}\ntrust_marks = true"))).concat();
-    let up = "[[uplink]]\nname = \"x\"\nkind = \"null\"\nrate = \"1Gbit/s\"\ninward_rate = \"1Gbit/s\"\ntrust_marks = true\n";
+    let up = "[[card]]\nname = \"nic\"\nchip = \"82576\"\n\
+              [[uplink]]\nname = \"x\"\nkind = \"pair\"\nsocket = \"x\"\nrole = \"listen\"\nrate = \"1Gbit/s\"\ninward_rate = \"1Gbit/s\"\ntrust_marks = true\n";
     let host = Host::parse(&format!("{up}{ports}{}{}", class(5), class(0)), Path::new("host.toml")).unwrap();
     let names: Vec<_> = host.ports.iter().map(|port| port.name.clone()).zip(1..).collect();
     let control = super::io_control::control(&host, host.uplink("x").unwrap(), &names);
