@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Packages, say, well};
 
-const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = Duration::from_secs(120);
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits until the journal's records of a unit contain the words. `journalctl --sync` writes what the journal has read; a service's standard
@@ -23,7 +23,7 @@ fn logs(guest: &mut Guest, chosen: &str, words: &str) {
 }
 
 /// A guest with the packages in its folder.
-fn booted(suite: Suite) -> Guest {
+pub fn booted(suite: Suite) -> Guest {
     let root = well(Root::lay(&mut say));
     let kernel = well(UmlKernel::lay(&mut say));
     let debian = well(Debian::system(suite, &mut say));
@@ -43,7 +43,7 @@ fn has_landlock(suite: Suite) -> bool {
 
 /// Runs a command that succeeds.
 #[track_caller]
-fn run(guest: &mut Guest, command: &str) -> String {
+pub fn run(guest: &mut Guest, command: &str) -> String {
     well(guest.succeed(command, SOON))
 }
 
@@ -56,7 +56,7 @@ fn fails(guest: &mut Guest, command: &str) -> String {
 }
 
 #[track_caller]
-fn contains(text: &str, words: &str) {
+pub fn contains(text: &str, words: &str) {
     assert!(text.contains(words), "{words:?} is not in: {text}");
 }
 
@@ -188,7 +188,7 @@ fn lifetime(suite: Suite) {
 }
 
 /// The daemon's process: the child of the unit's main process, the keeper.
-const DAEMON: &str = "$(pgrep -f -P $(systemctl show -P MainPID nicety) -- --kept | tail -n1)";
+pub const DAEMON: &str = "$(pgrep -f -P $(systemctl show -P MainPID nicety) -- --kept | tail -n1)";
 
 /// Another package replaces the daemon, and neither guest notices.
 fn replaced_in_place(guest: &mut Guest, install: &str) {
