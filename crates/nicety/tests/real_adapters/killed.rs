@@ -34,7 +34,7 @@ fn kill(stage: &Stage) -> Duration {
 }
 
 /// An address in the network of an adapter's port.
-fn at(number: u8, host: u8) -> String {
+pub fn at(number: u8, host: u8) -> String {
     format!("10.9.{}.{host}", 3 + number)
 }
 
