@@ -14,7 +14,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// Waits until the journal's records of a unit contain the words. `journalctl --sync` writes what the journal has read; a service's standard
 /// error is read a little later (before systemd 258).
 #[track_caller]
-fn logs(guest: &mut Guest, chosen: &str, words: &str) {
+pub fn logs(guest: &mut Guest, chosen: &str, words: &str) {
     let shown = format!("journalctl -u {chosen} --no-pager");
     let waits = format!(
         "for n in $(seq 100); do {shown} >/tmp/shown; grep -qF '{words}' /tmp/shown && break; sleep 0.2; done; cat /tmp/shown"
