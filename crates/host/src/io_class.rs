@@ -165,6 +165,8 @@ impl IoClassConfig {
             Some("a reservation")
         } else if self.terms.shares > rest.terms.shares {
             Some("more shares than class vm")
+        } else if self.marks_above(rest) {
+            Some("a mark above class vm's")
         } else if rest.terms.limit.is_some_and(|limit| is_above(self.terms.limit, limit))
             || rest.each.limit.is_some_and(|limit| is_above(of_port(&self.each), limit))
             || singles.any(|(port, limit)| is_above(of_port(single(port).unwrap_or(&self.each)), limit))
@@ -173,6 +175,15 @@ impl IoClassConfig {
         } else {
             None
         }
+    }
+
+    /// Whether what leaves has a mark by which others carry it before the rest. 802.1Q's priority 1 and the code points 1 and 8 (RFC 8622, RFC
+    /// 3662) are below none.
+    fn marks_above(&self, rest: &Self) -> bool {
+        let is_above = |own: Option<u8>, rest: Option<u8>, low: &[u8]| {
+            own.is_some_and(|own| !low.contains(&own) && own > rest.unwrap_or(0))
+        };
+        is_above(self.mark_pcp, rest.mark_pcp, &[1]) || is_above(self.mark_dscp, rest.mark_dscp, &[1, 8])
     }
 
     /// Whether a port's frames can be of it although it names no ports: the host trusts the port, or has put it into the class's VLAN.

@@ -2,6 +2,7 @@
 //!
 //! The scripts are clap_complete's. Their interface is versioned with that crate, so a package brings the scripts of its own program.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -109,6 +110,15 @@ fn names(lists: &[List]) -> Vec<String> {
     names
 }
 
+/// `nic0/3` for each function of a card that a port has.
+fn functions() -> Vec<String> {
+    let hosts = hosts();
+    let ports = hosts.iter().flat_map(|host| &host.ports);
+    let all: BTreeSet<String> =
+        ports.filter_map(|port| port.function.as_ref()).map(|own| format!("{}/{}", own.card, own.number)).collect();
+    all.into_iter().collect()
+}
+
 fn candidates(names: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<CompletionCandidate> {
     names.into_iter().map(CompletionCandidate::new).collect()
 }
@@ -129,13 +139,33 @@ fn values(list: List) -> ArgValueCompleter {
         };
         let words = match keys.iter().find(|known| known.name == key).map(|known| known.form) {
             Some(Form::Flag) => vec!["true".to_owned(), "false".to_owned()],
-            Some(Form::UplinkName | Form::UplinkNames(_)) => names(LINKS),
+            Some(Form::UplinkName) => names(named_by(key)),
+            Some(Form::UplinkNames(_)) => {
+                // The last of a list, each once.
+                let (before, _) = begun.rsplit_once(',').unwrap_or(("", begun));
+                let listed: Vec<&str> = before.split(',').filter(|name| !name.is_empty()).collect();
+                let more = names(named_by(key)).into_iter().filter(|name| !listed.contains(&name.as_str()));
+                more.map(|name| listed.iter().copied().chain([name.as_str()]).collect::<Vec<_>>().join(",")).collect()
+            }
             Some(Form::Name) if key == "port_group" => names(&[List::Groups]),
             Some(Form::Name) if key == "card" => names(&[List::Cards]),
             form => form.and_then(Form::words).unwrap_or_default().into_iter().map(str::to_owned).collect(),
         };
         candidates(words.iter().filter(|word| word.starts_with(begun)).map(|word| format!("{key}={word}")))
     })
+}
+
+/// What a key names.
+fn named_by(key: &str) -> &'static [List] {
+    match key {
+        "groups" => &[List::Groups],
+        "ports" => &[List::Ports],
+        "uplink" | "uplinks" => &[List::Uplinks, List::Teams],
+        "members" | "primary" => &[List::Uplinks],
+        // A new one.
+        "name" => &[],
+        _ => LINKS,
+    }
 }
 
 /// Whatever may be a port of the switch.
@@ -169,6 +199,17 @@ fn command() -> Command {
             port = port.mut_subcommand(name, |one| with(one, "port", of(lists)));
         }
         with_values(port, List::Ports)
+    });
+    all = all.mut_subcommand("upgrade", |one| with(one, "without", of(&[List::Ports])));
+    all = all.mut_subcommand("vf", |vf| {
+        let [show, set] = ["show", "set"].map(|name| (name, ArgValueCandidates::new(|| candidates(functions()))));
+        [show, set]
+            .into_iter()
+            .fold(vf, |vf, (name, known)| vf.mut_subcommand(name, |one| with(one, "function", known)))
+    });
+    all = all.mut_subcommand("card", |one| one.mut_subcommand("reset", |one| with(one, "name", of(&[List::Cards]))));
+    all = all.mut_subcommand("class", |one| {
+        one.mut_subcommand("port", |one| with(with(one, "name", of(&[List::Classes])), "port", of(&[List::Ports])))
     });
     let lists: [(&str, &'static [List]); 6] = [
         ("group", &[List::Groups]),

@@ -58,6 +58,16 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
     let both = "RestrictAddressFamilies=AF_INET AF_INET6";
     for (daemon, rest, wanted) in [
         ("page = \"127.0.0.1:8642\"", String::new(), &["IPAddressAllow=localhost", inet][..]),
+        (
+            "page = \"127.0.0.1:80\"",
+            String::new(),
+            &[
+                "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+                "IPAddressAllow=localhost",
+                inet,
+            ][..],
+        ),
         ("page = \"[::1]:8642\"", String::new(), &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET6"]),
         ("", format!("{ft}listen = \"127.0.0.1:7001\"\n"), &["IPAddressAllow=localhost", inet]),
         ("", format!("{ft}listen = \"10.0.0.1:7001\"\n"), &["IPAddressAllow=any", both]),
@@ -235,6 +245,28 @@ fn a_folder_that_the_unit_s_user_may_not_enter_or_write_to_is_named() {
     assert_eq!(whys(&open), why("write to", &open));
     mode(&shut, 0o700);
     assert_eq!(whys(&open), why("enter", &shut));
+}
+
+#[test]
+fn a_file_that_the_unit_s_user_may_not_read_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let key = place.path().join("ft.key");
+    fs::write(&key, [7; 32]).unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    mode(place.path(), 0o755);
+    let unit = Unit::from_text("a.service", "[Service]\nUser=daemon\n");
+    let whys = || {
+        let ft = format!("[ft]\nkey = \"{}\"\n", key.display());
+        let found = lacks(&host("", &ft), &unit).map(|lacks| lacks.all).unwrap_or_default();
+        found.into_iter().map(|lack| lack.why).filter(|why| why.starts_with("ft.key")).collect::<Vec<_>>()
+    };
+    mode(&key, 0o644);
+    assert_eq!(whys(), [""; 0]);
+    mode(&key, 0o600);
+    let shown = key.display();
+    let why = format!("ft.key: user daemon may not read {shown}: change its group or mode (chgrp, chmod)");
+    assert_eq!(whys(), [why]);
 }
 
 #[test]

@@ -324,6 +324,12 @@ mod tests {
         assert!(more[0].starts_with("class up0/migration has more shares than class vm, and any guest could choose it by transport_ports = \"49152-49215\": it has frames of vm1 alone; "), "{more:?}");
         assert!(of(&class("iscsi", &format!("{reserved}\nports = \"vm0\"")), &[""]).is_empty());
         assert!(of(&class("nfs", "limit = \"100Mbit/s\""), &[""]).is_empty(), "nobody gains by a limit");
+        let marked = of(&class("iscsi", "mark_pcp = 5"), &[""]);
+        assert!(
+            marked[0].starts_with("class up0/iscsi has a mark above class vm's, and any guest could"),
+            "{marked:?}"
+        );
+        assert!(of(&class("nfs", "mark_pcp = 1\nmark_dscp = 8"), &[""]).is_empty(), "nor by a mark that is below none");
         let limited = class("vm", "port_limit = \"10Mbit/s\"");
         let freed = of(&(limited.clone() + &class("nfs", "shares = 10")), &[""]);
         assert!(

@@ -43,11 +43,15 @@ impl Needs<'_> {
     /// TCP: the page, and logs at other daemons.
     fn network(&mut self, host: &Host) {
         if let Some(PageAddress::Loopback(address)) = host.daemon.page {
-            self.tcp(&format!("daemon.page = \"{address}\""), With::Address(address.ip()));
+            let what = format!("daemon.page = \"{address}\"");
+            self.tcp(&what, With::Address(address.ip()));
+            self.low_port(&what, address.port());
         }
         if let Some(ListenAddress::Address(address)) = host.tolerance.as_ref().and_then(|ft| ft.listen.as_ref()) {
             let with = if address.ip().is_loopback() { With::Address(address.ip()) } else { With::Anybody };
-            self.tcp(&format!("ft.listen = \"{address}\""), with);
+            let what = format!("ft.listen = \"{address}\"");
+            self.tcp(&what, with);
+            self.low_port(&what, address.port());
         }
         for port in &host.ports {
             let with = match &port.ft_peer {
@@ -57,6 +61,17 @@ impl Needs<'_> {
                 Some(PeerAddress::Unix(_)) | None => continue,
             };
             self.tcp(&format!("port {}: ft_peer", port.name), with);
+        }
+    }
+
+    /// Lower ports are root's (ip-sysctl, ip_unprivileged_port_start).
+    fn low_port(&mut self, what: &str, port: u16) {
+        const CAPABILITY: &str = "CAP_NET_BIND_SERVICE";
+        let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let first: u16 = first.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024);
+        if port != 0 && port < first && !self.unit.has_capability(CAPABILITY) {
+            let lines = ["AmbientCapabilities", "CapabilityBoundingSet"].map(|key| format!("{key}={CAPABILITY}"));
+            self.lack(format!("{what}: a port below {first} is root's ({CAPABILITY})"), lines);
         }
     }
 
@@ -178,36 +193,43 @@ impl Needs<'_> {
 
     /// Files that are read, and sockets that others have made.
     fn read_files(&mut self, host: &Host) {
-        let mut read = |what: String, path: &Path| {
-            if let Some(why) = self.unit.hides(path) {
-                let shown = path.parent().unwrap_or(path);
-                let lines = self.unit.shows(shown, "BindReadOnlyPaths", false);
-                self.lack(format!("{what}: the unit does not see {} ({why})", path.display()), lines);
+        let mut open = |what: String, path: &Path, (right, name): (u32, &str)| {
+            let shown = path.display();
+            let why = self.unit.hides(path);
+            if let Some(why) = &why {
+                let lines = self.unit.shows(path.parent().unwrap_or(path), "BindReadOnlyPaths", false);
+                self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
             }
-            if let Some((user, closed)) = path.parent().and_then(|folder| self.unit.may_not(folder, false)) {
-                let closed = closed.display();
-                self.lack(format!("{what}: user {user} may not enter {closed}: change its mode (chmod)"), []);
+            let may_not =
+                self.unit.may_not(path, right).filter(|(_, closed)| why.is_none() || !is_a_home_of_homes(closed));
+            if let Some((user, closed)) = may_not {
+                let (does, closed) = (if closed == path { name } else { "enter" }, closed.display());
+                self.lack(
+                    format!("{what}: user {user} may not {does} {closed}: change its group or mode (chgrp, chmod)"),
+                    [],
+                );
             }
         };
+        let (read, connect) = ((READ, "read"), (WRITE, "connect to"));
         if let Some(ft) = &host.tolerance {
-            read("ft.key".to_owned(), &ft.key);
+            open("ft.key".to_owned(), &ft.key, read);
         }
         for port in &host.ports {
             if let Some(rom) = &port.rom {
-                read(format!("port {}: rom", port.name), rom);
+                open(format!("port {}: rom", port.name), rom, read);
             }
             if port.role == Role::Connect {
-                read(format!("port {}: socket", port.name), &port.socket);
+                open(format!("port {}: socket", port.name), &port.socket, connect);
             }
             if let Some(PeerAddress::Unix(path)) = &port.ft_peer {
-                read(format!("port {}: ft_peer", port.name), path);
+                open(format!("port {}: ft_peer", port.name), path, connect);
             }
         }
         for UplinkConfig { name, kind, .. } in &host.uplinks {
             if let UplinkKind::Pair { socket, role: Role::Connect }
             | UplinkKind::Stream { socket, role: Role::Connect } = kind
             {
-                read(format!("uplink {name}: socket"), socket);
+                open(format!("uplink {name}: socket"), socket, connect);
             }
         }
     }
@@ -215,7 +237,8 @@ impl Needs<'_> {
     /// A folder in which files and sockets are made.
     fn folder(&mut self, what: &str, folder: &Path, may_miss: bool) {
         let shown = folder.display();
-        if let Some(why) = self.unit.hides(folder) {
+        let hidden = self.unit.hides(folder);
+        if let Some(why) = &hidden {
             let lines = self.unit.shows(folder, "BindPaths", may_miss);
             self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
         } else if let Some(why) = self.unit.keeps_read_only(folder) {
@@ -226,7 +249,8 @@ impl Needs<'_> {
         }
         // The unit's own folders are its user's when it starts.
         if !self.unit.own_folders().any(|own| folder.starts_with(own))
-            && let Some((user, closed)) = self.unit.may_not(folder, true)
+            && let Some((user, closed)) = self.unit.may_not(folder, WRITE | ENTER)
+            && (hidden.is_none() || !is_a_home_of_homes(closed))
         {
             let (closed, is_it) = (closed.display(), if closed == folder { "write to" } else { "enter" });
             self.lack(
@@ -372,9 +396,9 @@ impl Unit {
         lines
     }
 
-    /// The unit's user, and the folder that keeps it from this one: the first that it may not enter, or this one if it may not write there.
-    /// `None` as well if its rights are not known: the user is none yet, a folder is missing or has an access control list.
-    fn may_not<'a>(&self, folder: &'a Path, writes: bool) -> Option<(String, &'a Path)> {
+    /// The unit's user, and what keeps it from this path: the first folder that it may not enter, or the path if it lacks this right there.
+    /// `None` as well if its rights are not known: the user is none yet, a part is missing or has an access control list.
+    fn may_not<'a>(&self, path: &'a Path, right: u32) -> Option<(String, &'a Path)> {
         let name = self.value("User").filter(|user| !["root", "0"].contains(user))?;
         if self.has_capability("CAP_DAC_OVERRIDE") {
             return None;
@@ -383,7 +407,7 @@ impl Unit {
         groups.extend(
             self.words("Group").chain(self.words("SupplementaryGroups")).filter_map(|group| group_number(&group).ok()),
         );
-        let mut way: Vec<&Path> = folder.ancestors().collect();
+        let mut way: Vec<&Path> = path.ancestors().collect();
         way.reverse();
         for place in way {
             let found = std::fs::metadata(place).ok()?;
@@ -398,7 +422,7 @@ impl Unit {
             } else {
                 0
             };
-            let needs = if writes && place == folder { 0o3 } else { 0o1 };
+            let needs = if place == path { right } else { ENTER };
             if found.mode() >> shift & needs != needs {
                 return Some((name.to_owned(), place));
             }
@@ -415,6 +439,16 @@ impl Unit {
         }
         groups_of(user).is_none_or(|groups| groups.contains(&wanted))
     }
+}
+
+/// Rights as a mode has them for its owner, its group or others.
+const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
+const ENTER: u32 = 0o1;
+
+/// Whether a unit with `ProtectHome=` has another folder in its place (systemd.exec(5)): its mode says nothing.
+fn is_a_home_of_homes(folder: &Path) -> bool {
+    ["/home", "/root", "/run/user"].iter().any(|home| folder == Path::new(home))
 }
 
 /// A folder as a setting's path. A unit does not start without one that it names, if that may not be missing.

@@ -411,6 +411,14 @@ fn a_tab_completes_the_names_that_there_are_and_the_words_of_a_key() {
     assert_eq!(tab("bash", "6", &["port", "add", "vm9", "adapter", "=", "e1000e"]), ["e1000e"]);
     assert_eq!(tab("bash", "4", &["card", "add", "nic0", "chi"]), ["chip="]);
     assert_eq!(tab("bash", "6", &["card", "add", "nic0", "chip", "=", ""]), ["82576", "82599"]);
+    let has = |words: &[&str], wanted: &str| {
+        let found = tab("fish", &words.len().to_string(), words);
+        assert!(found.contains(&wanted.to_owned()), "{words:?}: {found:?}");
+    };
+    has(&["upgrade", "--without", ""], "vm1");
+    has(&["mirror", "add", "m", "groups="], "groups=web");
+    assert_eq!(tab("fish", "4", &["mirror", "add", "m", "ports=vm1,"]), ["ports=vm1,vm2"]);
+    assert!(tab("fish", "4", &["card", "add", "n", "uplink="]).iter().all(|name| !name.contains("vm")));
 }
 
 #[test]

@@ -49,16 +49,21 @@ fn tcp() -> Forbidden {
     let vm = port("vm1", 1, "socket = \"/run/nicety/vm1.sock\"\nft_peer = \"127.0.0.1:7001\"");
     Forbidden {
         host: host(
-            "page = \"127.0.0.1:8642\"",
+            "page = \"127.0.0.1:80\"",
             &format!("[ft]\nlisten = \"127.0.0.1:7001\"\nkey = \"/etc/nicety/ft.key\"\n{vm}"),
         ),
         before: "",
         whys: &["daemon.page = ", "ft.listen = ", "port vm1: ft_peer: "],
-        drop_in: &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET"],
+        drop_in: &[
+            "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+            "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+            "IPAddressAllow=localhost",
+            "RestrictAddressFamilies=AF_INET",
+        ],
         without: "the page is not served",
         seen: &[
-            "printf 'GET / HTTP/1.1\\r\\nhost: 127.0.0.1:8642\\r\\nconnection: close\\r\\n\\r\\n' >request; \
-             bash -c 'exec 3<>/dev/tcp/127.0.0.1/8642; cat request >&3; head -n1 <&3' | grep 'HTTP/1.1 200'",
+            "printf 'GET / HTTP/1.1\\r\\nhost: 127.0.0.1\\r\\nconnection: close\\r\\n\\r\\n' >request; \
+             bash -c 'exec 3<>/dev/tcp/127.0.0.1/80; cat request >&3; head -n1 <&3' | grep 'HTTP/1.1 200'",
             "ss -ltn | grep -F 127.0.0.1:7001",
             "for i in $(seq 50); do ss -tn state established | grep -F 127.0.0.1:7001 && break; sleep 0.2; done; \
              ss -tn state established | grep -F 127.0.0.1:7001",
