@@ -139,9 +139,12 @@ fn values(words: &[String]) -> Result<Vec<(String, Value)>, String> {
     if let [word] = rest {
         return Err(format!("{word} has no value"));
     }
-    pairs
-        .iter()
-        .map(|[word, value]| of_word(&word.replace("query_rss", "query-rss").replace("min_rate", "min-rate"), value))
+    let other = pairs.iter().find(|[word, value]| word == "proto" && !value.eq_ignore_ascii_case("802.1Q"));
+    if let Some([_, value]) = other {
+        return Err(format!("proto {value}: the tag of a function's VLAN is 802.1Q's, as the card's own"));
+    }
+    let set = pairs.iter().filter(|[word, _]| word != "proto");
+    set.map(|[word, value]| of_word(&word.replace("query_rss", "query-rss").replace("min_rate", "min-rate"), value))
         .collect()
 }
 
@@ -176,6 +179,12 @@ mod tests {
 
     fn of(line: &str) -> Result<Vec<(String, Value)>, String> {
         values(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_vlan_has_the_tag_that_it_has_anyway_and_no_other() {
+        assert_eq!(of("vlan 7 proto 802.1q").unwrap(), [("vlan".to_owned(), json!(7))]);
+        assert!(of("vlan 7 proto 802.1ad").unwrap_err().starts_with("proto 802.1ad: the tag of a function's VLAN is"));
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub struct VfShow {
 #[derive(Debug, Args)]
 #[command(after_help = "\
   mac ADDRESS            its address; its driver learns it when it resets the function
-  vlan N [qos N]         its frames are in this VLAN, and leave with its tag and this priority (usually 0); vlan 0 is none
+  vlan N [qos N] [proto 802.1Q]   its frames are in this VLAN, and leave with its tag and this priority (usually 0); vlan 0 is none
   rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
   min-rate MBIT          what it has of its card's uplink at least; 0 is no promise
   spoofchk on|off        whether it may send only from its own address
