@@ -16,6 +16,8 @@ mod io_control_test;
 #[cfg(test)]
 mod kept_test;
 mod links;
+#[cfg(test)]
+mod loops_test;
 mod mirror;
 mod parts;
 mod placing;

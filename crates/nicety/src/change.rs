@@ -61,7 +61,7 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         agree(CUTS_OFF)?;
         text.agreed = cut_off;
     }
-    told(lacks, tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string()))
+    told(lacks, tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string()).map(|done| waits(&done)))
 }
 
 /// The host that a daemon runs.
@@ -207,7 +207,7 @@ pub fn card(change: &CardChange) -> Result<(), Failure> {
     }
 }
 
-/// Makes a change of one entry, and writes it into the host file if requested.
+/// Makes a change of one entry, and writes it into the host file if requested, with what it did to other uplinks.
 pub(crate) fn made(
     options: &ChangeOptions,
     socket: &Path,
@@ -215,8 +215,11 @@ pub(crate) fn made(
     lacks: Option<Lacks>,
     ask: impl Fn(bool) -> Ask,
 ) -> Result<(), Failure> {
-    told(lacks, agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off))))?;
-    if options.save { write_back::save(socket, Some(one)) } else { Ok(()) }
+    let done = agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off)));
+    let plan = done.as_ref().ok().cloned();
+    told(lacks, done.map(|done| waits(&done)))?;
+    let Some(plan) = plan.filter(|_| options.save) else { return Ok(()) };
+    write_back::save(socket, Some((one, &plan)))
 }
 
 /// `nicety save`.
@@ -313,8 +316,8 @@ fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
-/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. True as for [`tell`].
-fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<bool, Failure> {
+/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. Returns the changes.
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<Plan, Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;
@@ -348,8 +351,13 @@ fn agree(does: &str) -> Result<(), Failure> {
     }
 }
 
-/// Reports the changes. `shown` is the part of the report that the person has already seen. True: a restart puts a part in force.
-fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<bool, Failure> {
+/// Whether a restart puts a part of the changes in force.
+fn waits(plan: &Plan) -> bool {
+    plan.after_restart().next().is_some()
+}
+
+/// Reports the changes, and returns them. `shown` is the part of the report that the person has already seen.
+fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Plan, Failure> {
     let changed = match answer {
         Ok(Reply::Changed(changed)) => changed,
         Ok(other) => return Err(odd(&other)),
@@ -383,5 +391,5 @@ fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<bool, Failure> {
             "note: it is in force, and was not kept: after a restart of the daemon it is gone ({why})"
         ));
     }
-    Ok(plan.after_restart().next().is_some())
+    Ok(plan)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nicety_control::api::{DaemonView, Exported, HostText};
 use nicety_control::{self as control, Ask, Reply};
-use nicety_daemon::live::plan::{Change, Plan};
+use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
 use nicety_host::{Host, List};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
@@ -24,8 +24,9 @@ const LISTS: [&str; 7] = ["uplink", "team", "card", CLASS, "mirror", "port_group
 const CLASS: &str = "io_class";
 const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
 
-/// Writes the whole running configuration into the host file, or one entry alone.
-pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
+/// Writes the whole running configuration into the host file, or one entry alone, with what its change did to other uplinks and teams.
+pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Failure> {
+    let (only, plan) = only.unzip();
     let failed = |what: String| Failure::new(Exit::Failed, what);
     let path = match control::ask(socket, Ask::Version).map_err(failure)? {
         Reply::Version(DaemonView { host, .. }) => host,
@@ -39,7 +40,12 @@ pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
     let file = Host::read(&path)?;
     let running = Host::parse(&exported, &path).map_err(|errors| failed(errors.to_string()))?;
     let old = std::fs::read_to_string(&path).map_err(|error| failed(format!("{shown}: {error}")))?;
-    let text = merged(&old, &exported, &path, only).map_err(|why| failed(format!("{shown}: {why}")))?;
+    let text = merged(&old, &exported, &path, only);
+    let text = match (only, plan) {
+        (Some(one), Some(plan)) => text.and_then(|text| with_others(&text, &exported, &path, one, plan)),
+        _ => text,
+    };
+    let text = text.map_err(|why| failed(format!("{shown}: {why}")))?;
     let new = Host::parse(&text, &path).map_err(|errors| {
         failed(format!("{shown} was not written, for it would be no host file without other live changes (`nicety save` writes all): {errors}"))
     })?;
@@ -97,6 +103,69 @@ fn merged(text: &str, exported: &str, path: &Path, only: Option<(List, &str)>) -
         }
     }
     Ok(document.to_string())
+}
+
+/// The text of a host file, updated with what a change of `one` did to other uplinks and teams: one that left a team was blocked, say. Other
+/// live changes of theirs are left out.
+fn with_others(
+    text: &str,
+    exported: &str,
+    path: &Path,
+    (list, own): (List, &str),
+    plan: &Plan,
+) -> Result<String, String> {
+    let parsed = |text: &str| text.parse::<DocumentMut>().map_err(|error| error.to_string());
+    let (mut document, running) = (parsed(text)?, parsed(exported)?);
+    let dir = path.parent().unwrap_or(Path::new(""));
+    for change in &plan.changes {
+        let Some(its) = [List::Uplinks, List::Teams].into_iter().find(|its| its.key() == change.object) else {
+            continue;
+        };
+        // The only uplink has no name in a plan.
+        let only = || match entries(document.get(its.key()))[..] {
+            [only] if its != list => Some(name_of(its.key(), only)),
+            _ => None,
+        };
+        let Some(name) = change.port.clone().or_else(only).filter(|name| its != list || name != own) else { continue };
+        match change.kind {
+            Kind::Set | Kind::Reopen => update_keys(&mut document, &running, its.key(), &name, change, dir),
+            Kind::Remove => drop_entry(&mut document, its.key(), &name),
+            Kind::Add | Kind::Restart => {}
+        }
+    }
+    Ok(document.to_string())
+}
+
+/// Gives an entry the values that a change has set, and no others.
+fn update_keys(document: &mut DocumentMut, running: &DocumentMut, key: &str, name: &str, change: &Change, dir: &Path) {
+    let running = entries(running.get(key));
+    let Some(new) = running.into_iter().find(|new| name_of(key, *new) == name) else { return };
+    let table = match document.get_mut(key) {
+        Some(Item::ArrayOfTables(list)) => list.iter_mut().find(|table| name_of(key, *table) == name),
+        Some(Item::Table(table)) => Some(table).filter(|table| name_of(key, *table) == name),
+        _ => None,
+    };
+    let Some(table) = table else { return };
+    for key in change.keys.iter().map(|change| change.key.as_str()) {
+        match new.get(key).and_then(Item::as_value) {
+            Some(value) => put(table, key, value, dir),
+            None => drop(table.remove(key)),
+        }
+    }
+}
+
+fn drop_entry(document: &mut DocumentMut, key: &str, name: &str) {
+    let is_empty = match document.get_mut(key) {
+        Some(Item::ArrayOfTables(list)) => {
+            list.retain(|table| name_of(key, table) != name);
+            list.is_empty()
+        }
+        Some(Item::Table(table)) => name_of(key, table) == name,
+        _ => false,
+    };
+    if is_empty {
+        document.remove(key);
+    }
 }
 
 /// Merges a list of tables; only the entry `only`, if it is given.
@@ -190,15 +259,19 @@ fn update(table: &mut dyn TableLike, new: &dyn TableLike, dir: &Path) {
         table.iter().filter(|(key, _)| !new.contains_key(key)).map(|(key, _)| key.to_owned()).collect();
     gone.iter().for_each(|key| drop(table.remove(key)));
     for (key, value) in new.iter().filter_map(|(key, item)| Some((key, item.as_value()?))) {
-        match table.get_mut(key).and_then(Item::as_value_mut) {
-            Some(old) if is_same(key, old, value, dir) => {}
-            Some(old) => {
-                let decor = old.decor().clone();
-                *old = short(key, value, dir);
-                *old.decor_mut() = decor;
-            }
-            None => drop(table.insert(key, Item::Value(short(key, value, dir)))),
+        put(table, key, value, dir);
+    }
+}
+
+fn put(table: &mut dyn TableLike, key: &str, value: &Value, dir: &Path) {
+    match table.get_mut(key).and_then(Item::as_value_mut) {
+        Some(old) if is_same(key, old, value, dir) => {}
+        Some(old) => {
+            let decor = old.decor().clone();
+            *old = short(key, value, dir);
+            *old.decor_mut() = decor;
         }
+        None => drop(table.insert(key, Item::Value(short(key, value, dir)))),
     }
 }
 

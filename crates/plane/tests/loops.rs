@@ -27,6 +27,7 @@ with_one_worker_and_with_two!(
     an_uplink_that_leaves_and_comes_again_is_blocked_again_within_100_ms,
     of_three_uplinks_into_one_network_one_goes_on,
     an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too,
+    when_the_uplink_that_went_on_has_left_for_good_one_of_two_others_goes_on_and_their_loop_is_found,
     uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other,
     a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise,
     a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off,
@@ -455,6 +456,30 @@ fn an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too(workers: usize) {
     world.send(GUEST, &who_has(3));
     world.run(10);
     assert_eq!([NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(3))), [0, 0]);
+}
+
+fn when_the_uplink_that_went_on_has_left_for_good_one_of_two_others_goes_on_and_their_loop_is_found(workers: usize) {
+    let mut world = World::new(workers);
+    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    for (id, name) in [(3, "new"), (4, "third")] {
+        world.plane.loop_again(Loop { blocked: PortId(id), name: name.to_owned(), other: "old".to_owned() });
+    }
+    (world.is_joined, world.third) = (true, true);
+    world.plane.leave(PortId(2));
+    for at in [NEW, OTHER_GUEST] {
+        world.plane.unloop(world.ports[at].id());
+        world.set(at, &Policy::default());
+    }
+    for _ in 0..100 {
+        world.send(GUEST, &who_has(1));
+        world.step();
+    }
+    assert_eq!(pairs(&world), [("third".to_owned(), "new".to_owned())]);
+    let before = [NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(1)));
+    assert!(before.iter().all(|count| *count <= 150), "{before:?}");
+    world.send(GUEST, &who_has(2));
+    world.run(10);
+    assert_eq!([NEW, OTHER_GUEST].map(|at| world.times(at, &who_has(2))), [1, 0]);
 }
 
 fn uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other(workers: usize) {

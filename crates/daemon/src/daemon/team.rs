@@ -269,7 +269,9 @@ impl Daemon {
         let loops = self.plane.loops();
         for view in views.iter_mut().filter(|view| view.spec.is_none()) {
             view.blocked = self.plane.switch().is_blocked(view.id);
-            view.in_loop = loops.iter().find(|found| [&found.name, &found.other].contains(&&view.name)).cloned();
+            // One that is blocked may be the other one of a loop, too.
+            let is_its = |found: &&Loop| view.name == if view.blocked { &*found.name } else { &*found.other };
+            view.in_loop = loops.iter().find(is_its).cloned();
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use nicety_host::{Document, Host, HostErrors, List, UplinkConfig};
 use nicety_plane::Loop;
 use toml::Value;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::daemon::Daemon;
 
@@ -19,28 +19,38 @@ const LOOP_WITH: &str = "loop_with";
 type Block<'a> = ((List, &'a str), Option<(bool, Option<String>)>);
 
 /// Blocks, in a host that follows another one, uplinks that leave a team, unless its text says whether they are blocked. Those that are
-/// blocked stay so. Of a team that is there no more, the first uplink goes on as its way out.
+/// blocked stay so. Of a team that is there no more, the first uplink goes on as its way out. A block for a loop ends when the other one of
+/// the loop is there no more: if there is another loop, it is found.
 pub(super) fn keep(old: &Host, new: Host) -> Result<Host, HostErrors> {
     let says = |list, name: &str| new.document.entry(list, name).contains_key(BLOCKED);
     let silent = |uplink: &&UplinkConfig| uplink.team.is_none() && !says(List::Uplinks, &uplink.name);
     let uplinks = new.uplinks.iter().filter(silent).filter_map(|uplink| {
         let before = old.uplink(&uplink.name)?;
-        let other = if before.blocked { before.in_loop.clone() } else { None };
-        let is_blocked = before.blocked || leaves_others(old, &new, before);
+        let was_blocked = before.blocked && !is_over(&new, before.in_loop.as_ref());
+        let other = if was_blocked { before.in_loop.clone() } else { None };
+        let is_blocked = was_blocked || leaves_others(old, &new, before);
         is_blocked.then_some(((List::Uplinks, uplink.name.as_str()), Some((true, other))))
     });
     let teams = new.teams.iter().filter(|team| !says(List::Teams, &team.name)).filter_map(|team| {
         let before = old.team(&team.name).filter(|before| before.blocked)?;
+        (!is_over(&new, before.in_loop.as_ref())).then_some(())?;
         Some(((List::Teams, team.name.as_str()), Some((true, before.in_loop.clone()))))
     });
     // An uplink that a team takes is blocked no more.
     let taken = new.uplinks.iter().filter(|uplink| uplink.team.is_some() && says(List::Uplinks, &uplink.name));
     let taken = taken.map(|uplink| ((List::Uplinks, uplink.name.as_str()), None));
-    let all: Vec<Block<'_>> = uplinks.chain(teams).chain(taken).collect();
+    let over = ways(&new).filter(|(_, is_blocked, other)| *is_blocked && is_over(&new, *other));
+    let over = over.map(|(entry, ..)| (entry, None));
+    let all: Vec<Block<'_>> = uplinks.chain(teams).chain(taken).chain(over).collect();
     if all.is_empty() {
         return Ok(new);
     }
     with(&new, &all)
+}
+
+/// Whether the other one of a loop is not in a host.
+fn is_over(host: &Host, other: Option<&String>) -> bool {
+    other.is_some_and(|other| host.uplink(other).is_none() && host.team(other).is_none())
 }
 
 /// A host in which these entries are blocked so.
@@ -113,7 +123,7 @@ pub(super) fn note(daemon: &Daemon, host: &Host) {
     }
 }
 
-/// Logs the uplinks that a change has blocked.
+/// Logs the uplinks that a change has blocked, and those and the teams that carry frames again because a loop is over.
 pub(super) fn log(old: &Host, new: &Host) {
     for uplink in new.uplinks.iter().filter(|uplink| uplink.blocked) {
         let name = &uplink.name;
@@ -123,6 +133,14 @@ pub(super) fn log(old: &Host, new: &Host) {
             uplink = name,
             "blocked{why}: it carries nothing until `nicety uplink set {name} blocked=false`, or a team takes it"
         );
+    }
+    for ((list, name), was_blocked, other) in ways(old) {
+        let stays = ways(new).find(|(entry, ..)| *entry == (list, name));
+        if let (true, Some(other), Some((_, false, _))) = (was_blocked, other, stays)
+            && is_over(new, Some(other))
+        {
+            info!("{list} {name} carries frames again: {other}, with which it made a loop, is there no more");
+        }
     }
 }
 
@@ -194,6 +212,33 @@ mod tests {
         let text = looped.document.text().replace("members = \"l0\"", "members = \"l0,l1\"");
         let taken = keep(&looped, Host::parse(&text, &looped.path).unwrap()).unwrap().document.text();
         assert!(!taken.contains("blocked") && !taken.contains("loop_with"), "{taken}");
+    }
+
+    #[test]
+    fn who_was_blocked_for_a_loop_carries_again_when_the_other_one_is_there_no_more() {
+        let looped = |with: &str| format!("blocked = true\nloop_with = \"{with}\"\n");
+        let tap = |name: &str, more: &str| format!("[[uplink]]\nkind = \"tap\"\nname = \"{name}\"\n{more}");
+        let team = |more: &str| format!("{}{LAN}members = \"l0\"\n{more}", tap("l0", ""));
+        // Blocked for the first one, for the second one, by a person, and a team for the first one.
+        let rest = |first: &str| {
+            let taps = [tap("a1", first), tap("a2", &looped("a1")), tap("a3", "blocked = true\n")];
+            taps.concat() + &team(&looped("a0"))
+        };
+        let old = host(&["a0"], &rest(&looped("a0")));
+        assert_eq!(names(&old), ["a1", "a2", "a3", "lan"]);
+        let left = kept(&old, &[], &rest(&looped("a0")));
+        assert_eq!(names(&left), ["a2", "a3"]);
+        assert!(!left.document.text().contains("loop_with = \"a0\""), "{}", left.document.text());
+        // A text that says nothing about it.
+        assert_eq!(names(&kept(&old, &[], &rest(""))), ["a2", "a3"]);
+        assert_eq!(names(&kept(&old, &["a0"], &rest(""))), ["a1", "a2", "a3", "lan"]);
+        // The other one may be a team, too.
+        let old = host(&[], &(tap("a1", &looped("lan")) + &team("")));
+        assert_eq!(names(&kept(&old, &[], &tap("a1", &looped("lan")))), [""; 0]);
+        // One that a team takes is still there.
+        let old = host(&["a0"], &(tap("a1", &looped("a0")) + &team("")));
+        let taken = (tap("a1", &looped("a0")) + &team("")).replace("members = \"l0\"", "members = \"l0,a0\"");
+        assert_eq!(names(&kept(&old, &["a0"], &taken)), ["a1"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{ChangeError, Consent, Live};
-use nicety_daemon::report::PortReport;
+use nicety_daemon::report::{Condition, PortReport};
 use nicety_daemon::serve;
 use nicety_host::{Host, List, Role};
 use nicety_vfio_user::Client;
@@ -107,6 +107,34 @@ fn a_host_file_is_applied_and_then_there_is_nothing_to_change(workers: usize) {
     let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
     assert!(stage.live.plan(&exported).is_empty(), "{}", stage.live.plan(&exported));
     Client::connect(stage.socket(3)).unwrap();
+}
+
+fn an_uplink_that_was_blocked_for_one_that_is_removed_carries_again(workers: usize) {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("host.toml");
+    let looped = |with: &str| format!("blocked = true\nloop_with = \"{with}\"\n");
+    let all = [("a0", ""), ("a1", &*looped("a0")), ("a2", &*looped("a1")), ("a3", "blocked = true\n")];
+    let uplinks = all.map(|(name, more)| {
+        format!("[[uplink]]\nkind = \"pair\"\nname = \"{name}\"\nsocket = \"{name}.sock\"\n{more}")
+    });
+    std::fs::write(&path, text(workers, &[]) + &uplinks.concat()).unwrap();
+    let stage = Stage { live: begin(&path), place };
+    let blocked = || {
+        let reports = stage.live.daemon().views().iter().map(PortReport::of).collect::<Vec<_>>();
+        let blocked = reports.into_iter().filter(|report| report.condition == Condition::Blocked);
+        blocked.map(|report| report.name).collect::<Vec<_>>()
+    };
+    assert_eq!(blocked(), ["a1", "a2", "a3"]);
+    let removed = stage.live.remove(List::Uplinks, "a0", &Consent::Nothing).unwrap();
+    let planned = "~ uplink a1: blocked true → (not set), loop_with a0 → (not set)\n- uplink a0\n";
+    assert_eq!((removed.plan.to_string().as_str(), removed.not_kept), (planned, None));
+    assert_eq!(blocked(), ["a2", "a3"]);
+    let words = stage.report("a2").unwrap().sentence;
+    assert!(words.starts_with("it leads into the network of a1, "), "{words}");
+    assert!(!stage.live.export().contains("loop_with = \"a0\""), "{}", stage.live.export());
+    // The next daemon, too.
+    let next = Begin::new(Host::read(&path).unwrap()).host;
+    assert_eq!(["a1", "a2", "a3"].map(|name| next.uplink(name).unwrap().blocked), [false, true, true]);
 }
 
 fn a_vm_is_cut_off_only_by_who_agrees(workers: usize) {
@@ -291,6 +319,7 @@ fn a_thousand_ports_may_be_there_and_no_more(workers: usize) {
 with_one_worker_and_with_two! {
     a_host_file_is_applied_and_then_there_is_nothing_to_change,
     a_vm_is_cut_off_only_by_who_agrees,
+    an_uplink_that_was_blocked_for_one_that_is_removed_carries_again,
     ports_come_change_and_go_one_by_one,
     a_switch_without_ports_is_served_and_gets_its_first_one_live,
     what_was_changed_live_comes_back_after_a_restart,

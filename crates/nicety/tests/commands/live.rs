@@ -260,6 +260,42 @@ fn what_runs_is_written_back_with_the_files_comments_and_order() {
 }
 
 #[test]
+fn a_change_that_is_saved_is_written_with_what_it_did_to_other_uplinks_and_with_no_more() {
+    let pair = |name: &str| format!("\n[[uplink]]\nkind = \"pair\"\nname = \"{name}\"\nsocket = \"{name}.sock\"\n");
+    let (l0, l1) = (pair("l0"), pair("l1"));
+    let looped = "blocked = true\nloop_with = \"far\"\n";
+    let team = "\n[[team]]\nname = \"wan\"\nmode = \"active-standby\"\nmembers = \"l0,l1\"\n";
+    let text = format!("{HOST}{l0}{l1}{}{}{looped}{team}", pair("far"), pair("near"));
+    let scratch = Scratch::with(&text);
+    let served = Served::start(&scratch);
+    let file = || std::fs::read_to_string(scratch.path().join("host.toml")).unwrap();
+    let state = scratch.path().join("host.toml.state");
+    let saved = |args: &[&str]| {
+        let done = scratch.run(&[args, &["--save", "--yes"]].concat());
+        assert_eq!(done.code, Some(0), "{args:?}: {done:?}");
+        done.err
+    };
+    // What leaves a team is blocked, until a team takes it.
+    let note = saved(&["team", "set", "wan", "members=l0"]);
+    assert!(!note.contains("other live changes"), "{note}");
+    let parted = text.replace("l0,l1", "l0").replace(&l1, &format!("{l1}blocked = true\n"));
+    assert_eq!((file(), state.exists()), (parted, false));
+    saved(&["team", "set", "wan", "members=l0,l1"]);
+    assert_eq!((file(), state.exists()), (text.clone(), false));
+    // Another change of that uplink, which was not to be saved.
+    assert_eq!(scratch.run(&["uplink", "set", "l1", "rate=1Gbit/s"]).code, Some(0));
+    let note = saved(&["team", "set", "wan", "members=l0"]);
+    assert!(note.contains("it would change: ~ uplink l1: rate 1Gbit/s → (not set)"), "{note}");
+    assert!(file().contains(&format!("{l1}blocked = true\n")) && !file().contains("rate"), "{}", file());
+    // A loop is over, and a team leaves with its uplinks.
+    saved(&["uplink", "remove", "far"]);
+    saved(&["team", "remove", "wan"]);
+    let left = format!("{HOST}{l1}blocked = true\n{}", pair("near"));
+    assert_eq!(file(), left);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn an_export_into_a_file_is_whole_and_finds_the_daemon_of_a_file_that_the_shell_has_emptied() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
