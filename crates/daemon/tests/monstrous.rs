@@ -55,7 +55,8 @@ fn no_text_takes_more_than_a_hundred_mebibytes_or_a_few_seconds_of_a_processor_t
         forget_peak();
         let (before, begun) = (peak_mib(), processor_time());
         let errors = Host::parse(&text, Path::new("/etc/host.toml")).unwrap_err();
-        let (more, took) = (peak_mib() - before, processor_time() - begun);
+        // The kernel counts pages roughly while they come and go.
+        let (more, took) = (peak_mib().saturating_sub(before), processor_time() - begun);
         println!("{name}: {more} MiB, {took:?}, {} mistakes, the first: {:.200}", errors.list.len(), errors.list[0]);
         assert!(more <= 100, "{name}: {more} MiB");
         assert!(took < Duration::from_secs(10), "{name}: {took:?}");
