@@ -70,11 +70,11 @@ const SLOWEST: usize = 20;
 pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     let (only, words): (Vec<&str>, Vec<&str>) =
         only.iter().map(String::as_str).partition(|name| names().contains(name));
+    let all = only.is_empty() && words.is_empty();
+    let waits_for_full = |step: &Step| all && step.name == BLOCKS && !crate::FULL.load(Ordering::Relaxed);
     let is_chosen = |step: &Step| {
-        let usual = step.name != BLOCKS || crate::FULL.load(Ordering::Relaxed);
-        let asked = only.is_empty() && words.is_empty() && usual
-            || only.contains(&step.name)
-            || step.name == GUESTS && !words.is_empty();
+        let asked =
+            all && !waits_for_full(step) || only.contains(&step.name) || step.name == GUESTS && !words.is_empty();
         asked && !skip.iter().any(|name| name == step.name)
     };
     let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| is_chosen(step));
@@ -86,8 +86,7 @@ pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
         println!("=== {}", amount());
         println!("=== {}", chosen.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
         for step in left {
-            let is_left = step.name == BLOCKS && only.is_empty() && words.is_empty();
-            let reason = if is_left { "only with --full" } else { "not asked for" };
+            let reason = if waits_for_full(step) { "only with --full" } else { "not asked for" };
             sum += Tally::of_skipped(&format!("{}: {reason}", step.name));
         }
     }

@@ -142,10 +142,9 @@ impl IoClassConfig {
         self.ports.is_none() && (self.pcp.is_some() || self.dscp.is_some())
     }
 
-    /// Whether the marks of a port by which this class has its frames are trusted, if it names no ports. A trusted function's priority counts,
-    /// as in the tags of what leaves; its code point does not.
+    /// Whether the marks of a port by which this class has its frames are trusted, if it names no ports.
     pub(super) fn trusts(&self, port: &PortConfig) -> bool {
-        port.policy.trust_marks || (self.dscp.is_none() && port.function.as_ref().is_some_and(|own| own.trusted))
+        trusts_marks(port, self.dscp.is_some())
     }
 
     /// Whether a guest's own frame could choose it and gain by that: it has more than the class of the rest, names no ports and no
@@ -250,6 +249,11 @@ pub(super) struct Around<'a> {
     pub groups: Vec<&'a str>,
 }
 
+/// Whether the host trusts a port's marks. A trusted function's priority counts, as in the tags of what leaves; its code point does not.
+fn trusts_marks(port: &PortConfig, by_dscp: bool) -> bool {
+    port.policy.trust_marks || (!by_dscp && port.function.as_ref().is_some_and(|own| own.trusted))
+}
+
 impl Around<'_> {
     /// The ports and the members of the groups that a section names by `ports` and `groups`. `None`: it has neither key.
     pub(super) fn named_ports(&self, walk: &mut Walk, section: Section<'_>) -> Option<Vec<String>> {
@@ -277,10 +281,9 @@ impl Around<'_> {
         named.then_some(ports)
     }
 
-    /// Whether the marks of any port, or of what comes in by any uplink, are trusted. `pcp`: of a trusted function, too.
-    fn trusts_any(&self, pcp: bool) -> bool {
-        let is_trusted = |port: &PortConfig| port.function.as_ref().is_some_and(|own| pcp && own.trusted);
-        self.ports.iter().any(|port| port.policy.trust_marks || is_trusted(port))
+    /// Whether the marks of any port, or of what comes in by any uplink, are trusted.
+    fn trusts_any(&self, by_dscp: bool) -> bool {
+        self.ports.iter().any(|port| trusts_marks(port, by_dscp))
             || self.uplinks.iter().any(|uplink| uplink.trust_marks)
     }
 
@@ -469,7 +472,7 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
-        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any(key == "pcp")) {
+        if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any(key == "dscp")) {
             let what = "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true";
             walk.wrong(section, key, line, what);
         }

@@ -178,6 +178,7 @@ fn command() -> Command {
     let mut all = Cli::command();
     for (name, argument, lists) in [
         ("attach", "port", &[List::Ports][..]),
+        ("upgrade", "without", &[List::Ports]),
         ("ports", "port", LINKS),
         ("trace", "port", LINKS),
         ("capture", "of", captured),
@@ -200,12 +201,12 @@ fn command() -> Command {
         }
         with_values(port, List::Ports)
     });
-    all = all.mut_subcommand("upgrade", |one| with(one, "without", of(&[List::Ports])));
-    all = all.mut_subcommand("vf", |vf| {
-        let [show, set] = ["show", "set"].map(|name| (name, ArgValueCandidates::new(|| candidates(functions()))));
-        [show, set]
-            .into_iter()
-            .fold(vf, |vf, (name, known)| vf.mut_subcommand(name, |one| with(one, "function", known)))
+    all = all.mut_subcommand("vf", |mut vf| {
+        for name in ["show", "set"] {
+            let known = ArgValueCandidates::new(|| candidates(functions()));
+            vf = vf.mut_subcommand(name, |one| with(one, "function", known));
+        }
+        vf
     });
     all = all.mut_subcommand("card", |one| one.mut_subcommand("reset", |one| with(one, "name", of(&[List::Cards]))));
     all = all.mut_subcommand("class", |one| {

@@ -56,7 +56,7 @@ fn every_adapter_carries_every_load_over_real_sockets_without_a_warning_and_leav
                 Outcome::Bulk { payload_bytes, .. } => payload_bytes,
                 Outcome::Transactions { count, .. } => count,
             };
-            // How much depends on the machine and on what it does beside.
+            // The amount depends on the machine and on its load.
             assert!(carried > 0, "{adapter}, {load}: nothing in {DURATION:?}");
             assert!(measured.usage.interrupts.is_some_and(|n| n > 0), "{adapter}, {load}: guests sleep and are woken");
             pids.extend(bench.pids());

@@ -24,7 +24,7 @@ use silent::Silent;
 const OWN: u8 = 3;
 const TEAM: PortId = PortId(20);
 
-/// What leaves for a frame of the sender. `None`: nothing.
+/// The frame that leaves for one of the sender. `None`: it is dropped.
 type Left = Option<&'static str>;
 
 /// A frame of the sender, and what leaves: by an uplink without a VLAN, by a trunk of 10, 20 and 30 whose native VLAN is 20, by an access

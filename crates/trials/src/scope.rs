@@ -58,6 +58,11 @@ pub fn is_selected() -> bool {
     std::env::var_os(ADAPTERS).is_some()
 }
 
+/// Whether neither all tests nor some adapters were asked for.
+pub fn is_usual() -> bool {
+    !is_full() && !is_selected()
+}
+
 /// The adapters with these names.
 fn named(names: &str) -> Vec<&'static Entry> {
     let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));
@@ -68,7 +73,7 @@ fn named(names: &str) -> Vec<&'static Entry> {
 /// vhost-user. With the full scope, or by name, as [`in_linux`].
 pub fn few() -> Vec<&'static Entry> {
     let mut all = in_linux();
-    if !is_full() && !is_selected() {
+    if is_usual() {
         all.retain(|entry| FEW.contains(&entry.about.name));
     }
     all

@@ -84,7 +84,7 @@ impl Limits {
         }
     }
 
-    /// What a class reserves for single ports. Its ports may be uplinks, too, which have lines of their own.
+    /// Lines of guests' ports for which a class reserves something. Its other ports are uplinks, whose lines are their own.
     fn reservations(&mut self, host: &Host, class: &IoClassConfig, uplink: &UplinkConfig, link: Option<&Limit>) {
         let after = format!(" of {}, class {}", uplink.name, class.name);
         let own = class.terms_of_ports();

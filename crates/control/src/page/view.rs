@@ -113,26 +113,24 @@ impl View {
         if !self.filter.is_empty() {
             parts.push(format!("q={}", in_path(&self.filter)));
         }
-        parts.extend(self.sort_value().map(|sort| format!("sort={sort}")));
-        parts.extend(self.all.then(|| "show=all".to_owned()));
-        parts.extend((self.span == Span::Hour).then(|| "span=hour".to_owned()));
+        parts.extend(self.others().map(|(name, value)| format!("{name}={value}")));
         format!("?{}", parts.join("&amp;"))
     }
 
-    fn sort_value(&self) -> Option<String> {
+    /// The keys but the filter's, with their values.
+    fn others(&self) -> impl Iterator<Item = (&'static str, String)> {
         let sign = if self.reversed { "-" } else { "" };
-        (self.sort != Sort::File).then(|| format!("{sign}{}", self.sort.word()))
+        let sort = (self.sort != Sort::File).then(|| ("sort", format!("{sign}{}", self.sort.word())));
+        let show = self.all.then(|| ("show", "all".to_owned()));
+        let span = (self.span == Span::Hour).then(|| ("span", "hour".to_owned()));
+        [sort, show, span].into_iter().flatten()
     }
 
     /// All but the filter, as hidden fields of the filter's form.
     pub fn hidden(&self) -> String {
         let mut fields = String::new();
-        let hour = (self.span == Span::Hour).then(|| "hour".to_owned());
-        for (name, value) in [("sort", self.sort_value()), ("show", self.all.then(|| "all".to_owned())), ("span", hour)]
-        {
-            if let Some(value) = value {
-                let _ = write!(fields, "<input type=\"hidden\" name=\"{name}\" value=\"{value}\">");
-            }
+        for (name, value) in self.others() {
+            let _ = write!(fields, "<input type=\"hidden\" name=\"{name}\" value=\"{value}\">");
         }
         fields
     }

@@ -1,4 +1,4 @@
-//! What is said of uplinks that lead into one network.
+//! Sentences about uplinks that lead into one network.
 
 use nicety_adapter::UplinkSettings;
 use nicety_switch::{Limits, Policy};

@@ -200,8 +200,7 @@ impl Needs<'_> {
                 let lines = self.unit.shows(path.parent().unwrap_or(path), "BindReadOnlyPaths", false);
                 self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
             }
-            let may_not =
-                self.unit.may_not(path, right).filter(|(_, closed)| why.is_none() || !is_a_home_of_homes(closed));
+            let may_not = self.unit.may_not(path, right).filter(|(_, closed)| why.is_none() || !holds_homes(closed));
             if let Some((user, closed)) = may_not {
                 let (does, closed) = (if closed == path { name } else { "enter" }, closed.display());
                 self.lack(
@@ -250,7 +249,7 @@ impl Needs<'_> {
         // The unit's own folders are its user's when it starts.
         if !self.unit.own_folders().any(|own| folder.starts_with(own))
             && let Some((user, closed)) = self.unit.may_not(folder, WRITE | ENTER)
-            && (hidden.is_none() || !is_a_home_of_homes(closed))
+            && (hidden.is_none() || !holds_homes(closed))
         {
             let (closed, is_it) = (closed.display(), if closed == folder { "write to" } else { "enter" });
             self.lack(
@@ -446,8 +445,8 @@ const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const ENTER: u32 = 0o1;
 
-/// Whether a unit with `ProtectHome=` has another folder in its place (systemd.exec(5)): its mode says nothing.
-fn is_a_home_of_homes(folder: &Path) -> bool {
+/// Whether a unit with `ProtectHome=` has an empty folder in this one's place (systemd.exec(5)), so that this one's mode says nothing.
+fn holds_homes(folder: &Path) -> bool {
     ["/home", "/root", "/run/user"].iter().any(|home| folder == Path::new(home))
 }
 

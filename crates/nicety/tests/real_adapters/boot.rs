@@ -11,7 +11,7 @@ use std::{
 use nicety_adapters::{About, UBoot};
 use nicety_frame::crc::fcs;
 use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
-use nicety_trials::scope::{in_linux as entries, is_full, is_selected};
+use nicety_trials::scope::{in_linux as entries, is_usual};
 
 use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 
@@ -103,8 +103,7 @@ fn u_boot_takes_a_lease_and_a_kernel_by_tftp_through_the_switch_and_starts_it() 
 /// Runs `test` for the `usual` adapters, in a full run for each adapter for which `has` returns a value. One after another. The three
 /// tests together have an adapter of each family in the usual scope.
 fn every<T>(has: impl Fn(&About) -> Option<T>, usual: &[&str], test: impl Fn(&'static str, T)) {
-    let all = is_full() || is_selected();
-    for entry in entries().into_iter().filter(|entry| all || usual.contains(&entry.about.name)) {
+    for entry in entries().into_iter().filter(|entry| !is_usual() || usual.contains(&entry.about.name)) {
         match has(entry.about) {
             Some(with) => test(entry.about.name, with),
             None => println!("{}: no firmware boots by it so", entry.about.name),
@@ -147,7 +146,7 @@ impl Boot {
             }
         }
         let folder = well(Folder::new());
-        let has_kernel = is_full() || is_selected() || adapter == usual;
+        let has_kernel = !is_usual() || adapter == usual;
         let has_dma = nicety_adapters::find(adapter).is_some_and(|entry| entry.about.dma);
         let carries_much = has_dma && !matches!(&rom, Rom::Daemon(name) if name.ends_with(STOPS));
         let mut boot = Boot { firmware, stage, folder, adapter, has_kernel, carries_much, config };

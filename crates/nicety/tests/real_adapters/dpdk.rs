@@ -137,7 +137,7 @@ fn dpdk_s_drivers_hear_of_their_card_s_reset_by_an_interrupt_and_go_on_after_it(
     for (number, (_, adapter, _)) in (1..).zip(&cards) {
         ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, 20);
     }
-    // What the host sets stops no queue: an application that polls need not restart its port.
+    // A change by the host stops no queue: an application that polls need not restart its port.
     for (number, (_, adapter, _)) in (1..).zip(&cards) {
         for value in ["trust on", "state disable", "state enable", "state auto", "trust off"] {
             change(&mut stage, &format!("vf set {adapter}/1 {value}"));

@@ -2,7 +2,7 @@
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::scope::{few, in_linux as entries, is_asked, is_full, is_selected};
+use nicety_trials::scope::{few, in_linux as entries, is_asked, is_full, is_usual};
 
 use crate::{
     stage::{
@@ -167,11 +167,11 @@ fn floods(left: &mut Guest, right: &mut Guest) {
 /// Between 6.1 and 6.12 these drivers changed in what they ask of a chip; the others' changes are those of Linux's own interfaces.
 const CHANGED: [&str; 5] = ["e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
 
-/// Over every adapter, to another of its kind. In the usual scope over those that `is_usual`, each to the next one.
-fn carries_over(kernel: Kernel, is_usual: impl Fn(&str) -> bool) {
+/// Over every adapter, to another of its kind. In the usual scope over those that `is_chosen`, each to the next one.
+fn carries_over(kernel: Kernel, is_chosen: impl Fn(&str) -> bool) {
     let names = entries().into_iter().map(|entry| entry.about.name);
-    let all = is_full() || is_selected();
-    let chosen: Vec<&str> = names.filter(|name| all || is_usual(name)).collect();
+    let all = !is_usual();
+    let chosen: Vec<&str> = names.filter(|name| all || is_chosen(name)).collect();
     let own: Vec<[&str; 2]> = chosen.iter().map(|&name| [name; 2]).collect();
     let last = [chosen[chosen.len() - 1], chosen[0]];
     let next = chosen.chunks(2).map(|two| two.try_into().unwrap_or(last)).collect();

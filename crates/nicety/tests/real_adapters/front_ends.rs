@@ -149,7 +149,7 @@ impl Testpmd {
     }
 }
 
-/// In a normal run those without mergeable buffers, which every other front end has. Options of a virtio-user, and its message about the receive path chosen (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
+/// Options of a virtio-user, and its message about the receive path chosen (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
 const KINDS: [(&str, &[&str], &str); 6] = [
     ("queues=1,in_order=0", &[], "using mergeable buffer Rx path"),
     ("queues=1,in_order=0,mrg_rxbuf=0", &[], "using standard Rx path"),
@@ -176,6 +176,7 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     let program: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
     let program = program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let (to, requests) = (address(1), REQUESTS[usize::from(is_full())]);
+    // In a normal run those without mergeable buffers: the other front ends have them.
     let kinds = KINDS.into_iter().filter(|(words, ..)| is_full() || words.contains("mrg_rxbuf=0"));
     for (words, engine, path) in kinds {
         let folder = well(Folder::new());
