@@ -1,12 +1,15 @@
 //! Bodies of requests. A body is read only if its sender may send it, within [`TIMEOUT`], and up to a limit.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::{Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
+use hyper::body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -82,9 +85,12 @@ impl FromRequest<Arc<Served>> for Large {
 /// Reads a whole body. From then on the client keeps its place.
 async fn whole(request: Request, most: usize) -> Result<Bytes, Rejection> {
     let busy = request.extensions().get::<Busy>().cloned();
-    let body = match timeout(TIMEOUT, to_bytes(request.into_body(), most)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
+    let mut body = request.into_body();
+    let bytes = match timeout(TIMEOUT, at_most(&mut body, most)).await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => {
+            // A client that still sends would see the connection break, and not the answer.
+            let _late = timeout(TIMEOUT, discard(&mut body)).await;
             let most = format!("the body of this request has at most {most} bytes, and comes whole");
             return Err(Problem::new(TOO_LARGE, most));
         }
@@ -93,5 +99,34 @@ async fn whole(request: Request, most: usize) -> Result<Bytes, Rejection> {
     if let Some(Busy(busy)) = busy {
         busy.store(true, Ordering::Relaxed);
     }
-    Ok(body)
+    Ok(bytes)
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
+    let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
+    Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+}
+
+/// A whole body, unless it is longer or breaks.
+async fn at_most(body: &mut Body, most: usize) -> Option<Bytes> {
+    if body.size_hint().lower() > most as u64 {
+        return None;
+    }
+    let mut whole = Vec::new();
+    while let Some(bytes) = next(body).await {
+        let bytes = bytes.ok().filter(|bytes| bytes.len() <= most - whole.len())?;
+        whole.extend_from_slice(&bytes);
+    }
+    Some(whole.into())
+}
+
+/// Reads the rest of a body that is refused, up to four times what the longest one has.
+async fn discard(body: &mut Body) {
+    let mut left = 4 * REQUEST_MOST;
+    while let Some(Ok(bytes)) = next(body).await
+        && left > bytes.len()
+    {
+        left -= bytes.len();
+    }
 }

@@ -503,6 +503,21 @@ fn a_body_that_is_too_large_is_refused_before_it_has_come() {
 }
 
 #[test]
+fn a_client_that_sends_a_body_that_is_too_large_reads_the_answer() {
+    let scratch = Scratch::new(1);
+    for (path, most) in [("PUT /v1/host", REQUEST_MOST), ("POST /v1/trace", 256 << 10)] {
+        let mut client = UnixStream::connect(scratch.path()).unwrap();
+        let head =
+            format!("{path} HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", most + (4 << 20));
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&vec![b' '; most + (4 << 20)]).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains(&most.to_string()), "{path}: {answer}");
+    }
+}
+
+#[test]
 fn a_host_file_is_read_when_the_one_before_it_has_gone() {
     let scratch = Scratch::new(1);
     let begun = Instant::now();

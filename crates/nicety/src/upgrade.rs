@@ -1,5 +1,6 @@
 //! `nicety upgrade`: replaces a running daemon under its VMs.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,9 +22,8 @@ pub fn run(args: &Upgrade) -> Result<(), Failure> {
     let program = args.program.as_ref().map(std::path::absolute).transpose();
     let program = program.map_err(Failure::with(Exit::Usage))?;
     let socket = socket(&args.which, None)?;
-    match control::ask(&socket, Ask::Upgrade(UpgradeRequest { program, without: args.without.clone() }))
-        .map_err(failure)?
-    {
+    let without = Vec::from_iter(BTreeSet::from_iter(args.without.iter().cloned()));
+    match control::ask(&socket, Ask::Upgrade(UpgradeRequest { program, without })).map_err(failure)? {
         Reply::Upgraded(upgraded) if args.json => {
             output::print(&(serde_json::to_string_pretty(&upgraded).map_err(Failure::with(Exit::Failed))? + "\n"))?;
             let why = forbidden(&socket).map(|lacks| format!("{SERVES}: {lacks}"));

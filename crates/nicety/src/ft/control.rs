@@ -120,7 +120,14 @@ pub fn ask(path: &Path, word: &str) -> Result<Value, Failure> {
         stream.read_to_string(&mut text)?;
         Ok::<String, io::Error>(text)
     })();
-    let text = asked.map_err(|error| failed(error.to_string()))?;
+    let text = asked.map_err(|error| {
+        failed(match error.kind() {
+            io::ErrorKind::WouldBlock => format!(
+                "no answer within {PATIENCE:?}: is it the control socket of a daemon or of `nicety ft start`, and does that run?"
+            ),
+            _ => error.to_string(),
+        })
+    })?;
     let answer: Value = serde_json::from_str(&text).map_err(|_| failed("it hung up without an answer".to_owned()))?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(failed(error.to_owned())),
