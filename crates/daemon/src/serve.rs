@@ -521,7 +521,8 @@ fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
     keep(daemon, config);
-    daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
@@ -578,8 +579,8 @@ pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), S
         });
     }
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
-    let set = daemon.set_uplink_agents(&config.name, agents(config, None));
-    set.map_err(|error| format!("uplink {}: {error}", config.name))
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
@@ -708,9 +709,7 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
     for config in &host.uplinks {
         let before = announced.iter().find(|(name, _)| *name == config.name);
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
-        if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
-            tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
-        }
+        daemon.set_uplink_agents(&config.name, agents(config, address));
     }
     daemon.set_io_control(host);
     daemon.show_links(host);
