@@ -3,7 +3,9 @@
 mod ahead;
 mod check;
 mod kept;
+mod reconcile;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -22,7 +24,9 @@ use nicety_uplink::{
 
 use sha2::{Digest, Sha256};
 
-use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkAgents, UplinkMaker, random};
+use crate::daemon::{
+    ArrivingUplink, Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, UplinkMaker, random,
+};
 use crate::image::PortImage;
 use crate::kept_uplinks::{HeldUplinks, let_go_first};
 use crate::recorder::Target;
@@ -30,7 +34,8 @@ use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};
 pub(crate) use check::{check_team, check_uplink_again, checked_spec};
-use kept::{begin_anew, found_again, keep, open_tap_queues, revive};
+use kept::{found_again, keep, open_tap_queues};
+pub(crate) use reconcile::{HandedOver, PortArrival, Reconciled, Steps, UplinkArrival, reconcile};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +43,12 @@ pub enum ServeError {
     /// A port or a worker failed.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A port could not be opened.
+    #[error(transparent)]
+    Port(#[from] RestartError),
+    /// What is open could not be changed. A sentence.
+    #[error("{0}")]
+    Change(String),
     /// An option ROM cannot be used.
     #[error("port {port}: {source}")]
     Rom {
@@ -320,7 +331,7 @@ fn system(path: &Path, team: &str) -> Mac {
 }
 
 /// Makes an uplink and adds it to the switch, or to its team. The keeper may still hold what was just closed.
-pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     let may_pass = |error: &ServeError| {
         use ServeError::{Capture, Tap};
         let is_used = matches!(error, Tap(TapError::Busy { .. } | TapError::Keeper { .. }));
@@ -397,7 +408,7 @@ fn queue_name(uplink: &str, place: usize) -> String {
 }
 
 /// Closes an uplink, with its queues if it has several.
-pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
+fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
     match config.queues() {
         1 => daemon.close_uplink(&config.name),
         queues => {
@@ -408,7 +419,7 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
-pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
+fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     if config.queues() > 1 {
         daemon.block_team(&config.name, config.blocked);
         return (0..usize::from(config.queues())).try_for_each(|place| {
@@ -510,9 +521,8 @@ pub(crate) fn links(host: &Host) -> usize {
     host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
 }
 
-/// What uplinks that go on here do beside carrying frames: their agents, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
-/// announcements.
-pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
+/// The agents of uplinks that go on here. Neighbours know them by the addresses in their earlier announcements.
+fn settle_agents(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
         let before = announced.iter().find(|(name, _)| *name == config.name);
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
@@ -520,9 +530,6 @@ pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String,
             tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
         }
     }
-    daemon.set_io_control(host);
-    daemon.show_links(host);
-    daemon.set_mirrors(host);
 }
 
 /// The keeper holds what the uplinks have opened that go on here: after their workers serve them.
@@ -542,7 +549,6 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(config) = &host.tolerance {
         daemon.tolerate(config)?;
     }
-    host.cards.iter().for_each(|card| daemon.set_card(card));
     if let Some(holder) = holder {
         daemon.keep_by(Arc::clone(&holder));
         // The host file names them no more.
@@ -554,27 +560,22 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if !held.is_empty() {
         daemon.takes_over();
     }
-    for port in ports {
-        match held.remove(&port.name) {
-            Some(groups) => revive(&daemon, port, groups)?,
-            None if follows => begin_anew(&daemon, &port)?,
-            None => _ = daemon.open(port)?,
-        }
-    }
-    // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
-    for config in &host.teams {
-        daemon.open_team(&team_spec(config, &host.path))?;
-    }
-    for config in &host.uplinks {
-        match opened.remove(&config.name) {
-            Some(queues) => open_xdp(&daemon, config, queues)?,
-            None if uplinks.has(config) => open_uplink_with(&daemon, config, &mut uplinks)?,
-            None => open_uplink(&daemon, config)?,
-        }
-    }
-    daemon.set_io_control(host);
-    daemon.show_links(host);
-    daemon.set_mirrors(host);
+    let ports = ports.into_iter().map(|port| {
+        let arrival = match held.remove(&port.name) {
+            Some(groups) => PortArrival::Held(groups),
+            None if follows => PortArrival::Begun,
+            None => PortArrival::New,
+        };
+        (port, arrival)
+    });
+    let arrivals = host.uplinks.iter().map(|config| {
+        let opened = opened.remove(&config.name).map(UplinkArrival::Opened);
+        let held = opened.or_else(|| uplinks.take_of(config).map(UplinkArrival::Held));
+        (config.clone(), held.unwrap_or(UplinkArrival::New))
+    });
+    let (ports, uplinks) = (ports.collect(), arrivals.collect());
+    let teams = host.teams.iter().map(|config| team_spec(config, &host.path)).collect();
+    reconcile(&daemon, Cow::Borrowed(host), Steps { ports, teams, uplinks, ..Steps::default() }, Err)?;
     daemon.begin_traces()?;
     Ok(daemon)
 }
