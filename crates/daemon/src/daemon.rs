@@ -27,6 +27,7 @@ mod restart;
 mod restart_test;
 mod save;
 mod set;
+mod settle;
 mod team;
 mod tolerance;
 mod trace;

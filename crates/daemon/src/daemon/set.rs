@@ -1,32 +1,16 @@
-//! Changes and opens ports, and changes uplinks, while others run.
+//! Changes ports and uplinks while they run.
 
 use std::os::fd::AsRawFd;
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
-use nicety_plane::{Agent, Announcer, Querier, Role, caught};
+use nicety_plane::{Agent, Announcer, Querier, Role};
 use nicety_switch::{Policy, Vlan};
 
-use super::{Daemon, PortSpec, RestartError, UplinkAgents, UplinkMaker};
+use super::{Daemon, PortSpec, UplinkAgents, UplinkMaker};
 use crate::inbox::Note;
 
 impl Daemon {
-    /// Opens a port, like [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
-    pub fn open_or_note(&self, spec: PortSpec, is_due: bool) -> Result<(), RestartError> {
-        let name = spec.name.clone();
-        let recorder = self.recorder(&spec)?;
-        let error = match caught(|| self.open_recorded(spec.clone(), recorder.clone())) {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if !is_due => return Err(RestartError::New(error)),
-            Ok(Err(error)) => error.into(),
-            Err(cause) => RestartError::Panicked { name, cause },
-        };
-        if is_due {
-            self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
-        }
-        Err(error)
-    }
-
     /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error
     /// is a sentence for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {

@@ -284,7 +284,7 @@ impl Daemon {
     }
 
     /// An uplink or a team that is blocked made a loop with another one, when another daemon served it.
-    pub(crate) fn note_loop(&self, name: &str, other: &str) {
+    pub(super) fn note_loop(&self, name: &str, other: &str) {
         let team = self.teams().iter().find(|team| team.spec.name == name).map(|team| team.id);
         if let Some(blocked) = team.or_else(|| self.known_uplink(name)) {
             self.plane.loop_again(Loop { blocked, name: name.to_owned(), other: other.to_owned() });

@@ -44,7 +44,7 @@ fn settings(last: u8) -> Settings {
 impl Session {
     /// A vmxnet3 with these settings, whose replica is made with others.
     fn new(recorded: &Settings, told: Settings) -> Self {
-        let listener = listener(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = at(&"127.0.0.1:0".parse().unwrap(), Listener::beside).unwrap();
         let Ok(nicety_sealed::Place::Tcp(address)) = listener.place() else { panic!("TCP") };
         let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
