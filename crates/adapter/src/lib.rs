@@ -37,6 +37,7 @@ pub mod interrupts;
 mod outbox;
 mod progress;
 mod rate;
+mod registers;
 mod saved_counters;
 pub mod snapshot;
 mod stall;
@@ -61,6 +62,7 @@ pub use guest_error::{ErrorPlace, GUEST_ERRORS_KEPT, GuestError, GuestErrors, No
 pub use outbox::{Outbox, Set};
 pub use progress::{Budget, Progress};
 pub use rate::{Bucket, PEAK_NS, Rate, RateError, SavedBucket, Shape, Shaper};
+pub use registers::Registers;
 pub use saved_counters::SavedCounters;
 pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};

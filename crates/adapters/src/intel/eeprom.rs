@@ -5,9 +5,9 @@ use nicety_frame::Mac;
 use crate::microwire::{CLOCK, DATA, Microwire, SELECT};
 
 /// Required sum of the words up to [`SUM_AT`] (5.6.35).
-const SUM: u16 = 0xbaba;
+pub const SUM: u16 = 0xbaba;
 /// Index of the word that adjusts the sum.
-const SUM_AT: usize = 0x3f;
+pub const SUM_AT: usize = 0x3f;
 
 /// EECD: clock.
 const SK: u32 = 1;
@@ -27,32 +27,29 @@ pub const PRES: u32 = 1 << 8;
 /// Factory contents of a model's EEPROM, without address and checksum.
 #[derive(Debug)]
 pub struct Image {
-    /// Words: 64 or 256.
+    /// Words.
     pub size: usize,
     /// Words that are not all ones: index and value.
     pub words: &'static [(usize, u16)],
 }
 
 impl Image {
-    /// A chip with this image, a permanent address, and optionally another PCI subsystem (vendor and device).
-    pub fn chip(&self, mac: Mac, subsystem: Option<(u16, u16)>) -> Microwire {
+    /// Its words, with a permanent address, and optionally another PCI subsystem (vendor and device).
+    pub fn contents(&self, mac: Mac, subsystem: Option<(u16, u16)>) -> Vec<u16> {
         let mut words = vec![0xffff_u16; self.size];
         for (word, pair) in words.iter_mut().zip(mac.0.chunks_exact(2)) {
             *word = u16::from_le_bytes([pair[0], pair[1]]);
         }
-        for (at, value) in self.words.iter().copied().chain(subsystem_words(subsystem)) {
+        // The words of the subsystem: 5.6.10, 5.6.11.
+        let other = subsystem.into_iter().flat_map(|(vendor, device)| [(0x0b, device), (0x0c, vendor)]);
+        for (at, value) in self.words.iter().copied().chain(other) {
             words[at] = value;
         }
         if let Some((last, others)) = words.get_mut(..=SUM_AT).and_then(<[u16]>::split_last_mut) {
             *last = SUM.wrapping_sub(others.iter().fold(0_u16, |sum, word| sum.wrapping_add(*word)));
         }
-        Microwire::new(words)
+        words
     }
-}
-
-/// The words of the PCI subsystem (5.6.10, 5.6.11).
-pub fn subsystem_words(subsystem: Option<(u16, u16)>) -> impl Iterator<Item = (usize, u16)> {
-    subsystem.into_iter().flat_map(|(vendor, device)| [(0x0b, device), (0x0c, vendor)])
 }
 
 /// The permanent address in it.

@@ -1,5 +1,5 @@
 //! Intel's network controllers: a folder for each kind of chip, and the parts that the chips share: register names, EEPROM, PHY,
-//! receive filters, statistics, one transmit ring and one receive ring.
+//! receive filters, statistics, one transmit ring and one receive ring. `mac` puts them together; a chip is a `Mac` with its own facts.
 
 mod clock;
 pub mod e1000;
@@ -10,6 +10,7 @@ mod filter;
 mod flow;
 pub mod igb;
 mod lost;
+mod mac;
 mod nvm;
 mod pages;
 mod phy;

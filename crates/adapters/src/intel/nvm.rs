@@ -1,35 +1,29 @@
 //! The nonvolatile memory of the PCI Express chips: a flash, its copy in the chip (shadow RAM), and the registers that read and write
 //! words (82574 datasheet, 3.4 and 10.2.2: EECD, EERD, EEWR).
 
-use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
-use super::eeprom::subsystem_words;
+use super::eeprom::{SUM, SUM_AT};
 
 /// Words of the shadow RAM.
 pub const WORDS: usize = 2048;
-/// The word that adjusts the sum of the words up to it to [`SUM`].
-const CHECKSUM: usize = 0x3f;
-/// Required sum.
-const SUM: u16 = 0xbaba;
-
 /// EERD, EEWR: begin.
 const START: u32 = 1;
 /// EERD, EEWR: done.
 pub const DONE: u32 = 1 << 1;
 
-/// EECD: access request.
-pub const REQ: u32 = 1 << 6;
-/// EECD: access granted.
-pub const GNT: u32 = 1 << 7;
-/// EECD: a memory is present.
-pub const PRES: u32 = 1 << 8;
 /// EECD: the chip has read it.
 pub const AUTO_RD: u32 = 1 << 9;
 /// EECD: it is a flash.
 pub const FLASH: u32 = 3 << 15;
 /// EECD: write the shadow RAM back; clears itself.
 pub const FLUPD: u32 = 1 << 19;
+
+/// A write to EERD: its new value. The address is in bits 15:2; `word` has the word there, if there is one.
+pub fn eerd(value: u32, word: impl FnOnce(u32) -> Option<u16>) -> u32 {
+    let at = value & 0xfffc;
+    if value & START == 0 { at } else { at | u32::from(word(at >> 2).unwrap_or(0xffff)) << 16 | DONE }
+}
 
 /// The memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,20 +33,9 @@ pub struct Nvm {
 }
 
 impl Nvm {
-    /// A memory in factory state: an address, words that are not all ones, and optionally another PCI subsystem (vendor and
-    /// device).
-    pub fn new(mac: Mac, words: &[(usize, u16)], subsystem: Option<(u16, u16)>) -> Self {
-        let mut flash = vec![0xffff_u16; WORDS];
-        for (word, pair) in flash.iter_mut().zip(mac.0.chunks_exact(2)) {
-            *word = u16::from_le_bytes([pair[0], pair[1]]);
-        }
-        for (at, value) in words.iter().copied().chain(subsystem_words(subsystem)) {
-            flash[at] = value;
-        }
-        flash[CHECKSUM] =
-            SUM.wrapping_sub(flash.iter().take(CHECKSUM).fold(0, |sum: u16, word| sum.wrapping_add(*word)));
-        let shadow = flash.clone();
-        Self { flash, shadow }
+    /// A memory with these words.
+    pub fn new(words: Vec<u16>) -> Self {
+        Self { shadow: words.clone(), flash: words }
     }
 
     /// Whether saved state is valid.
@@ -62,7 +45,7 @@ impl Nvm {
 
     /// Whether the checksum is right. If not, the chip loads nothing from here.
     pub fn is_valid(&self) -> bool {
-        self.shadow.iter().take(CHECKSUM + 1).fold(0, |sum: u16, word| sum.wrapping_add(*word)) == SUM
+        self.shadow.iter().take(SUM_AT + 1).fold(0, |sum: u16, word| sum.wrapping_add(*word)) == SUM
     }
 
     /// The permanent address.
@@ -71,11 +54,9 @@ impl Nvm {
         [a[0], a[1], b[0], b[1], c[0], c[1]]
     }
 
-    /// A write to EERD: returns its new value. The address is in bits 15:2.
-    pub fn read(&self, value: u32) -> u32 {
-        let at = value & 0xfffc;
-        let word = self.shadow.get((at >> 2) as usize).copied().unwrap_or(0xffff);
-        if value & START == 0 { at } else { at | u32::from(word) << 16 | DONE }
+    /// A word.
+    pub fn word(&self, address: u32) -> Option<u16> {
+        self.shadow.get(address as usize).copied()
     }
 
     /// A write to EEWR: returns its new value.

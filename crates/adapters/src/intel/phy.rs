@@ -1,6 +1,7 @@
 //! The PHY: IEEE 802.3 clause 22 registers and the vendor's own, as data of a model. The cable either supports 1000BASE-T full
 //! duplex or is unplugged.
 
+use nicety_adapter::RestoreError;
 use serde::{Deserialize, Serialize};
 
 /// Control: reset, loopback, speed, negotiation, power down.
@@ -172,14 +173,14 @@ impl Phy {
         State { registers, cable, lost, identity: registers[IDENTITY] }
     }
 
-    /// A PHY of the same model with a saved state, if the state is valid.
-    pub fn restored(&self, state: &State) -> Option<Self> {
+    /// A PHY of the same model with a saved state.
+    pub fn with(&self, state: &State) -> Result<Self, RestoreError> {
         let legal = |(index, &value): (usize, &u16)| {
             self.rule(index).map_or(value == 0, |rule| (value ^ rule.reset) & !rule.write == 0)
         };
         let State { registers, cable, lost, identity } = *state;
         let own = registers.iter().enumerate().all(legal) && identity == registers[IDENTITY];
-        own.then_some(Self { rules: self.rules, registers, cable, lost })
+        own.then_some(Self { rules: self.rules, registers, cable, lost }).ok_or(RestoreError::Impossible("PHY"))
     }
 
     /// The hardware reset pin. The cable's state stays.

@@ -339,12 +339,15 @@ impl Ring<'_> {
         self.give(share, headers, verdict);
     }
 
-    /// Whether the number of free descriptors has just fallen to the threshold (317453, 13.4.22: RDMTS).
-    pub fn crossed(&self, before: u32, control: u32) -> bool {
-        let size = self.size / self.step();
-        let threshold = size >> ((control >> 8 & 3) + 1).min(3);
+    /// Whether the number of free descriptors has just fallen to a threshold.
+    pub fn crossed(&self, before: u32, threshold: u32) -> bool {
         let had = (self.tail + self.size - before) % self.size.max(1) / self.step();
         had > threshold && self.free() <= threshold
+    }
+
+    /// The threshold of RCTL.RDMTS (317453, 13.4.22): a half, a quarter or an eighth of the ring.
+    pub fn share(&self, control: u32) -> u32 {
+        (self.size / self.step()) >> ((control >> 8 & 3) + 1).min(3)
     }
 }
 

@@ -147,6 +147,12 @@ pub mod cause {
     pub const ASSERTED: u32 = 1 << 31;
 }
 
+/// Bits of RXDCTL and TXDCTL (82576, 8.10.9, 8.12.15).
+pub mod dctl {
+    /// The queue is on.
+    pub const ENABLE: u32 = 1 << 25;
+}
+
 /// Bits of RFCTL (82574, 10.2.5).
 pub mod rfctl {
     /// Extended descriptors.

@@ -16,6 +16,7 @@ use nicety_adapter::{
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum, vlan};
 use nicety_memory::{Rights, Window};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::registers::*;
@@ -88,7 +89,7 @@ pub struct Transmit<C = Classic> {
 }
 
 /// A chip's data and context descriptors.
-pub trait Contexts {
+pub trait Contexts: Copy + std::fmt::Debug + Default + Send + Serialize + DeserializeOwned {
     /// Whether the descriptor is a context.
     fn is_context(descriptor: Descriptor) -> bool;
 

@@ -1,17 +1,22 @@
 //! Register accesses: the ports, then the registers behind them ("I/O Resources", "Control and Status Registers", "Bus
 //! Configuration Registers").
 
-use nicety_adapter::Context;
-use nicety_adapter::bank::Direction;
-use nicety_adapter::trace::Region;
+use nicety_adapter::bank::Bank;
+use nicety_adapter::{Context, Registers};
 
 use super::Lance;
 use super::interrupts::{CSR4_AT, CSR5_AT, UINT};
 use super::registers::{self as r, Place, bcr, csr0, csr4, csr5, eecas};
 
-impl Lance {
+impl Registers for Lance {
+    type Name = r::Reg;
+
+    fn bank(&self) -> &Bank<r::Reg> {
+        &self.registers
+    }
+
     /// Layout of the ports.
-    fn ports(&self, bar: u8) -> u8 {
+    fn region(&self, bar: u8) -> u8 {
         if bar > 1 {
             u8::MAX
         } else if self.has(r::BSBC, bcr::DWIO) {
@@ -21,30 +26,7 @@ impl Lance {
         }
     }
 
-    /// Reads ports.
-    pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        let (table, region) = (self.registers.table(), self.ports(bar));
-        let holes = table.read(region, offset, data, |place| self.read_port(place, cx));
-        cx.holes(holes, false, Region::Bar(bar), offset, data);
-    }
-
-    /// Writes ports; only whole ones.
-    pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        if offset == 0x10 && data.len() == 4 && self.ports(bar) == r::WIO {
-            // A 32-bit write to RDP switches to DWIO and writes RDP ("Double Word I/O Mode").
-            self.registers[r::BSBC] |= bcr::DWIO;
-        }
-        for part in self.registers.table().parts(self.ports(bar), offset, data.len(), Direction::Write) {
-            match &part.place {
-                Some(place) if part.bytes.len() == usize::from(place.row.width) => {
-                    self.write_port(place, part.take(data, 0), cx);
-                }
-                _ => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
-            }
-        }
-    }
-
-    fn read_port(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
+    fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
         match place.name {
             r::APROM => self.prom.get(place.index).copied().unwrap_or(0).into(),
             r::RDP => self.read_csr(cx),
@@ -58,7 +40,7 @@ impl Lance {
         }
     }
 
-    fn write_port(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
+    fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
         match place.name {
             r::APROM if self.has(r::MC, bcr::APROMWE) => {
                 if let Some(byte) = self.prom.get_mut(place.index) {
@@ -71,7 +53,9 @@ impl Lance {
             _ => {}
         }
     }
+}
 
+impl Lance {
     /// The register of a file that RAP selects.
     fn chosen(&self, file: u8) -> Option<Place> {
         self.registers.table().find(file, 2 * u64::from(self.rap))

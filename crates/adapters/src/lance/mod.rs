@@ -61,7 +61,7 @@ mod transmit;
 
 use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Registers, Reset, Stall,
 };
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
@@ -252,11 +252,15 @@ impl PciFace for Lance {
     }
 
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        self.read_ports(bar, offset, data, cx);
+        self.read_bar(bar, offset, data, cx);
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        self.write_ports(bar, offset, data, cx);
+        if offset == 0x10 && data.len() == 4 && self.region(bar) == r::WIO {
+            // A 32-bit write to RDP switches to DWIO and writes RDP ("Double Word I/O Mode").
+            self.registers[r::BSBC] |= r::bcr::DWIO;
+        }
+        self.write_bar(bar, offset, data, cx);
     }
 
     fn rom(&self) -> Option<&Rom> {

@@ -1,28 +1,25 @@
 //! Register accesses: the masks of the table, and their side effects.
 
-use nicety_adapter::bank::{Direction, Part};
-use nicety_adapter::trace::Region;
-use nicety_adapter::{Context, Outbox};
+use nicety_adapter::bank::{Bank, Part};
+use nicety_adapter::{Context, Outbox, Registers};
 
 use super::Rtl8139;
 use super::eeprom;
 use super::registers::{self as r, Place, Reg, bmcr, cause, cr, cscr, eecr, rcr, tppoll, tsd};
 
-impl Rtl8139 {
-    pub(super) fn read_window(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        let holes = table.read(table.region(bar), offset, data, |place| self.read_register(place, cx));
-        cx.holes(holes, false, Region::Bar(bar), offset, data);
+impl Registers for Rtl8139 {
+    type Name = Reg;
+
+    fn bank(&self) -> &Bank<Reg> {
+        &self.registers
     }
 
-    pub(super) fn write_window(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Direction::Write) {
-            match &part.place {
-                Some(place) => self.write_register(place, &part, data, cx),
-                None => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
-            }
-        }
+    /// A narrow write leaves the register's other bytes.
+    fn written(&self, part: &Part<Reg>, place: &Place, data: &[u8]) -> Option<u32> {
+        Some(match place.name {
+            r::IMR => part.take(data, self.interrupts.enabled() as u32),
+            _ => self.registers.merge(part, data),
+        })
     }
 
     fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
@@ -52,11 +49,7 @@ impl Rtl8139 {
         }
     }
 
-    fn write_register(&mut self, place: &Place, part: &Part<Reg>, data: &[u8], cx: &mut Context<'_>) {
-        let value = match place.name {
-            r::IMR => part.take(data, self.interrupts.enabled() as u32),
-            _ => self.registers.merge(part, data),
-        };
+    fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
         if self.is_locked(place.name) {
             return;
         }
@@ -89,7 +82,9 @@ impl Rtl8139 {
             _ => {}
         }
     }
+}
 
+impl Rtl8139 {
     fn changed_rarely(&mut self, place: &Place, old: u32, value: u32, cx: &mut Context<'_>) {
         match place.name {
             r::CR => self.command(old, value, cx),

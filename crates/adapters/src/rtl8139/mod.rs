@@ -61,8 +61,8 @@ mod transmit;
 
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts, ReceiveModeration};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
-    Time,
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Registers,
+    Reset, Stall, Time,
 };
 use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 
@@ -292,11 +292,11 @@ impl PciFace for Rtl8139 {
     }
 
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        self.read_window(bar, offset, data, cx);
+        self.read_bar(bar, offset, data, cx);
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        self.write_window(bar, offset, data, cx);
+        self.write_bar(bar, offset, data, cx);
     }
 
     fn rom(&self) -> Option<&Rom> {

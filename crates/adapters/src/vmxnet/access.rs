@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::Context;
-use nicety_adapter::bank::Direction;
-use nicety_adapter::trace::Region;
+use nicety_adapter::bank::Bank;
+use nicety_adapter::{Context, Registers};
 use nicety_memory::Rights;
 
 use super::Vmxnet;
@@ -18,36 +17,14 @@ const INIT_COST: u32 = 500;
 /// Maximum bytes of headers that PIN_TX_BUFFERS may name.
 const PINNED_MOST: u32 = 1 << 20;
 
-impl Vmxnet {
-    /// Reads registers of BAR 0.
-    pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Direction::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place, cx),
-                None => {
-                    cx.holes(1, false, Region::Bar(bar), part.offset, part.of(data));
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+impl Registers for Vmxnet {
+    type Name = r::Reg;
+
+    fn bank(&self) -> &Bank<r::Reg> {
+        &self.registers
     }
 
-    /// Writes registers of BAR 0; only whole registers.
-    pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Direction::Write) {
-            match &part.place {
-                Some(place) if part.bytes.len() == usize::from(place.row.width) => {
-                    self.write_register(place, part.take(data, 0), cx);
-                }
-                _ => cx.holes(1, true, Region::Bar(bar), part.offset, part.of(data)),
-            }
-        }
-    }
-
-    pub(super) fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
+    fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
         match place.name {
             // The doorbell.
             r::TX_ADDR => {
@@ -64,7 +41,7 @@ impl Vmxnet {
         }
     }
 
-    pub(super) fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
+    fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
         match place.name {
             r::INIT_ADDR => {
                 // The driver reclaims its memory, or is about to give another address.
@@ -78,7 +55,9 @@ impl Vmxnet {
             }
         }
     }
+}
 
+impl Vmxnet {
     /// INIT_LENGTH was written: the device reads the driver's data, and starts.
     fn start(&mut self, length: u32, cx: &mut Context<'_>) {
         self.stop(cx);

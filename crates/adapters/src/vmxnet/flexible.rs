@@ -14,8 +14,8 @@ use nicety_adapter::bank::Direction;
 use nicety_adapter::snapshot::{Nothing, Version, decode, encode};
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Reset, RestoreError, Snapshot,
-    Stall,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Registers, Reset, RestoreError,
+    Snapshot, Stall,
 };
 use nicety_pci::{Function, Rom};
 use serde::{Deserialize, Serialize};

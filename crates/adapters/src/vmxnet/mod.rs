@@ -45,7 +45,8 @@
 
 use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, PciFace, Progress, Queue, Registers,
+    Reset, Stall,
 };
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
@@ -225,11 +226,11 @@ impl PciFace for Vmxnet {
     }
 
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        self.read_ports(bar, offset, data, cx);
+        self.read_bar(bar, offset, data, cx);
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        self.write_ports(bar, offset, data, cx);
+        self.write_bar(bar, offset, data, cx);
     }
 
     fn rom(&self) -> Option<&Rom> {

@@ -1,8 +1,7 @@
 //! Accesses to configuration space and the three BARs, and their side effects (vmxnet3_defs.h, "BAR 0", "BAR 1").
 
-use nicety_adapter::bank::Place;
-use nicety_adapter::trace::Region;
-use nicety_adapter::{Context, Mappable, PciFace};
+use nicety_adapter::bank::{Bank, Place};
+use nicety_adapter::{Context, Mappable, PciFace, Registers};
 use nicety_pci::{Changes, Function, Rom};
 
 use crate::msix;
@@ -10,7 +9,13 @@ use crate::msix;
 use super::Vmxnet3;
 use super::registers::{self, REGISTERS, Reg};
 
-impl Vmxnet3 {
+impl Registers for Vmxnet3 {
+    type Name = Reg;
+
+    fn bank(&self) -> &Bank<Reg> {
+        &self.registers
+    }
+
     fn read_register(&mut self, place: &Place<Reg>, cx: &mut Context<'_>) -> u32 {
         let index = place.index;
         let receive = |ring: usize| self.receive.get(index).map_or(0, |queue| queue.rings[ring].next);
@@ -22,24 +27,6 @@ impl Vmxnet3 {
             Reg::ICR => self.take_causes(cx),
             Reg::ECR => self.events,
             _ => self.registers.read(place),
-        }
-    }
-
-    /// A producer index beyond its ring is the driver's mistake. Descriptors count by their generation bits all the same.
-    fn check_index(&self, place: &Place<Reg>, value: u32, cx: &mut Context<'_>) {
-        let receive = |ring: usize| self.receive.get(place.index).map(|queue| queue.rings[ring].size);
-        let size = match place.name {
-            Reg::TXPROD => self.transmit.get(place.index).map(|queue| queue.ring.size),
-            Reg::RXPROD => receive(0),
-            _ => receive(1),
-        };
-        if self.setup.is_some() && size.is_some_and(|size| size > 0 && value >= size) {
-            let at = self.registers.table().error_place(place.name, place.index);
-            cx.guest_error(
-                at,
-                value.into(),
-                "an index below the ring's size (Vmxnet3_TxQueueConf, Vmxnet3_RxQueueConf)",
-            );
         }
     }
 
@@ -78,6 +65,26 @@ impl Vmxnet3 {
     }
 }
 
+impl Vmxnet3 {
+    /// A producer index beyond its ring is the driver's mistake. Descriptors count by their generation bits all the same.
+    fn check_index(&self, place: &Place<Reg>, value: u32, cx: &mut Context<'_>) {
+        let receive = |ring: usize| self.receive.get(place.index).map(|queue| queue.rings[ring].size);
+        let size = match place.name {
+            Reg::TXPROD => self.transmit.get(place.index).map(|queue| queue.ring.size),
+            Reg::RXPROD => receive(0),
+            _ => receive(1),
+        };
+        if self.setup.is_some() && size.is_some_and(|size| size > 0 && value >= size) {
+            let at = self.registers.table().error_place(place.name, place.index);
+            cx.guest_error(
+                at,
+                value.into(),
+                "an index below the ring's size (Vmxnet3_TxQueueConf, Vmxnet3_RxQueueConf)",
+            );
+        }
+    }
+}
+
 impl PciFace for Vmxnet3 {
     fn function(&self) -> &Function {
         &self.function
@@ -105,17 +112,14 @@ impl PciFace for Vmxnet3 {
         if bar == 2 {
             return msix::read(&self.function, bar, offset, data);
         }
-        let holes = REGISTERS.read(REGISTERS.region(bar), offset, data, |place| self.read_register(place, cx));
-        cx.holes(holes, false, Region::Bar(bar), offset, data);
+        self.read_bar(bar, offset, data, cx);
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         if bar == 2 {
             return msix::write(&mut self.function, bar, offset, data);
         }
-        let holes =
-            REGISTERS.write(REGISTERS.region(bar), offset, data, |place, value| self.write_register(place, value, cx));
-        cx.holes(holes, true, Region::Bar(bar), offset, data);
+        self.write_bar(bar, offset, data, cx);
     }
 
     fn mappable(&self) -> Option<Mappable> {

@@ -16,10 +16,12 @@ use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
 
 use super::E1000;
 use super::registers::{self as r, cause};
-use crate::intel::transmit;
+use crate::intel::mac::Interrupting;
+use crate::intel::mac::receive::Arrived;
+use crate::intel::transmit::Completed;
 
 /// Unit of the throttle, in nanoseconds.
-pub(super) const THROTTLE_NS: u64 = 256;
+const THROTTLE_NS: u64 = 256;
 /// Unit of the delay timers, in nanoseconds.
 const DELAY_NS: u64 = 1024;
 
@@ -28,15 +30,68 @@ pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(32, Line::Level, InterruptRouter::Direct).throttled(1)
 }
 
-impl E1000 {
-    /// Raises causes.
-    pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
+impl Interrupting for E1000 {
+    fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         self.interrupts.raise(bits.into());
-        self.settle_line(cx);
+        self.settle(cx);
     }
 
-    /// Updates the line from causes, mask and throttle.
-    pub(super) fn settle_line(&mut self, cx: &mut Context<'_>) {
+    fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
+        self.join_completions();
+        if self.interrupts.signalled() != 0 {
+            self.begin_throttle(0, cx);
+        }
+        let causes = self.interrupts.take() as u32;
+        self.read_lone(causes, cx);
+        self.settle(cx);
+        causes
+    }
+
+    fn peek_causes(&self) -> u32 {
+        self.interrupts.pending() as u32
+    }
+
+    fn clear_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        let cleared = self.interrupts.pending() as u32 & value;
+        self.interrupts.clear(value.into());
+        self.read_lone(cleared, cx);
+        self.settle(cx);
+    }
+
+    fn enable_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        if self.interrupts.enabled() == 0 {
+            self.begin_throttle(0, cx);
+        }
+        self.interrupts.enable(value.into());
+        self.settle(cx);
+    }
+
+    /// Frames interrupt now, or after the delay.
+    fn received(&mut self, arrived: Arrived, cx: &mut Context<'_>) {
+        self.completions[0].answered(cx.now);
+        let (packet, absolute) = (u64::from(self.registers[r::RDTR]), u64::from(self.registers[r::RADV]));
+        let mut bits = if arrived.few != 0 { cause::RXDMT0 } else { 0 };
+        if packet == 0 {
+            bits |= cause::RXT0;
+        } else {
+            self.own.receive_delay.extend(packet * DELAY_NS, absolute * DELAY_NS, cx.now);
+            if arrived.small != 0 {
+                bits |= cause::SRPD;
+            }
+            self.rearm(cx);
+        }
+        self.cause(bits, cx);
+    }
+
+    fn sent(&mut self, queue: usize, done: Completed, cx: &mut Context<'_>) {
+        self.sent_classic(queue, done, done.reported, cx);
+    }
+
+    fn signal_completions(&mut self, _queue: usize) {
+        self.interrupts.raise(cause::TXDW.into());
+    }
+
+    fn settle(&mut self, cx: &mut Context<'_>) {
         if self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
             self.join_completions();
         }
@@ -46,35 +101,28 @@ impl E1000 {
         }
     }
 
-    /// A read of ICR: returns the causes and clears them.
-    pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
-        self.join_completions();
-        if self.interrupts.signalled() != 0 {
-            self.pause(cx);
+    fn rearm(&self, cx: &mut Context<'_>) {
+        let throttle = self.interrupts.due(&self.function, cx.now);
+        self.rearm_for([throttle, self.own.receive_delay.due(), self.own.lone_read_by].into_iter().flatten(), cx);
+    }
+
+    fn time_passed(&mut self, cx: &mut Context<'_>) {
+        if self.own.receive_delay.over(cx.now) {
+            self.cause(cause::RXT0, cx);
         }
-        let causes = self.interrupts.take() as u32;
-        self.read_lone(causes, cx);
-        self.settle_line(cx);
-        causes
+        self.deadlines_passed(cx);
+        self.free_lone(cx);
+        self.settle(cx);
+        self.rearm(cx);
     }
 
-    /// ICR is written: clears these causes.
-    pub(super) fn clear_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
-        let cleared = self.interrupts.pending() as u32 & causes;
-        self.interrupts.clear(causes.into());
-        self.read_lone(cleared, cx);
-        self.settle_line(cx);
+    fn mode_changed(&mut self, cx: &mut Context<'_>) {
+        self.interrupts.mode_changed(&mut self.function, cx);
+        self.settle(cx);
     }
+}
 
-    /// IMS is written.
-    pub(super) fn enable_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
-        if self.interrupts.enabled() == 0 {
-            self.pause(cx);
-        }
-        self.interrupts.enable(causes.into());
-        self.settle_line(cx);
-    }
-
+impl E1000 {
     /// ITR is written.
     pub(super) fn set_throttle(&mut self, cx: &mut Context<'_>) {
         let interval = self.registers[r::ITR] & 0xffff;
@@ -82,84 +130,14 @@ impl E1000 {
         throttle.set_interval(u64::from(interval) * THROTTLE_NS);
         if interval == 0 {
             throttle.stop();
-            self.settle_line(cx);
-        }
-    }
-
-    /// Starts the pause of the driver's ITR, in which the line stays low.
-    fn pause(&mut self, cx: &mut Context<'_>) {
-        if let Some(throttle) = self.interrupts.throttle(0) {
-            throttle.begin(cx.now);
-        }
-    }
-
-    /// Frames have arrived: interrupts now, or after the delay.
-    pub(super) fn received(&mut self, small: bool, other: u32, cx: &mut Context<'_>) {
-        self.completions.answered(cx.now);
-        let (packet, absolute) = (u64::from(self.registers[r::RDTR]), u64::from(self.registers[r::RADV]));
-        let mut bits = other;
-        if packet == 0 {
-            bits |= cause::RXT0;
-        } else {
-            self.receive_delay.extend(packet * DELAY_NS, absolute * DELAY_NS, cx.now);
-            if small {
-                bits |= cause::SRPD;
-            }
-            self.rearm(cx);
-        }
-        self.cause(bits, cx);
-    }
-
-    /// Descriptors were completed. `delayed`: all of them may wait for another interrupt.
-    pub(super) fn transmitted(&mut self, descriptors: u32, delayed: bool, empty: bool, cx: &mut Context<'_>) {
-        if empty {
-            self.interrupts.raise(cause::TXQE.into());
-        }
-        let least_ns = u64::from(self.registers[r::TADV]) * DELAY_NS;
-        self.completions.wait(descriptors, transmit::ring(&self.registers, 0).0 / 4, least_ns, cx.now);
-        if !delayed {
-            self.completions.hurry(cx.now);
-        }
-        self.time_passed(cx);
-    }
-
-    /// An interrupt is sent: deferred completions join it.
-    fn join_completions(&mut self) {
-        if self.completions.join() {
-            self.interrupts.raise(cause::TXDW.into());
+            self.settle(cx);
         }
     }
 
     /// Ends the receive delay at once (RDTR.FPD).
     pub(super) fn flush_delay(&mut self, cx: &mut Context<'_>) {
-        if self.receive_delay.end() {
+        if self.own.receive_delay.end() {
             self.cause(cause::RXT0, cx);
         }
-    }
-
-    /// Requests the earliest tick needed.
-    pub(super) fn rearm(&self, cx: &mut Context<'_>) {
-        let throttle = self.interrupts.due(&self.function, cx.now);
-        let due = [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due(), self.lone_read_by];
-        let next = due.into_iter().flatten().min();
-        if next.is_some() {
-            cx.out.wake = next;
-        }
-    }
-
-    /// Handles a tick, whether or not a deadline has passed.
-    pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
-        if self.receive_delay.over(cx.now) {
-            self.cause(cause::RXT0, cx);
-        }
-        if self.completions.over(cx.now) {
-            self.interrupts.raise(cause::TXDW.into());
-        }
-        if self.pause.over(cx.now) {
-            cx.out.work.insert(0);
-        }
-        self.free_lone(cx);
-        self.settle_line(cx);
-        self.rearm(cx);
     }
 }

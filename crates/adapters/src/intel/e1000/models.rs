@@ -1,29 +1,10 @@
 //! The chips of the family, each as data. Facts of a chip: Intel 317453, and Linux drivers/net/ethernet/intel/e1000.
 
-use super::registers::{M82540, M82544, Table};
+use super::registers::{M82540, M82544};
 use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 use crate::intel::eeprom::Image;
-use crate::intel::phy::{Rule, Rules, m88e1000};
-
-/// PCI vendor number.
-pub const INTEL: u16 = 0x8086;
-
-/// Differences between the chips of the family.
-#[derive(Debug)]
-pub struct Model {
-    /// Description, with its name in host files and its PCI identity.
-    pub about: About,
-    /// PCI revision.
-    pub revision: u8,
-    /// PCI subsystem, whose vendor is Intel.
-    pub subsystem: u16,
-    /// Its registers.
-    pub registers: &'static Table,
-    /// Its EEPROM.
-    pub eeprom: Image,
-    /// Its PHY.
-    pub phy: Rules,
-}
+use crate::intel::mac::model::{INTEL, Model};
+use crate::intel::phy::{Rule, m88e1000};
 
 /// The PHY of the 82540 and the 82545: M88E1011_I_PHY_ID in Linux's e1000_hw.h.
 static M88E1011: [Rule; 18] = m88e1000(0x0c20);
@@ -36,7 +17,10 @@ pub static I82540EM: Model = Model {
     revision: 2,
     subsystem: 0x001e,
     registers: &M82540,
-    eeprom: Image { size: 64, words: &words(0x100e, 0x001e) },
+    queues: 1,
+    vectors: 0,
+    pages: None,
+    nvm: Image { size: 64, words: &words(0x100e, 0x001e) },
     phy: &M88E1011,
 };
 
@@ -56,7 +40,10 @@ pub static I82545EM: Model = Model {
     revision: 1,
     subsystem: 0x1001,
     registers: &M82540,
-    eeprom: Image { size: 64, words: &words(0x100f, 0x1001) },
+    queues: 1,
+    vectors: 0,
+    pages: None,
+    nvm: Image { size: 64, words: &words(0x100f, 0x1001) },
     phy: &M88E1011,
 };
 
@@ -76,7 +63,10 @@ pub static I82544GC: Model = Model {
     revision: 2,
     subsystem: 0x1107,
     registers: &M82544,
-    eeprom: Image { size: 64, words: &words(0x1008, 0x1107) },
+    queues: 1,
+    vectors: 0,
+    pages: None,
+    nvm: Image { size: 64, words: &words(0x1008, 0x1107) },
     phy: &M88E1000,
 };
 

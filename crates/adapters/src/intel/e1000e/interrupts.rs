@@ -16,12 +16,15 @@
 //! them only in that interrupt: it is sent within 100 µs, or when a quarter of the ring is complete.
 
 use nicety_adapter::Context;
-use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
+use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
 use nicety_pci::Mode;
 
 use super::E1000e;
 use super::registers::{self as r, cause, ctrl_ext};
-use crate::intel::transmit;
+use crate::intel::mac::Interrupting;
+use crate::intel::mac::receive::Arrived;
+use crate::intel::statistics::Statistics;
+use crate::intel::transmit::Completed;
 
 /// Unit of the throttles, in nanoseconds.
 const THROTTLE_NS: u64 = 256;
@@ -37,58 +40,21 @@ pub(super) fn interrupts() -> Interrupts {
     Interrupts::new(31, Line::Level, InterruptRouter::table(25)).throttled(usize::from(r::VECTORS))
 }
 
-impl E1000e {
-    /// Whether causes are routed to MSI-X vectors.
-    pub(super) fn has_vectors(&self) -> bool {
-        self.function.mode() == Mode::Msix
-    }
-
-    /// Raises causes.
-    pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
+impl Interrupting for E1000e {
+    fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
         let other = if bits & OTHERS != 0 { cause::OTHER } else { 0 };
         self.interrupts.raise((bits | other).into());
         self.settle(cx);
     }
 
-    /// Sends the interrupts that are allowed now.
-    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
-            self.join_completions();
-        }
-        let sent = self.interrupts.update(&mut self.function, cx);
-        if sent != 0 {
-            self.count(r::IAC, 1);
-        }
-        if self.interrupts.due(&self.function, cx.now).is_some() {
-            self.rearm(cx);
-        }
-    }
-
-    /// An interrupt is sent: deferred completions join it.
-    fn join_completions(&mut self) {
-        for (queue, completions) in self.completions.iter_mut().enumerate() {
-            if completions.join() {
-                self.interrupts.raise(completed(queue).into());
-            }
-        }
-    }
-
-    /// Value of ICR.
-    fn causes(&self) -> u32 {
-        let pending = self.interrupts.pending();
-        let asserted = if pending & self.interrupts.enabled() != 0 { cause::ASSERTED } else { 0 };
-        pending as u32 | asserted
-    }
-
-    /// ICR is read.
-    pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
+    fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
         if !self.has_vectors() {
             self.join_completions();
         }
-        let causes = self.causes();
+        let causes = self.peek_causes();
         if causes & cause::ASSERTED != 0 || self.interrupts.enabled() == 0 {
             if !self.has_vectors() && self.interrupts.signalled() != 0 {
-                self.pause(0, cx);
+                self.begin_throttle(0, cx);
             }
             self.interrupts.take();
             self.acknowledge(causes);
@@ -97,48 +63,96 @@ impl E1000e {
         causes
     }
 
-    /// A write to ICR: ones clear causes. OTHER also clears the causes that it summarises, as Windows' driver expects (according to
-    /// QEMU's e1000e_core.c).
-    pub(super) fn write_causes(&mut self, value: u32, cx: &mut Context<'_>) {
-        let causes = self.causes();
+    /// ICS is as ICR.
+    fn peek_causes(&self) -> u32 {
+        let pending = self.interrupts.pending();
+        let asserted = if pending & self.interrupts.enabled() != 0 { cause::ASSERTED } else { 0 };
+        pending as u32 | asserted
+    }
+
+    /// OTHER also clears the causes that it summarises, as Windows' driver expects (according to QEMU's e1000e_core.c).
+    fn clear_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        let causes = self.peek_causes();
         let others = if value & cause::OTHER != 0 { OTHERS } else { 0 };
         self.interrupts.clear((value | others).into());
         self.acknowledge(causes);
         self.settle(cx);
     }
 
+    fn enable_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        if self.has_vectors() {
+            let polled = self.interrupts.pending() & !self.interrupts.enabled() & u128::from(value);
+            for cause in ROUTED.into_iter().filter(|cause| polled >> cause & 1 != 0) {
+                if let Some(vector) = self.interrupts.router().vector(cause) {
+                    self.begin_throttle(vector, cx);
+                }
+            }
+        } else if self.interrupts.enabled() == 0 {
+            self.begin_throttle(0, cx);
+        }
+        self.interrupts.enable(value.into());
+        self.settle(cx);
+    }
+
+    fn received(&mut self, arrived: Arrived, cx: &mut Context<'_>) {
+        for queue in (0..r::QUEUES).filter(|queue| arrived.queues >> queue & 1 != 0) {
+            self.received_in(queue, arrived.small >> queue & 1 != 0, arrived.few >> queue & 1 != 0, cx);
+        }
+    }
+
+    fn sent(&mut self, queue: usize, done: Completed, cx: &mut Context<'_>) {
+        self.sent_classic(queue, done, done.descriptors, cx);
+    }
+
+    fn signal_completions(&mut self, queue: usize) {
+        self.interrupts.raise((cause::TXDW | cause::TXQ0 << queue).into());
+    }
+
+    fn settle(&mut self, cx: &mut Context<'_>) {
+        if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.signalled() == 0 {
+            self.join_completions();
+        }
+        let sent = self.interrupts.update(&mut self.function, cx);
+        if sent != 0 {
+            self.registers.count(r::IAC, 1);
+        }
+        if self.interrupts.due(&self.function, cx.now).is_some() {
+            self.rearm(cx);
+        }
+    }
+
+    fn rearm(&self, cx: &mut Context<'_>) {
+        let throttle = self.interrupts.due(&self.function, cx.now);
+        self.rearm_for(throttle.into_iter().chain(self.own.receive_delay.due()), cx);
+    }
+
+    fn time_passed(&mut self, cx: &mut Context<'_>) {
+        if self.own.receive_delay.over(cx.now) {
+            let delayed = std::mem::take(&mut self.own.delayed);
+            self.cause(delayed, cx);
+        }
+        self.deadlines_passed(cx);
+        self.settle(cx);
+        self.rearm(cx);
+    }
+
+    fn mode_changed(&mut self, cx: &mut Context<'_>) {
+        self.route();
+        self.interrupts.mode_changed(&mut self.function, cx);
+        self.set_throttles(cx);
+    }
+}
+
+impl E1000e {
+    /// Whether causes are routed to MSI-X vectors.
+    pub(super) fn has_vectors(&self) -> bool {
+        self.function.mode() == Mode::Msix
+    }
+
     /// ICR was accessed: masks the causes in IAM (7.4.4).
     fn acknowledge(&mut self, causes: u32) {
         if causes & cause::ASSERTED != 0 && self.registers[r::CTRL_EXT] & ctrl_ext::IAME != 0 {
             self.interrupts.disable(self.registers[r::IAM].into());
-        }
-    }
-
-    /// Value of ICS: that of ICR, without clearing it.
-    pub(super) fn peek_causes(&self) -> u32 {
-        self.causes()
-    }
-
-    /// IMS is written.
-    pub(super) fn enable_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
-        if self.has_vectors() {
-            let polled = self.interrupts.pending() & !self.interrupts.enabled() & u128::from(causes);
-            for cause in ROUTED.into_iter().filter(|cause| polled >> cause & 1 != 0) {
-                if let Some(vector) = self.interrupts.router().vector(cause) {
-                    self.pause(vector, cx);
-                }
-            }
-        } else if self.interrupts.enabled() == 0 {
-            self.pause(0, cx);
-        }
-        self.interrupts.enable(causes.into());
-        self.settle(cx);
-    }
-
-    /// Starts the vector's pause.
-    fn pause(&mut self, vector: u16, cx: &mut Context<'_>) {
-        if let Some(throttle) = self.interrupts.throttle(vector) {
-            throttle.begin(cx.now);
         }
     }
 
@@ -184,13 +198,6 @@ impl E1000e {
         self.settle(cx);
     }
 
-    /// Command, MSI, MSI-X or the power state has changed.
-    pub(super) fn mode_changed(&mut self, cx: &mut Context<'_>) {
-        self.route();
-        self.interrupts.mode_changed(&mut self.function, cx);
-        self.set_throttles(cx);
-    }
-
     /// Whether the throttle for a receive queue's interrupts has an interval.
     fn is_throttled(&mut self, queue: usize) -> bool {
         if !self.has_vectors() {
@@ -202,7 +209,7 @@ impl E1000e {
     }
 
     /// Frames have arrived in a queue: interrupts now, or after the delay.
-    pub(super) fn received(&mut self, queue: usize, small: bool, few: bool, cx: &mut Context<'_>) {
+    fn received_in(&mut self, queue: usize, small: bool, few: bool, cx: &mut Context<'_>) {
         // With vectors, an interrupt for frames reports no completion.
         if !self.has_vectors() {
             self.completions.iter_mut().for_each(|queue| queue.answered(cx.now));
@@ -215,69 +222,18 @@ impl E1000e {
         if packet == 0 || self.is_throttled(queue) {
             bits |= arrived;
         } else {
-            self.delayed |= arrived;
-            self.receive_delay.extend(packet * DELAY_NS, absolute * DELAY_NS, cx.now);
+            self.own.delayed |= arrived;
+            self.own.receive_delay.extend(packet * DELAY_NS, absolute * DELAY_NS, cx.now);
             self.rearm(cx);
         }
         self.cause(bits, cx);
     }
 
-    /// Descriptors of a queue were completed. `delayed`: all of them may wait for another interrupt.
-    pub(super) fn transmitted(&mut self, queue: usize, done: transmit::Completed, cx: &mut Context<'_>) {
-        if done.empty {
-            self.interrupts.raise(cause::TXQE.into());
-        }
-        if done.reported > 0 {
-            let least_ns = u64::from(self.registers[r::TADV]) * DELAY_NS;
-            let enough = transmit::ring(&self.registers, queue).0 / 4;
-            if let Some(completions) = self.completions.get_mut(queue) {
-                completions.wait(done.descriptors, enough, least_ns, cx.now);
-                if !done.delayed {
-                    completions.hurry(cx.now);
-                }
-            }
-        }
-        self.time_passed(cx);
-    }
-
     /// Ends the receive delay at once (RDTR.FPD).
     pub(super) fn flush_delay(&mut self, cx: &mut Context<'_>) {
-        if self.receive_delay.end() {
-            let delayed = std::mem::take(&mut self.delayed);
+        if self.own.receive_delay.end() {
+            let delayed = std::mem::take(&mut self.own.delayed);
             self.cause(delayed, cx);
         }
     }
-
-    /// Requests the earliest tick needed.
-    pub(super) fn rearm(&self, cx: &mut Context<'_>) {
-        let throttle = self.interrupts.due(&self.function, cx.now);
-        let completions = self.completions.iter().filter_map(CompletionDelay::due);
-        let next = completions.chain(throttle).chain(self.receive_delay.due()).chain(self.pause.due()).min();
-        if next.is_some() {
-            cx.out.wake = next;
-        }
-    }
-
-    /// Handles a tick, whether or not a deadline has passed.
-    pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
-        if self.receive_delay.over(cx.now) {
-            let delayed = std::mem::take(&mut self.delayed);
-            self.cause(delayed, cx);
-        }
-        for queue in 0..r::QUEUES {
-            if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
-                self.interrupts.raise(completed(queue).into());
-            }
-        }
-        if self.pause.over(cx.now) {
-            (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
-        }
-        self.settle(cx);
-        self.rearm(cx);
-    }
-}
-
-/// Causes that completions in a queue raise.
-fn completed(queue: usize) -> u32 {
-    cause::TXDW | cause::TXQ0 << queue
 }

@@ -1,42 +1,28 @@
 //! The chips of the family, each as data. Facts of a chip: its datasheet, and Linux drivers/net/ethernet/intel/e1000e.
 
-use super::registers::{self as r, Table};
-use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
-use crate::intel::phy::{Rule, Rules, bm};
+use std::sync::LazyLock;
 
-/// PCI vendor number.
-pub const INTEL: u16 = 0x8086;
+use super::registers as r;
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
+use crate::intel::eeprom::Image;
+use crate::intel::mac::model::{INTEL, Model};
+use crate::intel::nvm::WORDS;
+use crate::intel::pages::{GIGABIT, Pages};
+use crate::intel::phy::{Rule, bm};
+
 /// The 82574L's device number.
 const DEVICE: u16 = 0x10d3;
 /// PCI subsystem of Intel's Gigabit CT Desktop Adapter.
 const SUBSYSTEM: u16 = 0xa01f;
 
-/// Differences between the chips of the family.
-#[derive(Debug)]
-pub struct Model {
-    /// Description, with its name in host files and its PCI identity.
-    pub about: About,
-    /// PCI revision.
-    pub revision: u8,
-    /// PCI subsystem, whose vendor is Intel.
-    pub subsystem: u16,
-    /// Its registers.
-    pub registers: &'static Table,
-    /// Queues each way with registers: at most [`QUEUES`](r::QUEUES).
-    pub queues: usize,
-    /// MSI-X vectors: at most [`VECTORS`](r::VECTORS).
-    pub vectors: u16,
-    /// Words of its NVM that are not all ones.
-    pub nvm: &'static [(usize, u16)],
-    /// Its PHY.
-    pub phy: Rules,
-}
+/// The pages of its rings.
+static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82574, GIGABIT));
 
 /// The PHY: BME1000_E_PHY_ID_R2 in Linux's e1000e/defines.h.
 static PHY: [Rule; 22] = bm(0x0cb1);
 
 /// Words of the NVM that are not all ones (datasheet, chapter 6).
-const WORDS: [(usize, u16); 14] = [
+const CONTENTS: [(usize, u16); 14] = [
     (0x03, 0),
     (0x05, 0x1070),
     (0x08, 0),
@@ -102,7 +88,8 @@ pub static I82574L: Model = Model {
     registers: &r::M82574,
     queues: 2,
     vectors: 5,
-    nvm: &WORDS,
+    pages: Some(&PAGES),
+    nvm: Image { size: WORDS, words: &CONTENTS },
     phy: &PHY,
 };
 

@@ -1,30 +1,40 @@
-//! The two receive rings (datasheet, 7.1): selection of a frame's ring, and descriptor formats. See [`Ring`].
+//! Selection of a frame's receive ring, descriptor formats, and arrival times (datasheet, 7.1 and 7.9).
 
-use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Set, Wants};
-use nicety_memory::{Map, Rights};
+use nicety_adapter::{Frames, Packet, Pick, Time, Wants};
+use nicety_frame::L4Kind;
+use nicety_pci::Changes;
 
 use super::E1000e;
 use super::registers::{self as r, ctrl, rctl, rfctl, rxcsum};
-use crate::intel::RECEIVE_RING_EXPECTED;
-use crate::intel::fault::Fault;
-use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
+use crate::intel::mac::receive::Route;
+use crate::intel::mac::{Chip, Facts};
+use crate::intel::ptp::Message;
+use crate::intel::receive::{Format, Offer, Ring, Verdict, buffer_size};
 use crate::intel::rss::Rss;
-use crate::intel::{DESCRIPTOR, NOWHERE};
 
-impl E1000e {
-    fn wants(&self) -> Wants {
-        let long = self.registers[r::RCTL] & rctl::LPE != 0;
-        Wants {
-            // 16 KiB with tag and check sequence, or Ethernet's standard.
-            frame_max: if long { 16_376 } else { 1514 },
-            strip: if self.registers[r::CTRL] & ctrl::VME != 0 { self.registers[r::VET] as u16 } else { 0 },
-            verify: self.registers[r::RXCSUM] & rxcsum::TUOFL != 0,
-            ..Wants::default()
-        }
+/// TSYNCRXCTL: every frame is stamped (type 4 in bits 3:1).
+const ALL: u32 = 4 << 1;
+/// A received frame's status: it has a stamp.
+const TST: u32 = 1 << 8;
+
+impl Chip for E1000e {
+    const FACTS: Facts = Facts {
+        wired: true,
+        advanced: false,
+        tags_by_mode: true,
+        takes_lone: false,
+        tells_udp: true,
+        master_disable: ctrl::MASTER_DISABLE,
+        routes: Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER),
+    };
+
+    fn wants(&self, _queue: usize) -> Wants {
+        // 16 KiB with tag and check sequence.
+        self.wants_by_mode(16_376)
     }
 
-    /// Format of descriptors, and bytes of their buffers (10.2.5: RCTL.DTYP, BSIZE, FLXBUF; RFCTL.EXTEN; PSRCTL).
-    fn format(&self) -> (Format, [u32; 4]) {
+    /// 10.2.5: RCTL.DTYP, BSIZE, FLXBUF; RFCTL.EXTEN; PSRCTL.
+    fn shape(&self, _queue: usize) -> (Format, [u32; 4]) {
         let control = self.registers[r::RCTL];
         if self.registers[r::RFCTL] & rfctl::EXTEN != 0 && control & rctl::SPLIT != 0 {
             let sizes = self.registers[r::PSRCTL];
@@ -37,151 +47,60 @@ impl E1000e {
         (if extended { Format::Extended } else { Format::Legacy }, [size, 0, 0, 0])
     }
 
-    /// The guest has posted buffers in a queue, or enabled the receiver.
-    pub(super) fn offer_room(&mut self, queue: usize, cx: &mut Context<'_>) {
-        if self.starved.get_mut(queue).is_some_and(std::mem::take) {
-            cx.out.room.insert(queue as u16);
+    /// The hash selects the queue (7.1.11).
+    fn steer(&mut self, frames: &Frames<'_>, _pick: Pick, packet: &Packet) -> Route {
+        if self.registers[r::MRQC] & 3 != 1 {
+            return Route::default();
         }
-    }
-
-    /// Receives frames from outside.
-    pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
-        if !self.link_up || self.loops() {
-            frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
-            return Delivery::default();
-        }
-        self.receive(frames, false, cx)
-    }
-
-    /// Receives the adapter's own frames in loopback. Those without room are lost, as in the chip.
-    pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
-        self.receive(frames, true, cx);
-    }
-
-    /// A ring in its present state, if it can be walked.
-    fn open<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
-        let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
-        let base = u64::from(of(r::RDBAH)) << 32 | u64::from(of(r::RDBAL));
-        let Ok(window) = memory.window(base, of(r::RDLEN), Rights::BOTH) else {
-            let place = self.registers.table().error_place(r::RDBAL, queue);
-            cx.guest_error(place, base, RECEIVE_RING_EXPECTED);
-            self.saw_ring(2 * queue, Some(NOWHERE), cx);
-            return None;
-        };
-        let (format, buffers) = self.format();
-        let ring = Ring {
-            window,
-            memory,
-            size: of(r::RDLEN) / DESCRIPTOR as u32,
-            head: of(r::RDH) & units(format),
-            tail: of(r::RDT) & units(format),
-            format,
-            buffers,
-            check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
-            small: false,
-            lone: false,
-            open_ended: false,
-            blamed: None,
-        };
-        let fault = Fault::seen(&self.registers, &ring, queue, cx);
-        self.saw_ring(2 * queue, fault, cx);
-        Some(ring)
-    }
-
-    /// A frame's queue, and the hash fields of its descriptor (7.1.11).
-    fn steer(&mut self, frames: &Frames<'_>, pick: Pick) -> (usize, Verdict) {
-        let on = self.registers[r::MRQC] & 3 == 1;
-        let Some(packet) = frames.batch.packet(pick.packet).filter(|_| on) else { return (0, Verdict::default()) };
         let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let hash = self.rss.hash(&self.registers, head, layout);
         if hash.kind == 0 {
-            return (0, Verdict::default());
+            return Route::default();
         }
         let queue = usize::from(Rss::entry(&self.registers, hash.value) >> 7);
-        if self.registers[r::RXCSUM] & rxcsum::PCSD == 0 {
-            return (queue, Verdict::default());
+        let mut verdict = Verdict::default();
+        if self.registers[r::RXCSUM] & rxcsum::PCSD != 0 {
+            verdict.information = hash.kind | (queue as u32) << 8;
+            verdict.hash = hash.value;
         }
-        let information = hash.kind | (queue as u32) << 8;
-        (queue, Verdict { information, hash: hash.value, ..Verdict::default() })
+        Route { queue, verdict, timed: false }
     }
 
-    fn receive(&mut self, frames: &Frames<'_>, looped: bool, cx: &mut Context<'_>) -> Delivery {
-        let mut delivery = Delivery::default();
-        if self.registers[r::RCTL] & rctl::EN == 0 || !self.masters() {
-            if !looped {
-                frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
-            }
-            return delivery;
+    /// RXMTRL selects PTP over Ethernet, RXUDP, whose bytes are in network order, PTP over UDP.
+    fn stamp_status(&self, offer: &Offer<'_, '_>, _timed: bool) -> u32 {
+        if !self.may_stamp(r::TSYNCRXCTL) {
+            return 0;
         }
-        let memory = std::sync::Arc::clone(cx.memory);
-        let wants = self.wants();
-        let mut scratch = Scratch::new();
-        let mut rings: [Option<Ring<'_>>; r::QUEUES] = [None, None];
-        let (mut looked, mut full, mut pause) = (Set::default(), frames.held, None);
-        for (i, pick, _) in frames.iter() {
-            let (queue, verdict) = self.steer(frames, pick);
-            let number = queue as u16;
-            let Some(slot) = rings.get_mut(queue) else { continue };
-            if !looked.contains(number) {
-                looked.insert(number);
-                *slot = self.open(queue, &memory, cx);
-            }
-            let Some(ring) = slot else {
-                if !looped {
-                    cx.counters.receive_drop(Reason::ReceiverOff);
-                }
-                continue;
-            };
-            let stamp = self.is_stamped(frames, pick);
-            let verdict = Verdict { status: stamp, ..verdict };
-            let registers = &mut self.registers;
-            let mut receiver = Receiver { registers, filter: &self.filter, wants, looped, tells_udp: true, pause };
-            let placed = if full.contains(number) {
-                Err(Miss::NoRoom(pick.from.into()))
-            } else {
-                receiver.place(ring, &Offer { frames, pick, verdict }, &mut scratch)
-            };
-            pause = receiver.pause;
-            if placed.is_ok() && stamp != 0 {
-                self.stamp_received(frames, pick, cx);
-            }
-            match placed {
-                _ if looped => {}
-                Ok((frames, bytes)) => cx.counters.received(number, frames, bytes),
-                Err(Miss::Never(reason)) => cx.drop_receive(reason, || ring.blame(number), None),
-                Err(Miss::NoRoom(from)) => {
-                    delivery.refuse(i, number, from);
-                    full.insert(number);
-                    self.starved[queue] = true;
-                }
-            }
-        }
-        for (queue, ring) in rings.iter().enumerate() {
-            if let Some(ring) = ring {
-                self.conclude(queue, ring, cx);
-            }
-        }
-        if let Some(quanta) = pause {
-            self.pause.begin(quanta, self.phy.mode().0, cx.now);
-            self.rearm(cx);
-        }
-        delivery
+        let (frames, control) = (offer.frames, self.registers[r::TSYNCRXCTL]);
+        let Some(packet) = frames.batch.packet(offer.pick.packet) else { return 0 };
+        let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
+        let message = Message::of(head, layout);
+        let [ethertype, port] = [self.registers[r::RXMTRL] as u16, self.registers[r::RXUDP] as u16];
+        let word = |at: usize| head.get(at..at + 2).map(|two| [two[0], two[1]]);
+        let found = match layout.l4.filter(|l4| l4.kind == L4Kind::Udp) {
+            Some(udp) => word(usize::from(udp.offset) + 2).map(u16::from_le_bytes) == Some(port),
+            None => word(12 + 4 * layout.tag_count()).map(u16::from_be_bytes) == Some(ethertype),
+        };
+        let [.., named, kind] = self.registers[r::RXMTRL].to_le_bytes();
+        // Path delay requests and responses are stamped whatever message is selected (Linux's e1000e/netdev.c,
+        // e1000e_config_hwtstamp).
+        let delay =
+            matches!(message.kind(), Some(2 | 3)) && message.is_asked(control, named, message.kind().unwrap_or(0));
+        let asked = message.is_asked(control, named, kind) || delay;
+        if asked && (found || control & 0xe == ALL) { TST } else { 0 }
     }
 
-    /// Writes the head back and interrupts once.
-    fn conclude(&mut self, queue: usize, ring: &Ring<'_>, cx: &mut Context<'_>) {
-        let Some(head) = self.registers.of_mut(r::RDH).get_mut(queue) else { return };
-        let before = *head & units(ring.format);
-        if before == ring.head {
-            return;
-        }
-        *head = ring.head;
-        let few = ring.crossed(before, self.registers[r::RCTL]);
-        self.received(queue, ring.small, few, cx);
+    fn clock(&self, now: Time) -> u64 {
+        self.own.clock.value(now)
     }
-}
 
-/// The bits that count in a ring position: descriptors of 32 bytes start at even units.
-fn units(format: Format) -> u32 {
-    if format == Format::Split { !1 } else { !0 }
+    fn threshold(&self, ring: &Ring<'_>, _queue: usize) -> u32 {
+        ring.share(self.registers[r::RCTL])
+    }
+
+    fn own_features(&self) -> Vec<(bool, &'static str)> {
+        let own =
+            [(self.registers[r::MRQC] & 3 == 1, "rss"), (self.has_vectors(), "msi-x"), (self.loops(), "loopback")];
+        self.features_by_mode(true).into_iter().chain(own).collect()
+    }
 }

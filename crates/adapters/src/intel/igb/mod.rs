@@ -63,322 +63,68 @@ pub(super) mod queues;
 mod receive;
 pub mod registers;
 mod saved;
-mod stamps;
 pub(super) mod transmit;
 pub(super) mod virtual_functions;
 
-use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Mappable, PciFace, Progress, Queue, Reset, Stall,
-};
-use nicety_pci::{
-    Bar, BuildError, Capability, Changes, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom,
-};
+use nicety_adapter::Adapter;
+use nicety_adapter::interrupts::Interrupts;
+use nicety_pci::{Bar, Capability, Express, Msi, MsixCapability, Power};
 
-use self::models::{INTEL, Model};
-use self::registers::{self as r, QUEUES, ctrl, dctl, rctl, rxcsum};
-use self::transmit::{TransmitQueue, transmits};
+use self::registers as r;
 use super::clock::Clock;
-use super::fault;
-use super::filter::Filter;
-use super::flow::Pause;
-use super::lost::Lost;
-use super::phy::Phy;
-use super::rss::Rss;
-use super::statistics::{OctetsRead, Statistics};
-use crate::block::{LINK_DOWN, LOOPBACK, NO_MASTER};
+use super::mac::model::Model;
+use super::mac::{MSIX_BAR, Mac};
 use crate::microwire::Microwire;
-use crate::msix;
 use crate::settings::{CreateError, Settings};
 
-/// The BAR of MSI-X.
-const MSIX_BAR: u8 = 3;
+/// An adapter of this family.
+type Igb = Mac<I82576, { r::QUEUES }>;
 
-/// Changes after which pending causes may interrupt, or use another vector.
-const INTERRUPTS: Changes =
-    Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER);
-
-/// Action that makes a driver reset the chip and set up its rings anew: Linux igb_main.c, igb_close and igb_open.
-const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
-
-/// Creates an adapter.
-pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
-    Ok(Box::new(Igb::new(model, settings)?))
-}
-
-/// Number of a ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
-fn stall_of(queue: usize, transmit: bool) -> u16 {
-    2 * queue as u16 + u16::from(transmit)
-}
-
-/// The adapter.
+/// What only these chips have.
 #[derive(Debug)]
-pub struct Igb {
-    model: &'static Model,
-    rom: Option<Rom>,
+struct I82576 {
     /// Offered MSI-X vectors.
     vectors: u16,
-    function: Function,
-    registers: r::Bank,
-    phy: Phy,
+    /// Words of the NVM.
+    words: usize,
     eeprom: Microwire,
-    filter: Filter,
-    rss: Rss,
-    transmit: [TransmitQueue; QUEUES],
-    /// Frames of a loopback, between their fetch and their delivery.
-    looped: Option<Box<Batch>>,
-    /// Pause of the transmitter.
-    pause: Pause,
-    /// The rings are lost, and the driver has not reset the chip yet.
-    lost: Option<Lost>,
-    octets: OctetsRead,
-    /// Receive queues that refused frames, a bit for each.
-    starved: u32,
-    link_up: bool,
-    /// ICR and IMS.
-    causes: Interrupts,
     /// EICR, EIMS, EITR.
     extended: Interrupts,
     /// Causes of ICR that EICR has signalled.
     other: u32,
-    /// Completions that wait for an interrupt, by transmit queue.
-    completions: [CompletionDelay; QUEUES],
     clock: Clock<16>,
-    /// Why the last walk of each ring failed. The chip has no such state.
-    stalls: [Option<&'static str>; 2 * QUEUES],
 }
 
-impl Igb {
-    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
-        let about = &model.about;
-        settings.check(about)?;
-        settings.check_rom(about)?;
-        // A driver uses as many queues as it gets vectors, in addition to the one for other causes.
-        let vectors =
-            settings.queues.filter(|queues| *queues < about.queues).map_or(model.vectors, |queues| queues + 1);
-        let function = describe(model, settings, vectors)
-            .map_err(|error| CreateError::Description { adapter: about.name, why: error.to_string() })?;
-        let mut this = Self {
-            model,
-            rom: settings.rom.clone(),
-            vectors,
-            function,
-            registers: r::Bank::new(model.registers),
-            phy: Phy::new(model.phy),
-            eeprom: model.nvm.chip(settings.mac, None),
-            filter: Filter::default(),
-            rss: Rss::default(),
-            transmit: Default::default(),
-            looped: None,
-            pause: Pause::default(),
-            lost: None,
-            octets: OctetsRead::default(),
-            starved: 0,
-            link_up: false,
-            causes: interrupts::causes(),
-            extended: interrupts::extended(),
-            other: 0,
-            completions: Default::default(),
-            clock: Clock::default(),
-            stalls: Default::default(),
-        };
-        this.clear_chip();
-        Ok(this)
-    }
-
-    /// Resets everything to the power-on state, except cable and NVM.
-    fn power_on(&mut self, cx: &mut Context<'_>) {
-        self.phy.reset();
-        self.registers.reset(|region| region == r::IO);
-        self.reset_chip(cx);
-        self.function.reset();
-    }
-
-    /// Records whether a ring could be walked.
-    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
-        let Some(stall) = self.stalls.get_mut(usize::from(number)) else { return };
-        let before = std::mem::replace(stall, why);
-        if why.is_some() && before.is_none() {
-            cx.out.stalled.insert(number);
-        }
-    }
-}
-
-fn describe(model: &Model, settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
-    let identity = Identity {
-        vendor: INTEL,
-        device: model.about.pci.1,
-        revision: model.revision,
-        class: 0x02_0000,
-        subsystem_vendor: INTEL,
-        subsystem: model.subsystem,
-    };
+/// Creates an adapter.
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    // A driver uses as many queues as it gets vectors, in addition to the one for other causes.
+    let vectors =
+        settings.queues.filter(|queues| *queues < model.about.queues).map_or(model.vectors, |queues| queues + 1);
     // PCI PM 1.2 with D0 and D3hot, device-specific initialization; D3hot loses all state (9.4.1).
     let power = Power { capabilities: 0x0023, control: 0, data: 0 };
     let msix =
         MsixCapability { vectors, table_bar: MSIX_BAR, table_offset: 0, pba_bar: MSIX_BAR, pba_offset: r::PENDING };
     let [a, b, c, d, e, f] = settings.mac.0;
-    let mut builder = Function::builder(identity)
-        .interrupt_pin(Pin::A)
-        .bar(0, Bar::memory(r::WINDOW_BYTES.into()))
-        .bar(2, Bar::io(r::IO_BYTES.into()))
-        .bar(3, Bar::memory(r::MSIX_BYTES.into()))
-        // The chip's offsets (9.5).
-        .capability_at(0x40, Capability::Power(power))
-        .capability_at(0x50, Capability::Msi(Msi { vectors: 1, maskable: true }))
-        .capability_at(0x70, Capability::Msix(msix))
-        .capability_at(0xa0, Capability::Express(Express::default()))
-        // Device serial number: the address with ff:ff in its middle (9.6.2).
-        .extended(3, 1, vec![f, e, d, 0xff, 0xff, c, b, a]);
-    builder = virtual_functions::describe(builder);
-    if let Some(rom) = &settings.rom {
-        builder = builder.rom(rom.size());
-    }
-    builder.build()
-}
-
-impl PciFace for Igb {
-    fn function(&self) -> &Function {
-        &self.function
-    }
-
-    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
-        let changes = self.function.config_write(u64::from(offset), data);
-        virtual_functions::bound(&mut self.function);
-        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
-            self.power_on(cx);
-        }
-        if changes.intersects(INTERRUPTS) {
-            self.mode_changed(cx);
-        }
-        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
-            self.look_at_all_queues(cx);
-            self.offer_room(!0, cx);
-        }
-    }
-
-    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        if bar == MSIX_BAR {
-            return msix::read(&self.function, bar, offset, data);
-        }
-        self.read_region(self.region(bar), offset, data, cx);
-    }
-
-    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        if bar == MSIX_BAR {
-            return msix::write(&mut self.function, bar, offset, data);
-        }
-        self.write_region(self.region(bar), offset, data, cx);
-    }
-
-    fn mappable(&self) -> Option<Mappable> {
-        Some(self.model.pages.part())
-    }
-
-    fn doorbells(&self) -> Vec<u32> {
-        self.model.pages.offsets()
-    }
-
-    fn shown(&self, words: &mut [u32]) -> bool {
-        self.model.pages.show(&self.registers, words);
-        true
-    }
-
-    fn rom(&self) -> Option<&Rom> {
-        self.rom.as_ref()
-    }
-}
-
-impl Adapter for Igb {
-    fn face(&mut self) -> Face<'_> {
-        Face::Pci(self)
-    }
-
-    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
-        let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        if transmits(&self.registers, queue.into()) && self.may_dma() { cx.fetched(progress) } else { progress }
-    }
-
-    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
-        let queue = usize::from(batch.queue);
-        if self.transmit.get(queue).is_some_and(|own| own.generation == batch.generation) {
-            self.give_back(queue, cx);
-        }
-    }
-
-    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
-        self.deliver_frames(frames, cx)
-    }
-
-    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
-        match event {
-            Event::Link(up) => {
-                match &mut self.lost {
-                    Some(lost) => lost.cable = up,
-                    None => self.phy.plug(up),
-                }
-                self.settle_link(cx);
-            }
-            Event::Lost | Event::Unanswered => self.lose(cx),
-            Event::Restored => self.resume_restored(cx),
-            Event::Missed(frames) => self.registers.count(r::MPC, frames),
-            // Addresses are translated in every call; a mapped page has the values of `shown`.
-            Event::Memory | Event::Page | Event::Answer(_) => {}
-        }
-    }
-
-    fn tick(&mut self, cx: &mut Context<'_>) {
-        self.time_passed(cx);
-        self.try_again(cx);
-    }
-
-    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
-        match kind {
-            Reset::Bus | Reset::Function => self.power_on(cx),
-        }
-    }
-
-    fn transmit_queues(&self) -> u16 {
-        self.model.queues as u16
-    }
-
-    fn is_driven(&self) -> bool {
-        self.registers[r::RCTL] & rctl::EN != 0 || self.registers[r::TCTL] & r::tctl::EN != 0
-    }
-
-    fn features(&self) -> Vec<&'static str> {
-        let queues = self.registers.of(r::RXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
-        let on = [
-            (self.registers[r::RXCSUM] & rxcsum::TUOFL != 0, "rx-checksum"),
-            (self.registers[r::CTRL] & ctrl::VME != 0, "vlan-strip"),
-            (self.registers[r::RCTL] & rctl::VFE != 0, "vlan-filter"),
-            (self.registers[r::RCTL] & rctl::LPE != 0 && self.registers[r::RLPML] > 1600, "jumbo"),
-            (self.registers[r::RCTL] & rctl::UPE != 0, "promiscuous"),
-            (self.registers[r::MRQC] & 7 == 2, "rss"),
-            (queues > 1, "mq"),
-            (self.loops(), "loopback"),
-        ];
-        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
-    }
-
-    fn receive_block(&self) -> Option<&'static str> {
-        let queues = (0..QUEUES).filter(|queue| self.receives(*queue));
-        match () {
-            () if !self.is_driven() => None,
-            () if self.registers[r::RCTL] & rctl::EN == 0 => Some(fault::OFF),
-            () if !self.may_dma() => Some(NO_MASTER),
-            () if !self.link_up => Some(LINK_DOWN),
-            () if self.loops() => Some(LOOPBACK),
-            () => fault::block(&self.registers, &self.filter, queues, fault::Tails::Inside),
-        }
-    }
-
-    fn stall(&self, number: u16) -> Option<Stall> {
-        let queue = usize::from(number / 2);
-        let transmit = !number.is_multiple_of(2);
-        let on = if transmit { transmits(&self.registers, queue) } else { self.receives(queue) };
-        let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| on && self.may_dma())?;
-        let queue = if transmit { Queue::Transmit(number / 2) } else { Queue::Receive(number / 2) };
-        Some(Stall { queue, why, cure: CURE })
-    }
+    let function = model.function(settings, |builder| {
+        let builder = builder
+            .bar(2, Bar::io(r::IO_BYTES.into()))
+            .bar(3, Bar::memory(r::MSIX_BYTES.into()))
+            // The chip's offsets (9.5).
+            .capability_at(0x40, Capability::Power(power))
+            .capability_at(0x50, Capability::Msi(Msi { vectors: 1, maskable: true }))
+            .capability_at(0x70, Capability::Msix(msix))
+            .capability_at(0xa0, Capability::Express(Express::default()))
+            // Device serial number: the address with ff:ff in its middle (9.6.2).
+            .extended(3, 1, vec![f, e, d, 0xff, 0xff, c, b, a]);
+        virtual_functions::describe(builder)
+    })?;
+    let own = I82576 {
+        vectors,
+        words: model.nvm.size,
+        eeprom: Microwire::new(model.nvm.contents(settings.mac, None)),
+        extended: interrupts::extended(),
+        other: 0,
+        clock: Clock::default(),
+    };
+    Ok(Box::new(Igb::new(model, settings, function, interrupts::causes(), own)))
 }

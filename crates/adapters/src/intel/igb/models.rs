@@ -2,41 +2,17 @@
 
 use std::sync::LazyLock;
 
-use super::registers::{self as r, Table};
+use super::registers as r;
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::intel::eeprom::Image;
+use crate::intel::mac::model::{INTEL, Model};
 use crate::intel::pages::{GIGABIT, Pages};
-use crate::intel::phy::{IGP03E1000, Rules};
+use crate::intel::phy::IGP03E1000;
 
-/// PCI vendor number.
-pub const INTEL: u16 = 0x8086;
 /// The 82576's device number with a copper PHY.
 const DEVICE: u16 = 0x10c9;
 /// The 82576's card: Gigabit ET Dual Port Server Adapter (pci.ids).
 const CARD: u16 = 0xa03c;
-
-/// Differences between the chips of the family.
-#[derive(Debug)]
-pub struct Model {
-    /// Description, with its name in host files and its PCI identity.
-    pub about: About,
-    /// PCI revision.
-    pub revision: u8,
-    /// PCI subsystem, whose vendor is Intel.
-    pub subsystem: u16,
-    /// Its registers.
-    pub registers: &'static Table,
-    /// Queues each way with registers: at most [`QUEUES`](r::QUEUES).
-    pub queues: usize,
-    /// MSI-X vectors: at most [`VECTORS`](r::VECTORS).
-    pub vectors: u16,
-    /// The pages of its registers that a guest may map.
-    pub pages: &'static LazyLock<Pages>,
-    /// Factory contents of its NVM.
-    pub nvm: Image,
-    /// Its PHY.
-    pub phy: Rules,
-}
 
 /// Pages of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
 static PAGES_82576: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576, GIGABIT));
@@ -86,7 +62,7 @@ pub static I82576: Model = Model {
     queues: 16,
     // 7.3.2.
     vectors: 25,
-    pages: &PAGES_82576,
+    pages: Some(&PAGES_82576),
     // Chapter 6.
     nvm: Image {
         size: 256,

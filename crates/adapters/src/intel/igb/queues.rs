@@ -6,7 +6,7 @@ use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
 
 use super::Igb;
 use super::registers::{self as r, rxcsum};
-use crate::intel::receive::Verdict;
+use crate::intel::mac::receive::Route;
 use crate::intel::rss::Rss;
 
 /// MRQC 2:0: the hash selects the queue.
@@ -27,17 +27,6 @@ mod kind {
 /// SCTP's number in an IP header.
 const SCTP: u8 = 132;
 
-/// A frame's queue and descriptor fields.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Route {
-    /// The queue.
-    pub queue: usize,
-    /// Information and hash for its descriptor.
-    pub verdict: Verdict,
-    /// A filter marks it as IEEE 1588.
-    pub timed: bool,
-}
-
 /// Bits 11:4 of a descriptor's information.
 pub fn packet_type(layout: &Layout) -> u32 {
     let Some(l3) = layout.l3 else { return 0 };
@@ -56,7 +45,7 @@ pub fn packet_type(layout: &Layout) -> u32 {
 
 impl Igb {
     /// Selects the queue of a packet.
-    pub(super) fn steer(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Route {
+    pub(super) fn route_of(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Route {
         let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let control = self.registers[r::MRQC];
         let mut route = Route::default();

@@ -47,19 +47,6 @@ pub mod gpie {
     pub const EIAME: u32 = 1 << 30;
 }
 
-/// Bits of RXDCTL and TXDCTL (8.10.9, 8.12.15).
-pub mod dctl {
-    /// The queue is on.
-    pub const ENABLE: u32 = 1 << 25;
-}
-
-/// Bits of RXCSUM (8.10.10) besides the family's.
-pub mod rxcsum {
-    pub use crate::intel::registers::rxcsum::*;
-    /// The receive descriptor has the hash in place of the packet checksum.
-    pub const PCSD: u32 = 1 << 13;
-}
-
 /// Bits of EECD (8.4.1).
 pub mod eecd {
     /// The NVM has been read after the reset.

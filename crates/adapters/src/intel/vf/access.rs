@@ -1,31 +1,18 @@
-//! Register accesses: the masks of the table, and their side effects.
+//! Register accesses whose side effects are a function's, and its resets.
 
-use nicety_adapter::Context;
+use nicety_adapter::family::Answer;
+use nicety_adapter::{Context, Reset};
 
-use super::VirtualFunction;
 use super::family::ixgbe::RSS_KEY;
-use super::registers::{self as r, Place, ctrl, dctl, links, status};
-use crate::intel::fault;
-use crate::intel::igb::transmit::forget_fetched;
+use super::family::word;
+use super::registers::{self as r, Place, ctrl, links, mailbox, status};
+use super::{VirtualFunction, interrupts};
+use crate::intel::mac::{Interrupting, Link};
 
-impl VirtualFunction {
-    /// Reads a part of the registers.
-    pub(super) fn read_registers(&mut self, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        let holes = table.read(r::WINDOW, offset, data, |place| self.read_register(place, cx));
-        cx.holes(holes, false, table.bar(r::WINDOW), offset, data);
-    }
-
-    /// Writes a part of the registers. Only whole dwords are writable.
-    pub(super) fn write_registers(&mut self, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        let table = self.registers.table();
-        let holes = table.write(r::WINDOW, offset, data, |place, value| self.write_register(place, value, cx));
-        cx.holes(holes, true, table.bar(r::WINDOW), offset, data);
-    }
-
-    fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
+impl Link for VirtualFunction {
+    fn read_other(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
         match place.name {
-            r::STATUS if self.model.ten_gigabit => 0,
+            r::STATUS if self.own.model.ten_gigabit => 0,
             r::STATUS => status::FD | status::SPEED_1000 | if self.link_up { status::LU } else { 0 },
             r::VFLINKS => {
                 if self.link_up {
@@ -36,42 +23,21 @@ impl VirtualFunction {
             }
             r::FRTIMER => (cx.now.0 / 1000) as u32,
             r::EICR => self.read_causes(cx),
-            r::EICS => self.causes.pending() as u32,
-            r::EIMS | r::EIMC => self.causes.enabled() as u32,
+            r::EICS => self.peek_causes(),
+            r::EIMS | r::EIMC => self.interrupts.enabled() as u32,
             _ => self.registers.read(place),
         }
     }
 
-    fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
-        self.registers.write(place, value);
+    fn write_other(&mut self, place: &Place, _old: u32, value: u32, cx: &mut Context<'_>) {
         match place.name {
-            r::TDT => cx.out.work.insert(place.index as u16),
-            r::RDT | r::RXDCTL => self.offer_room(1 << place.index, cx),
-            r::RDLEN => {
-                fault::check_length(&self.registers, place, value, cx);
-                self.offer_room(1 << place.index, cx);
-            }
-            r::TXDCTL if value & dctl::ENABLE != 0 => cx.out.work.insert(place.index as u16),
-            r::TXDCTL | r::TDH | r::TDBAL | r::TDBAH | r::TDLEN => {
-                fault::check_length(&self.registers, place, value, cx);
-                forget_fetched(&mut self.transmit, &self.registers, place.index)
-            }
             r::V2PMAILBOX => self.write_mailbox(value, cx),
             r::CTRL if value & ctrl::RST != 0 => self.reset_function(cx),
-            r::EICR => {
-                self.causes.clear(value.into());
-                self.settle(cx);
-            }
-            r::EICS => {
-                self.causes.raise(value.into());
-                self.settle(cx);
-            }
-            r::EIMS => {
-                self.causes.enable(value.into());
-                self.settle(cx);
-            }
+            r::EICR => self.clear_causes(value, cx),
+            r::EICS => self.cause(value, cx),
+            r::EIMS => self.enable_causes(value, cx),
             r::EIMC => {
-                self.causes.disable(value.into());
+                self.interrupts.disable(value.into());
                 self.settle(cx);
             }
             r::EIAC | r::EIAM => self.modes_written(cx),
@@ -80,26 +46,77 @@ impl VirtualFunction {
         }
     }
 
-    /// Marks all transmit queues as possibly having work.
-    pub(super) fn look_at_all_queues(&self, cx: &mut Context<'_>) {
-        (0..self.model.queues as u16).for_each(|queue| cx.out.work.insert(queue));
+    fn plug(&mut self, up: bool, cx: &mut Context<'_>) {
+        if std::mem::replace(&mut self.link_up, up) != up {
+            self.link_changed(cx);
+        }
     }
 
+    fn restart(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        // Frames that wait for buffers are lost with them.
+        self.offer_room(!0, cx);
+        self.function.reset();
+        match kind {
+            // The family keeps nothing of a function, so it need not hear of a new one.
+            Reset::Bus => self.clear_function(),
+            // As CTRL.RST (igb_vf_reset_event, ixgbe_vf_reset_event).
+            Reset::Function => {
+                self.clear_but_kept();
+                self.own.mailbox.ask_for_reset();
+                self.call_family(cx);
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// Repeats what was asked, too.
+    fn resume(&mut self, cx: &mut Context<'_>) {
+        self.starved = 0;
+        self.own.is_restored = true;
+        self.look_at_all_queues(cx);
+        self.call_family(cx);
+        self.time_passed(cx);
+    }
+
+    /// As after a reset of the physical function. RSTD makes the drivers' watchdogs
+    /// read the mailbox (check_for_link in Linux's igbvf/vf.c and ixgbevf/vf.c), and their acknowledgement of a message without CTS
+    /// is answered with NACK, after which they reset. The routes and masks of interrupts are lost: one comes from each vector.
+    fn lose(&mut self, cx: &mut Context<'_>) {
+        self.offer_room(!0, cx);
+        self.clear_but_kept();
+        self.registers[r::VMBMEM] = word::CONTROL;
+        self.registers[r::V2PMAILBOX] = mailbox::PFSTS | mailbox::RSTD;
+        self.own.mailbox.wait_for_reader();
+        if self.function.msix_enabled() {
+            (0..r::VECTORS).for_each(|vector| cx.out.messages.insert(vector));
+        }
+    }
+
+    fn answered(&mut self, answer: &Answer, cx: &mut Context<'_>) {
+        self.take_answer(answer, cx);
+    }
+
+    fn is_started(&self) -> bool {
+        (0..self.queues).any(|queue| self.receives(queue) || self.has_transmitter(queue))
+    }
+}
+
+impl VirtualFunction {
     /// CTRL.RST (4.2.1.5): rings and interrupts as after power-on; the counters go on, and the mailbox keeps its words. RSTD tells
     /// the driver that the reset is over.
-    pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
+    fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.offer_room(!0, cx);
         let words: [u32; 16] = std::array::from_fn(|n| self.registers.of(r::VMBMEM).get(n).copied().unwrap_or(0));
         self.clear_but_kept();
         self.registers.of_mut(r::VMBMEM).iter_mut().zip(words).for_each(|(word, kept)| *word = kept);
         self.registers[r::V2PMAILBOX] = r::mailbox::RSTD;
-        self.mailbox.ask_for_reset();
+        self.own.mailbox.ask_for_reset();
         self.call_family(cx);
         self.settle(cx);
     }
 
     /// Like [`Self::clear_function`], but counters and the last address stay: a trusted function gets its address again.
-    pub(super) fn clear_but_kept(&mut self) {
+    fn clear_but_kept(&mut self) {
         let kept = r::KEPT.map(|name| self.registers[name]);
         let last = [r::RAL, r::RAH].map(|name| self.registers.of(name).first().copied().unwrap_or(0));
         self.clear_function();
@@ -113,13 +130,8 @@ impl VirtualFunction {
     pub(super) fn clear_function(&mut self) {
         self.registers.reset(|_| true);
         self.clear_mailbox();
-        self.clear_interrupts();
+        self.interrupts = interrupts::causes();
         self.registers.of_mut(r::RSSRK).copy_from_slice(&RSS_KEY);
-        self.rss.forget();
-        for queue in &mut self.transmit {
-            queue.reset();
-        }
-        self.stalls = Default::default();
-        self.starved = 0;
+        self.clear_queues();
     }
 }

@@ -73,10 +73,10 @@ impl Mailbox {
 impl VirtualFunction {
     /// A write to V2PMAILBOX. VFU has its new value.
     pub(super) fn write_mailbox(&mut self, value: u32, cx: &mut Context<'_>) {
-        self.mailbox.message |= value & mailbox::REQ != 0;
-        self.mailbox.acknowledged |= value & mailbox::ACK != 0;
+        self.own.mailbox.message |= value & mailbox::REQ != 0;
+        self.own.mailbox.acknowledged |= value & mailbox::ACK != 0;
         if value & mailbox::ACK != 0 {
-            self.mailbox.unread = false;
+            self.own.mailbox.unread = false;
         }
         self.send_news(cx);
         self.call_family(cx);
@@ -84,17 +84,17 @@ impl VirtualFunction {
 
     /// Asks for the family's attention if there are asks.
     pub(super) fn call_family(&mut self, cx: &mut Context<'_>) {
-        let Mailbox { reset, message, acknowledged, .. } = self.mailbox;
-        if reset || message || acknowledged || self.is_restored {
-            self.asked_at = cx.now;
+        let Mailbox { reset, message, acknowledged, .. } = self.own.mailbox;
+        if reset || message || acknowledged || self.own.is_restored {
+            self.own.asked_at = cx.now;
             cx.out.stalled.insert(Outbox::ASK);
         }
     }
 
     /// The next ask, in the order of igb_msg_task.
-    pub(super) fn next_ask(&mut self) -> Option<Ask> {
-        let this = &mut self.mailbox;
-        let request = if std::mem::take(&mut self.is_restored) {
+    pub(super) fn take_ask(&mut self) -> Option<Ask> {
+        let this = &mut self.own.mailbox;
+        let request = if std::mem::take(&mut self.own.is_restored) {
             Request::Restored(Held {
                 enabled: self.registers[r::RCTL] & rctl::EN != 0,
                 all_multicast: self.registers[r::RCTL] & rctl::MPE != 0,
@@ -111,11 +111,11 @@ impl VirtualFunction {
             return None;
         };
         let standing = this.standing;
-        Some(Ask { request, standing, address: self.last_address(), at: self.asked_at })
+        Some(Ask { request, standing, address: self.last_address(), at: self.own.asked_at })
     }
 
     /// The family's answer.
-    pub(super) fn answered(&mut self, answer: &Answer, cx: &mut Context<'_>) {
+    pub(super) fn take_answer(&mut self, answer: &Answer, cx: &mut Context<'_>) {
         let mut bits = 0;
         if answer.acknowledged {
             bits |= mailbox::PFACK;
@@ -124,17 +124,17 @@ impl VirtualFunction {
             Some(reply) if answer.acknowledged || self.is_free() => {
                 self.registers.of_mut(r::VMBMEM).iter_mut().zip(reply.words()).for_each(|(word, reply)| *word = *reply);
                 bits |= mailbox::PFSTS;
-                self.mailbox.unread = true;
+                self.own.mailbox.unread = true;
             }
-            Some(_) => self.mailbox.news = true,
+            Some(_) => self.own.mailbox.news = true,
             None => {}
         }
         if let Some(grant) = answer.grant {
             self.granted(grant, cx);
         }
-        self.checks_tags = answer.checks_tags.unwrap_or(self.checks_tags);
+        self.own.checks_tags = answer.checks_tags.unwrap_or(self.own.checks_tags);
         if answer.silent_from.is_some() {
-            self.mailbox.standing.silent_from = answer.silent_from;
+            self.own.mailbox.standing.silent_from = answer.silent_from;
         }
         self.registers[r::V2PMAILBOX] |= bits;
         if bits != 0 {
@@ -146,22 +146,22 @@ impl VirtualFunction {
 
     /// The link changed. igb_ping_all_vfs; while a message is on its way, Linux waits for the mailbox.
     pub(super) fn link_changed(&mut self, cx: &mut Context<'_>) {
-        self.mailbox.news = true;
+        self.own.mailbox.news = true;
         self.send_news(cx);
     }
 
     /// Whether the driver neither writes a message nor has one to read.
     fn is_free(&self) -> bool {
-        let Mailbox { unread, message, .. } = self.mailbox;
+        let Mailbox { unread, message, .. } = self.own.mailbox;
         !unread && !message && self.registers[r::V2PMAILBOX] & mailbox::VFU == 0
     }
 
     fn send_news(&mut self, cx: &mut Context<'_>) {
-        if !self.mailbox.news || !self.is_free() {
+        if !self.own.mailbox.news || !self.is_free() {
             return;
         }
-        self.mailbox.news = false;
-        let clear = if self.mailbox.standing.ready { word::CTS } else { 0 };
+        self.own.mailbox.news = false;
+        let clear = if self.own.mailbox.standing.ready { word::CTS } else { 0 };
         self.registers[r::VMBMEM] = word::CONTROL | clear;
         self.registers[r::V2PMAILBOX] |= mailbox::PFSTS;
         self.other_cause(cx);
@@ -169,7 +169,7 @@ impl VirtualFunction {
 
     /// The state after power-on: nothing is granted.
     pub(super) fn clear_mailbox(&mut self) {
-        self.mailbox = Mailbox::default();
+        self.own.mailbox = Mailbox::default();
         self.void_grants(false, false, None);
     }
 
@@ -179,7 +179,7 @@ impl VirtualFunction {
             Grant::Reset { ready, enabled, address } => {
                 self.void_grants(ready, enabled, address);
                 // A driver reads the state of its link after a reset.
-                self.mailbox.news &= !ready;
+                self.own.mailbox.news &= !ready;
                 if enabled {
                     self.look_at_all_queues(cx);
                     self.offer_room(!0, cx);
@@ -187,18 +187,18 @@ impl VirtualFunction {
             }
             Grant::Address(address) => self.set_address(0, Some(address)),
             Grant::AddAddress(address) => {
-                self.mailbox.standing.addresses += 1;
-                self.set_address(usize::from(self.mailbox.standing.addresses), Some(address));
+                self.own.mailbox.standing.addresses += 1;
+                self.set_address(usize::from(self.own.mailbox.standing.addresses), Some(address));
             }
             Grant::OnlyAddress(one) => {
-                self.mailbox.standing.addresses = one.is_some().into();
+                self.own.mailbox.standing.addresses = one.is_some().into();
                 (1..self.registers.of(r::RAL).len())
                     .for_each(|index| self.set_address(index, one.filter(|_| index == 1)));
             }
-            Grant::Version(version) => self.mailbox.standing.version = version,
+            Grant::Version(version) => self.own.mailbox.standing.version = version,
             Grant::Multicast { count, hashes, all } => {
                 self.registers.of_mut(r::MTA).fill(0);
-                self.mailbox.overflow = all;
+                self.own.mailbox.overflow = all;
                 for hash in hashes.iter().take(count.into()) {
                     let word = self.registers.of_mut(r::MTA).get_mut(usize::from(hash >> 5));
                     word.into_iter().for_each(|word| *word |= 1 << (hash & 31));
@@ -207,12 +207,12 @@ impl VirtualFunction {
             }
             Grant::AllMulticast(on) => {
                 self.set_wish(on);
-                self.mailbox.promiscuous = on;
+                self.own.mailbox.promiscuous = on;
                 self.set_multicast_mode();
             }
             Grant::WantsAllMulticast => {
                 self.set_wish(true);
-                self.mailbox.promiscuous = false;
+                self.own.mailbox.promiscuous = false;
                 self.set_multicast_mode();
             }
             Grant::Rights(rights) => self.set_rights(rights),
@@ -235,34 +235,34 @@ impl VirtualFunction {
     fn set_rights(&mut self, rights: Rights) {
         let Rights { address, addresses, all_multicast, vlans, tells } = rights;
         let loses = (address.is_some() && address != self.last_address())
-            || (!addresses && self.mailbox.standing.addresses > 0);
+            || (!addresses && self.own.mailbox.standing.addresses > 0);
         if address.is_some() {
             self.set_address(0, address);
         }
         if !addresses {
-            self.mailbox.standing.addresses = 0;
+            self.own.mailbox.standing.addresses = 0;
             (1..self.registers.of(r::RAL).len()).for_each(|index| self.set_address(index, None));
         }
-        let wants = self.mailbox.promiscuous || self.registers[r::VMOLR] & vmolr::MPE != 0;
+        let wants = self.own.mailbox.promiscuous || self.registers[r::VMOLR] & vmolr::MPE != 0;
         self.set_wish(wants);
-        self.mailbox.promiscuous = wants && all_multicast;
+        self.own.mailbox.promiscuous = wants && all_multicast;
         self.set_multicast_mode();
         if !vlans {
             self.void_vlans();
         }
-        if self.mailbox.standing.ready {
+        if self.own.mailbox.standing.ready {
             self.registers[r::RCTL] |= rctl::EN;
             self.registers[r::TCTL] |= tctl::EN;
-            self.mailbox.standing.ready = !(loses && tells);
-            self.mailbox.news |= loses && tells;
+            self.own.mailbox.standing.ready = !(loses && tells);
+            self.own.mailbox.news |= loses && tells;
         }
     }
 
     /// igb_vf_reset: no addresses but this one, VLAN 0, frames of the usual length.
     fn void_grants(&mut self, ready: bool, enabled: bool, address: Option<Mac>) {
-        let silent_from = self.mailbox.standing.silent_from;
-        self.mailbox.standing = Standing { ready, silent_from, ..Standing::default() };
-        (self.mailbox.promiscuous, self.mailbox.overflow) = (false, false);
+        let silent_from = self.own.mailbox.standing.silent_from;
+        self.own.mailbox.standing = Standing { ready, silent_from, ..Standing::default() };
+        (self.own.mailbox.promiscuous, self.own.mailbox.overflow) = (false, false);
         // The last address is not valid any more, and remembered.
         let last = self.last_address();
         for name in [r::RAL, r::RAH, r::MTA] {
@@ -285,7 +285,7 @@ impl VirtualFunction {
         self.registers.of_mut(r::VFTA).fill(0);
         self.registers[r::VFTA] = 1;
         self.registers[r::VMOLR] &= !vmolr::STRVLAN;
-        self.mailbox.standing.vlans = 0;
+        self.own.mailbox.standing.vlans = 0;
     }
 
     fn set_address(&mut self, index: usize, address: Option<Mac>) {
@@ -308,7 +308,7 @@ impl VirtualFunction {
     }
 
     fn set_multicast_mode(&mut self) {
-        let all = self.mailbox.promiscuous || self.mailbox.overflow;
+        let all = self.own.mailbox.promiscuous || self.own.mailbox.overflow;
         let control = self.registers[r::RCTL] & !rctl::MPE;
         self.registers[r::RCTL] = control | if all { rctl::MPE } else { 0 };
     }
@@ -320,7 +320,7 @@ impl VirtualFunction {
         let was = *word & bit != 0;
         *word = if on { *word | bit } else { *word & !bit };
         if id != 0 && was != on {
-            let vlans = &mut self.mailbox.standing.vlans;
+            let vlans = &mut self.own.mailbox.standing.vlans;
             *vlans = if on { vlans.saturating_add(1) } else { vlans.saturating_sub(1) };
         }
         let pool = self.registers[r::VMOLR] & !vmolr::STRVLAN;

@@ -7,7 +7,6 @@
 
 use nicety_adapter::bank::{Alias, Block, Region, Widths};
 
-pub use crate::intel::igb::registers::{dctl, rxcsum};
 pub use crate::intel::registers::*;
 
 /// BAR 0: registers.
