@@ -39,15 +39,15 @@ impl Daemon {
     }
 
     pub(super) fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
-        let ids = self.free_ids(&spec, spec.workers.into());
+        let ids = self.free_ids(&spec, spec.workers.max(1).into());
         let id = ids.first().copied().unwrap_or(PortId(u16::MAX));
         let mut adapter = sharing(&spec)?;
         let layout = match adapter.face() {
             Face::Pci(pci) => Some(irq_layout(pci)),
             Face::Rings(_) => None,
         };
-        // The calls of several parts have no order.
-        let recorder = recorder.filter(|_| spec.workers == 1);
+        // A trace has the calls of one adapter.
+        let recorder = recorder.filter(|_| spec.workers <= 1);
         if let Some(recorder) = &recorder {
             adapter = Recorder::around(recorder, adapter);
         }
