@@ -19,6 +19,7 @@ mod links;
 #[cfg(test)]
 mod loops_test;
 mod mirror;
+mod open;
 mod parts;
 mod placing;
 mod policy;
@@ -42,17 +43,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nicety_adapter::{Adapter, Face, PortId, Uplink};
+use nicety_adapter::{PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{End, Loop, Neighbour, Plane, Port, SavedNumbers, Split, State};
+use nicety_plane::{Loop, Neighbour, Plane, Port, Split, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_uplink::Interface;
-use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
@@ -61,13 +61,12 @@ use crate::fatal::fatal;
 use crate::inbox::{Inbox, Note};
 use crate::journal::{Journal, NotKept};
 use crate::live::texts::Texts;
-use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording, Target};
 use crate::report::ToleranceReport;
-use crate::rings::{FrontendSocket, RingsServer};
-use crate::service::{Link, Service};
-use crate::shell::{PortShell, Schedule, Signals};
+use crate::rings::RingsServer;
+use crate::service::Service;
+use crate::shell::Schedule;
 use crate::systemd::Probe;
 use crate::tolerance::Tolerance;
 use crate::worker::Worker;
@@ -77,6 +76,7 @@ pub use carried::NoteBytes;
 pub use error::StartError;
 pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
+use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
 pub use restart::RestartError;
@@ -194,14 +194,6 @@ impl std::fmt::Debug for RunningUplink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RunningUplink").field("name", &self.name).field("port", &self.port).finish_non_exhaustive()
     }
-}
-
-/// A port that is being opened.
-struct Opened {
-    name: String,
-    schedule: Arc<Schedule>,
-    port: Arc<Port>,
-    log: Arc<PortLog>,
 }
 
 /// A snapshot of one port, for reports.
@@ -506,272 +498,6 @@ impl Daemon {
         self.mirrors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Opens a port. If it listens, its socket exists on return.
-    pub fn open(&self, spec: PortSpec) -> Result<PortId, StartError> {
-        let recorder = self.recorder(&spec)?;
-        self.open_recorded(spec, recorder)
-    }
-
-    fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
-        // Number 0 is reserved for the first uplink.
-        if spec.workers > 1 {
-            return self.open_parts(spec);
-        }
-        let id = self.free_id_for(&spec);
-        let adapter = (spec.entry.create)(&spec.settings);
-        let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
-        let layout = match adapter.face() {
-            Face::Pci(pci) => Some(irq_layout(pci)),
-            Face::Rings(_) => None,
-        };
-        if let Some(recorder) = &recorder {
-            adapter = Recorder::around(recorder, adapter);
-        }
-        let running = match layout {
-            Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
-            None => self.open_rings(id, spec, adapter, recorder)?,
-        };
-        info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), "ready");
-        self.link_function(&running);
-        self.ports().insert(id, running);
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(id)
-    }
-
-    /// Ports were opened or closed.
-    fn note_opened(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn log(&self, id: PortId, name: &str, adapter: &'static str) -> Arc<PortLog> {
-        Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
-    }
-
-    /// Makes the common part of every port. The port is not served yet.
-    fn opened(
-        &self,
-        id: PortId,
-        spec: &PortSpec,
-        adapter: Box<dyn Adapter>,
-        signals: Arc<Signals>,
-        recorder: Option<&Arc<Recorder>>,
-        is_again: bool,
-    ) -> Result<Opened, StartError> {
-        let name = spec.name.clone();
-        let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
-        let schedule = Arc::new(Schedule::default());
-        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
-        let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes);
-        let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
-        self.seat(&port, spec);
-        self.log_calls(tolerated, &port);
-        let log = self.log(id, &name, spec.entry.about.name);
-        Ok(Opened { name, schedule, port, log })
-    }
-
-    /// Opens a port that speaks vfio-user.
-    fn open_function(
-        &self,
-        id: PortId,
-        spec: PortSpec,
-        adapter: Box<dyn Adapter>,
-        interrupts: Interrupts,
-        recorder: Option<Arc<Recorder>>,
-    ) -> Result<Running, StartError> {
-        if spec.role == Role::Connect {
-            return Err(StartError::Connects { port: spec.name, adapter: spec.entry.about.name });
-        }
-        let listener = listener(&spec)?;
-        let interrupts = Arc::new(interrupts);
-        let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let Opened { name, schedule, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
-        let memory = |source| StartError::Memory { port: name.clone(), source };
-        let worker = self.inbox(id);
-        let mapper = Mapper::new(&name, Arc::default(), move || worker.push(Note::Mapped(id)));
-        let mut device = PortDevice::new(
-            Arc::clone(&log),
-            Arc::clone(&port),
-            interrupts,
-            signals,
-            self.clock,
-            mapper,
-            spec.entry.about.dma,
-        );
-        device.record(recorder.clone());
-        device.map_empty_page().map_err(memory)?;
-        if spec.mapped && !device.map_doorbells().map_err(memory)? {
-            return Err(StartError::Doorbells { port: name, adapter: spec.entry.about.name });
-        }
-        let blank = device.blank();
-        let link = Link::Function { listener, device: Box::new(device), session: None };
-        let service = Service {
-            recorder: recorder.clone(),
-            ..Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link)
-        };
-        self.join(&name, &port, &spec.policy, service)?;
-        Ok(Running { spec, port, schedule, others: Vec::new(), blank, log, recorder, rings: None })
-    }
-
-    /// Opens a port that speaks vhost-user.
-    fn open_rings(
-        &self,
-        id: PortId,
-        spec: PortSpec,
-        adapter: Box<dyn Adapter>,
-        recorder: Option<Arc<Recorder>>,
-    ) -> Result<Running, StartError> {
-        let socket = match spec.role {
-            Role::Listen => FrontendSocket::Listen(listener(&spec)?),
-            Role::Connect => FrontendSocket::Connect(spec.socket.clone()),
-        };
-        let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
-        let Opened { name, schedule, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
-        let link = Link::Rings { kicks: Vec::new() };
-        let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
-        self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
-        // Start this last: a front end may be waiting for the socket.
-        let (noted, noting) = (Arc::clone(&log), recorder.clone());
-        let split = Arc::new(Split::new(Arc::clone(&port), []));
-        let rings = RingsServer::start(noted, socket, split, signals, vec![inbox], self.clock, noting);
-        let rings = rings.map_err(|source| {
-            self.give_up(&[id]);
-            StartError::System { what: "starting a port's thread", source }
-        })?;
-        let (others, blank) = (Vec::new(), Arc::default());
-        Ok(Running { spec, port, schedule, others, blank, log, recorder, rings: Some(rings) })
-    }
-
-    fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
-        let joined = self.plane.join_with(Arc::clone(port), policy);
-        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        self.hand_to_worker(service);
-        Ok(())
-    }
-
-    fn hand_to_worker(&self, service: Service) {
-        let id = service.port.id();
-        self.queue(service);
-        self.wake_for(id);
-    }
-
-    /// Leaves a port to its worker, which takes it when it is [woken](Daemon::wake_for). Many ports go on sooner if all wait here first: a
-    /// guest that goes on takes a processor from the others.
-    pub(crate) fn queue(&self, mut service: Service) {
-        if let Link::Function { device, .. } = &service.link
-            && service.journal.is_none()
-        {
-            service.journal = self.journal(&service.log, device);
-            if let Some(rings) = service.journal.as_ref().and_then(Journal::rings) {
-                device.keep_rings(rings);
-            }
-        }
-        let newcomers = &self.worker(service.port.id()).newcomers;
-        // A worker that has ended takes no ports; then no port is opened any more.
-        let _worker_ended = newcomers.send(service);
-    }
-
-    /// The worker of this port takes one that was left to it.
-    pub(crate) fn wake_for(&self, id: PortId) {
-        self.worker(id).inbox.push(Note::Serve);
-    }
-
-    /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.
-    pub fn open_uplink(
-        &self,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        buffer_bytes: u32,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: Option<&str>,
-    ) -> Result<(), StartError> {
-        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        let service = self.join_uplink(id, name, uplink, buffer_bytes, policy, maker, team, None)?;
-        self.hand_to_worker(service);
-        Ok(())
-    }
-
-    /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
-    /// port's queue is its own worker's, if their number is a multiple of the workers'.
-    pub fn open_queue(
-        &self,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: &str,
-        place: usize,
-    ) -> Result<(), StartError> {
-        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        let buffer = nicety_plane::SENDER_BYTES;
-        let service = self.join_uplink(id, name, uplink, buffer, policy, maker, Some(team), None)?;
-        self.hand_to_worker(service);
-        Ok(())
-    }
-
-    /// The number of an uplink that is restarted: it keeps it.
-    fn known_uplink(&self, name: &str) -> Option<PortId> {
-        self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
-    }
-
-    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any. It is served once a worker has what is
-    /// returned.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
-    fn join_uplink(
-        &self,
-        id: PortId,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        buffer_bytes: u32,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: Option<&str>,
-        numbers: Option<&SavedNumbers>,
-    ) -> Result<Service, StartError> {
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
-        let control = known.unwrap_or_default();
-        let inbox = self.inbox(id);
-        let schedule = Arc::new(Schedule::default());
-        let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
-        let fd = fd.map_err(|source| StartError::System { what: "watching the uplink", source })?;
-        let shell =
-            PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
-        let port = Port::new(id, End::link(uplink), Box::new(shell), buffer_bytes);
-        let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
-        let port = match team {
-            Some(team) => self.as_member(port, name, team)?,
-            None => port,
-        };
-        self.control_port(name, &port, &control);
-        let port = Arc::new(port);
-        numbers.into_iter().for_each(|numbers| port.count_on(numbers));
-        if let Some(team) = team {
-            self.fill_place(name, team, Some(Arc::clone(&port)));
-        }
-        // Nothing comes in by an uplink without a descriptor.
-        let leads_out = fd.is_some() && team.is_none();
-        let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        let joined = self.plane.join_with(Arc::clone(&port), policy);
-        joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        if leads_out {
-            self.plane.guard_uplink(id, name);
-        }
-        info!(uplink = name, "opened");
-        let team = team.map(str::to_owned);
-        let (name, policy, agents) = (name.to_owned(), policy.clone(), UplinkAgents::default());
-        let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, kept: None, control, agents };
-        let mut uplinks = self.uplinks();
-        uplinks.retain(|other| other.name != running.name);
-        uplinks.push(running);
-        uplinks.sort_by_key(|uplink| uplink.port.id());
-        drop(uplinks);
-        self.link_functions();
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(service)
-    }
-
     /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its
     /// last state, or `None` if there is no such port.
     pub fn close(&self, name: &str) -> Option<PortView> {
@@ -967,12 +693,6 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
 /// A new secret number each time.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-/// Makes a port's own socket.
-fn listener(spec: &PortSpec) -> Result<Listener, StartError> {
-    let listener = Listener::bind_for(&spec.socket, &spec.access);
-    listener.map_err(|source| StartError::Socket { port: spec.name.clone(), source })
 }
 
 impl Drop for Daemon {

@@ -1,40 +1,34 @@
-//! Checks what a host file names, and opens it.
+//! Serves a host file: checks what it names, opens it, and changes it while it is open.
 
 mod ahead;
 mod check;
 mod kept;
+mod open;
 mod reconcile;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use nicety_adapter::snapshot::RestoreError;
-use nicety_adapter::{PortId, Uplink, UplinkSettings};
+use nicety_adapter::UplinkSettings;
 use nicety_frame::Mac;
-use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
+use nicety_host::{AccountError, Host, PortConfig, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder, Opener};
 use nicety_switch::{Limits, Policy};
-use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens, Xdp, XdpError,
-};
-
+use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
 use sha2::{Digest, Sha256};
 
-use crate::daemon::{
-    ArrivingUplink, Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, UplinkMaker, random,
-};
-use crate::image::PortImage;
-use crate::kept_uplinks::{HeldUplinks, let_go_first};
+use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, random};
+use crate::kept_uplinks::HeldUplinks;
 use crate::recorder::Target;
 use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};
 pub(crate) use check::{check_team, check_uplink_again, checked_spec};
-use kept::{found_again, keep, open_tap_queues};
+use open::maker;
+pub(crate) use open::{keep_uplinks, uplink_again};
 pub(crate) use reconcile::{HandedOver, PortArrival, Reconciled, Steps, UplinkArrival, reconcile};
 
 /// Reasons why the daemon could not start.
@@ -180,94 +174,6 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     })
 }
 
-/// Makes the uplink of a host file, or the queue at this place of one with several.
-fn uplink(config: &UplinkConfig, place: usize, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
-    match &config.kind {
-        UplinkKind::Tap { name, queues: 1 } => adjustable(Tap::open_by(daemon.opener(), name)?, config),
-        // One queue in place of another.
-        UplinkKind::Tap { name, queues } => {
-            tap_queue(Tap::open_queue_again(daemon.opener(), name, *queues)?, config, place, daemon, None)
-        }
-        UplinkKind::Xdp { .. } => Err(XdpError::Running(config.name.clone()).into()),
-        UplinkKind::Pair { socket, role } => {
-            let pair = match role {
-                Role::Listen => Pair::listen(socket)?,
-                Role::Connect => Pair::connect(socket)?,
-            };
-            adjustable(pair, config)
-        }
-        UplinkKind::Stream { socket, role } => {
-            let stream = match role {
-                Role::Listen => Stream::listen(socket)?,
-                Role::Connect => Stream::connect(socket)?,
-            };
-            adjustable(stream, config)
-        }
-        UplinkKind::Capture { file } => adjustable(Capture::create(file, &capture_options(daemon))?, config),
-        UplinkKind::Null | UplinkKind::Querier => adjustable(Null, config),
-    }
-}
-
-fn capture_options(daemon: &Daemon) -> CaptureOptions {
-    CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None }
-}
-
-/// The maker of an uplink that is restarted, or of a queue; `None` if it would overwrite its capture file.
-fn maker(config: &UplinkConfig, place: usize) -> Option<UplinkMaker> {
-    if matches!(config.kind, UplinkKind::Capture { .. }) {
-        return None;
-    }
-    let config = config.clone();
-    Some(Box::new(move |daemon| uplink(&config, place, daemon).map_err(|error| error.to_string())))
-}
-
-/// An uplink whose settings can change while it is open.
-fn adjustable<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
-    adjusted(uplink, config, None)
-}
-
-/// The same, with the tokens of another process's uplink.
-fn adjusted<U: Uplink + 'static>(
-    uplink: U,
-    config: &UplinkConfig,
-    tokens: Option<Tokens>,
-) -> Result<Box<dyn Uplink>, ServeError> {
-    settled(Paced::unlimited(uplink), config, tokens)
-}
-
-/// A queue of a tap with several.
-fn tap_queue(
-    tap: Tap,
-    config: &UplinkConfig,
-    place: usize,
-    daemon: &Daemon,
-    tokens: Option<Tokens>,
-) -> Result<Box<dyn Uplink>, ServeError> {
-    queue(tap.queue_of(&daemon.interface(&config.name), place), config, place, daemon, tokens)
-}
-
-/// A queue of an interface with several: they share a limit for what comes in.
-fn queue<U: Uplink + 'static>(
-    uplink: U,
-    config: &UplinkConfig,
-    place: usize,
-    daemon: &Daemon,
-    tokens: Option<Tokens>,
-) -> Result<Box<dyn Uplink>, ServeError> {
-    let interface = daemon.interface(&config.name);
-    settled(Paced::unlimited(uplink).queue_of(&interface, place), config, tokens)
-}
-
-fn settled<U: Uplink + 'static>(
-    mut uplink: Paced<U>,
-    config: &UplinkConfig,
-    tokens: Option<Tokens>,
-) -> Result<Box<dyn Uplink>, ServeError> {
-    uplink.set(&settings(config)).map_err(ServeError::Settings)?;
-    tokens.into_iter().for_each(|tokens| uplink.go_on(tokens));
-    Ok(Box::new(uplink))
-}
-
 fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
 }
@@ -330,68 +236,6 @@ fn system(path: &Path, team: &str) -> Mac {
     own(a, b, c, d)
 }
 
-/// Makes an uplink and adds it to the switch, or to its team. The keeper may still hold what was just closed.
-fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
-    let may_pass = |error: &ServeError| {
-        use ServeError::{Capture, Tap};
-        let is_used = matches!(error, Tap(TapError::Busy { .. } | TapError::Keeper { .. }));
-        let is_used = is_used || matches!(error, Capture(CaptureError::Busy(_) | CaptureError::Keeper { .. }));
-        daemon.holder().is_some() && is_used
-    };
-    let_go_first(|| open_uplink_with(daemon, config, &mut HeldUplinks::default()), may_pass)
-}
-
-/// The same, with what the keeper has held of an uplink of a daemon that was killed.
-fn open_uplink_with(daemon: &Daemon, config: &UplinkConfig, held: &mut HeldUplinks) -> Result<(), ServeError> {
-    if let UplinkKind::Tap { name, queues: queues @ 2.. } = &config.kind {
-        let taps = open_tap_queues(daemon, config, name, *queues, held)?;
-        return open_queues(daemon, config, taps, |tap, place| tap_queue(tap, config, place, daemon, None));
-    }
-    if let UplinkKind::Xdp { interface, queues } = &config.kind {
-        return open_xdp(daemon, config, Xdp::open(interface, *queues)?);
-    }
-    let made = match held.remove(config, 0) {
-        Some(fd) => found_again(config, daemon, fd)?,
-        None => uplink(config, 0, daemon)?,
-    };
-    add(daemon, config, made)
-}
-
-/// Adds the queues of an interface, which are open, to the switch.
-fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<Xdp>) -> Result<(), ServeError> {
-    if queues.len() > 1 {
-        return open_queues(daemon, config, queues, |xdp, place| queue(xdp, config, place, daemon, None));
-    }
-    let Some(only) = queues.pop() else { return Ok(()) };
-    add(daemon, config, adjustable(only, config)?)
-}
-
-/// Adds an uplink with one link to the switch, or to its team.
-fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<(), ServeError> {
-    let buffer = nicety_plane::SENDER_BYTES;
-    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
-    keep(daemon, config);
-    daemon.set_uplink_agents(&config.name, agents(config, None));
-    Ok(())
-}
-
-/// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
-fn open_queues<U>(
-    daemon: &Daemon,
-    config: &UplinkConfig,
-    queues: Vec<U>,
-    made: impl Fn(U, usize) -> Result<Box<dyn Uplink>, ServeError>,
-) -> Result<(), ServeError> {
-    let spec = queues_spec(config, config.rate.is_some());
-    daemon.open_team(&spec)?;
-    for (place, (queue, name)) in queues.into_iter().zip(spec.members).enumerate() {
-        let queue = made(queue, place)?;
-        daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
-    }
-    keep(daemon, config);
-    Ok(())
-}
-
 /// The specification of the team of an interface's queues, of which one sends for all, or each.
 fn queues_spec(config: &UplinkConfig, one_sends: bool) -> TeamSpec {
     TeamSpec {
@@ -443,73 +287,6 @@ pub(crate) fn limits(host: &Host) -> Limits {
     }
 }
 
-/// An uplink that goes on where another process stopped: with its parts, if it has any. `None` if the host file does not name it.
-pub(crate) fn uplink_again(
-    host: &Host,
-    daemon: &Daemon,
-    image: &PortImage,
-    parts: Option<(Vec<OwnedFd>, &[u8])>,
-) -> Option<Result<ArrivingUplink, ServeError>> {
-    let name = &image.name;
-    let place_of = |config: &UplinkConfig| match config.queues() {
-        1 => (config.name == *name).then_some(0),
-        queues => (0..usize::from(queues)).find(|place| queue_name(&config.name, *place) == *name),
-    };
-    let (config, place) = host.uplinks.iter().find_map(|config| Some((config, place_of(config)?)))?;
-    let team = if config.queues() > 1 { Some(config.name.clone()) } else { config.team.clone() };
-    let made = match parts {
-        Some((descriptors, state)) => link_again(config, place, daemon, descriptors, state),
-        None => uplink(config, place, daemon),
-    };
-    Some(made.map(|uplink| ArrivingUplink {
-        id: PortId(image.id),
-        name: name.clone(),
-        uplink,
-        policy: policy(config),
-        maker: maker(config, place),
-        team,
-        numbers: image.numbers.clone(),
-        waiting: image.waiting.clone(),
-        agents: image.agents.clone(),
-    }))
-}
-
-/// The link of an uplink, or of one of its queues, made of the parts of another process's.
-fn link_again(
-    config: &UplinkConfig,
-    place: usize,
-    daemon: &Daemon,
-    mut descriptors: Vec<OwnedFd>,
-    state: &[u8],
-) -> Result<Box<dyn Uplink>, ServeError> {
-    let impossible = |what: RestoreError| ServeError::HandOver(format!("uplink {}: {what}", config.name));
-    // Images of version 1 have no state.
-    let (tokens, state) = match state {
-        [] => (None, Vec::new()),
-        state => Tokens::split(state).map(|(tokens, state)| (Some(tokens), state)).map_err(impossible)?,
-    };
-    let one = |descriptors: &mut Vec<OwnedFd>| {
-        descriptors.pop().ok_or_else(|| impossible(RestoreError::Impossible("its descriptors")))
-    };
-    match &config.kind {
-        UplinkKind::Tap { name, queues } => {
-            let tap = Tap::go_on(daemon.opener(), name, one(&mut descriptors)?, *queues)?;
-            if *queues > 1 { tap_queue(tap, config, place, daemon, tokens) } else { adjusted(tap, config, tokens) }
-        }
-        UplinkKind::Xdp { interface, queues } => {
-            let xdp = Xdp::go_on(interface, &state, descriptors)?;
-            if *queues > 1 { queue(xdp, config, place, daemon, tokens) } else { adjusted(xdp, config, tokens) }
-        }
-        UplinkKind::Pair { socket, .. } => adjusted(Pair::go_on(socket, &state, descriptors)?, config, tokens),
-        UplinkKind::Stream { socket, .. } => adjusted(Stream::go_on(socket, &state, descriptors)?, config, tokens),
-        UplinkKind::Capture { .. } => {
-            let capture = Capture::go_on(one(&mut descriptors)?, &state, &capture_options(daemon))?;
-            adjusted(capture, config, tokens)
-        }
-        UplinkKind::Null | UplinkKind::Querier => uplink(config, place, daemon),
-    }
-}
-
 /// The teams of a host file: of uplinks, and of the queues of an uplink.
 pub(crate) fn teams(host: &Host) -> impl Iterator<Item = TeamSpec> {
     let queues = host.uplinks.iter().filter(|config| config.queues() > 1);
@@ -529,11 +306,6 @@ fn settle_agents(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) 
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
         daemon.set_uplink_agents(&config.name, agents(config, address));
     }
-}
-
-/// The keeper holds what the uplinks have opened that go on here: after their workers serve them.
-pub(crate) fn keep_uplinks(daemon: &Daemon, host: &Host) {
-    host.uplinks.iter().for_each(|config| keep(daemon, config));
 }
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.

@@ -25,9 +25,7 @@ use crate::device::PortDevice;
 use crate::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
 };
-use crate::inbox::Note;
 use crate::journal::{Journal, Kept};
-use crate::mapper::Mapper;
 use crate::port_log::{Kind, PortLog};
 use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
 use crate::saved::PortState;
@@ -193,19 +191,14 @@ impl Daemon {
             None => Signals::rings(),
         });
         let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None, true);
-        let Opened { name, schedule, port, log } = opened.map_err(|error| words(&error))?;
-        let device = match interrupts {
-            Some(interrupts) => {
-                let (worker, files) = (self.inbox(id), Arc::new(Files::default()));
-                let mapper = Mapper::new(&name, Arc::clone(&files), move || worker.push(Note::Mapped(id)));
-                let (log, port, signals) = (Arc::clone(&log), Arc::clone(&port), Arc::clone(&signals));
-                let dma = spec.entry.about.dma;
-                let mut device = PortDevice::new(log, port, interrupts, signals, self.clock, mapper, dma);
-                device.map_empty_page().map_err(|error| words(&error))?;
-                Some((device, files))
-            }
-            None => None,
-        };
+        let opened = opened.map_err(|error| words(&error))?;
+        let device = interrupts.map(|interrupts| {
+            let files = Arc::new(Files::default());
+            let device = self.device(&spec, &opened, interrupts, Arc::clone(&signals), Arc::clone(&files));
+            device.map(|device| (device, files)).map_err(|error| words(&error))
+        });
+        let device = device.transpose()?;
+        let Opened { schedule, port, log, .. } = opened;
         let others = (1..).zip(others).map(|(part, own)| self.other_part(&spec, id, part, PortId(*own), &signals));
         let others = others.collect::<Result<_, _>>().map_err(|error| words(&error))?;
         let blank = Arc::default();

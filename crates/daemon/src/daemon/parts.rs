@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Adapter, Face, PortId};
-use nicety_host::Role;
-use nicety_plane::{End, Port, Split, State};
-use tracing::info;
+use nicety_plane::{End, PlaneError, Port, Split, State};
 
-use super::{Daemon, OtherPart, PortSpec, Running, StartError, listener};
+use super::{Daemon, OtherPart, PortSpec, Running, StartError};
 use crate::inbox::Inbox;
-use crate::rings::{FrontendSocket, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 
@@ -45,40 +42,6 @@ impl Running {
 }
 
 impl Daemon {
-    /// Opens a port that speaks vhost-user and has several workers.
-    pub(super) fn open_parts(&self, spec: PortSpec) -> Result<PortId, StartError> {
-        let ids = self.free_ids(&spec, spec.workers.into());
-        let id = ids.first().copied().unwrap_or(PortId(u16::MAX));
-        let others = ids.get(1..).unwrap_or_default();
-        let socket = match spec.role {
-            Role::Listen => FrontendSocket::Listen(listener(&spec)?),
-            Role::Connect => FrontendSocket::Connect(spec.socket.clone()),
-        };
-        let signals = Arc::new(Signals::rings());
-        let opened = self.opened(id, &spec, sharing(&spec)?, Arc::clone(&signals), None, false)?;
-        let parts = (1..).zip(others);
-        let others = parts.map(|(part, own)| self.other_part(&spec, id, part, *own, &signals));
-        let others = others.collect::<Result<Vec<_>, _>>()?;
-        let (port, schedule, log) = (opened.port, opened.schedule, opened.log);
-        let running = Running { spec, port, schedule, others, blank: Arc::default(), log, recorder: None, rings: None };
-        let split = running.split();
-        let joined = self.join_parts(&running, &split).inspect_err(|_| self.give_up(&ids));
-        joined?;
-        running.services().into_iter().for_each(|service| self.hand_to_worker(service));
-        // Start this last: a front end may be waiting for the socket.
-        let (log, inboxes) = (Arc::clone(&running.log), self.inboxes(&split));
-        let rings = RingsServer::start(log, socket, split, signals, inboxes, self.clock, None);
-        let rings = rings.map_err(|source| {
-            self.give_up(&ids);
-            StartError::System { what: "starting a port's thread", source }
-        })?;
-        let running = Running { rings: Some(rings), ..running };
-        info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), workers = running.spec.workers, "ready");
-        self.ports().insert(id, running);
-        self.note_opened();
-        Ok(id)
-    }
-
     /// A part of the port with the number `first`, which serves as many queue pairs.
     pub(super) fn other_part(
         &self,
@@ -98,14 +61,12 @@ impl Daemon {
     }
 
     /// The parts of a port join the switch, the first one last: no frame comes from a number that nobody has.
-    pub(super) fn join_parts(&self, running: &Running, split: &Arc<Split>) -> Result<(), StartError> {
+    pub(super) fn join_parts(&self, running: &Running, split: &Arc<Split>) -> Result<(), PlaneError> {
         let policy = &running.spec.policy;
-        let mut joined = Ok(());
         for part in &running.others {
-            joined = joined.and_then(|()| self.plane.join_with(Arc::clone(&part.port), policy));
+            self.plane.join_with(Arc::clone(&part.port), policy)?;
         }
-        joined = joined.and_then(|()| self.plane.join_split(split, policy));
-        joined.map_err(|source| StartError::Switch { port: running.spec.name.clone(), source })
+        self.plane.join_split(split, policy)
     }
 
     /// The inboxes of the workers of a port's parts.
@@ -115,13 +76,18 @@ impl Daemon {
 }
 
 impl Running {
-    fn services(&self) -> Vec<Service> {
-        let of = |log: &Arc<_>, port: &Arc<Port>, schedule: &Arc<Schedule>| {
-            let link = Link::Rings { kicks: Vec::new() };
-            Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link)
+    /// What the worker of its first part needs.
+    pub(super) fn service(&self, link: Link) -> Service {
+        let (log, port, schedule) = (Arc::clone(&self.log), Arc::clone(&self.port), Arc::clone(&self.schedule));
+        Service { recorder: self.recorder.clone(), ..Service::new(log, port, schedule, link) }
+    }
+
+    /// What the workers of its parts need. Nobody kicks them yet.
+    pub(super) fn services(&self) -> Vec<Service> {
+        let link = || Link::Rings { kicks: Vec::new() };
+        let of = |OtherPart { port, schedule, log }: &OtherPart| {
+            Service::new(Arc::clone(log), Arc::clone(port), Arc::clone(schedule), link())
         };
-        let mut services = vec![of(&self.log, &self.port, &self.schedule)];
-        services.extend(self.others.iter().map(|part| of(&part.log, &part.port, &part.schedule)));
-        services
+        std::iter::once(self.service(link())).chain(self.others.iter().map(of)).collect()
     }
 }

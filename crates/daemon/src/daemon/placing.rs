@@ -19,11 +19,6 @@ pub(super) struct Look {
 }
 
 impl Daemon {
-    /// The lowest free port number of the worker that is to serve this port.
-    pub(super) fn free_id_for(&self, spec: &PortSpec) -> PortId {
-        self.free_ids(spec, 1).first().copied().unwrap_or(PortId(u16::MAX))
-    }
-
     /// Free port numbers of so many workers: the one that the port names, or those that were busy least lately.
     pub(super) fn free_ids(&self, spec: &PortSpec, workers: usize) -> Vec<PortId> {
         let mut chosen = self.by_load();

@@ -10,7 +10,8 @@ use nicety_plane::{SavedAgent, SavedFrames};
 use nicety_uplink::Xdp;
 
 use super::kept::{begin_anew, revive};
-use super::{ServeError, close_uplink, open_uplink, open_uplink_with, open_xdp, set_uplink, settle_agents};
+use super::open::{open_uplink, open_uplink_with, open_xdp};
+use super::{ServeError, close_uplink, set_uplink, settle_agents};
 use crate::daemon::{Arriving, ArrivingUplink, Daemon, PortSpec, PortView, TeamSpec};
 use crate::image::{LearnedImage, TeamImage};
 use crate::kept_uplinks::HeldUplinks;
