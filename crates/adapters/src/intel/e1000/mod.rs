@@ -54,9 +54,8 @@ mod receive;
 pub mod registers;
 mod saved;
 
-use nicety_adapter::Adapter;
-use nicety_adapter::Time;
 use nicety_adapter::interrupts::Delay;
+use nicety_adapter::{Adapter, Time};
 use nicety_pci::{Bar, Capability, Power};
 
 use self::registers as r;

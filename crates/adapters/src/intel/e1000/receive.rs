@@ -32,6 +32,7 @@ impl Chip for E1000 {
         (Format::Legacy, [buffer_size(self.registers[r::RCTL]), 0, 0, 0])
     }
 
+    #[inline]
     fn steer(&mut self, _frames: &Frames<'_>, _pick: Pick, _packet: &Packet) -> Route {
         Route::default()
     }

@@ -65,11 +65,11 @@ use super::nvm::Nvm;
 use crate::settings::{CreateError, Settings};
 
 /// An adapter of this family.
-type E1000e = Mac<I8257x, { r::QUEUES }>;
+type E1000e = Mac<I82574, { r::QUEUES }>;
 
 /// What only these chips have.
 #[derive(Debug)]
-struct I8257x {
+struct I82574 {
     nvm: Nvm,
     /// RDTR and RADV, and the causes that wait for them.
     receive_delay: Delay,
@@ -98,7 +98,7 @@ pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adap
             .capability_at(0xe0, Capability::Express(Express { version: 1, ..Express::default() }))
             .capability_at(0xa0, Capability::Msix(msix))
     })?;
-    let own = I8257x {
+    let own = I82574 {
         nvm: Nvm::new(model.nvm.contents(settings.mac, settings.subsystem)),
         receive_delay: Delay::default(),
         delayed: 0,

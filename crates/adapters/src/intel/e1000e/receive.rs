@@ -2,12 +2,11 @@
 
 use nicety_adapter::{Frames, Packet, Pick, Time, Wants};
 use nicety_frame::L4Kind;
-use nicety_pci::Changes;
 
 use super::E1000e;
 use super::registers::{self as r, ctrl, rctl, rfctl, rxcsum};
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts};
+use crate::intel::mac::{Chip, Facts, ROUTES};
 use crate::intel::ptp::Message;
 use crate::intel::receive::{Format, Offer, Ring, Verdict, buffer_size};
 use crate::intel::rss::Rss;
@@ -25,7 +24,7 @@ impl Chip for E1000e {
         takes_lone: false,
         tells_udp: true,
         master_disable: ctrl::MASTER_DISABLE,
-        routes: Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER),
+        routes: ROUTES,
     };
 
     fn wants(&self, _queue: usize) -> Wants {
@@ -48,6 +47,7 @@ impl Chip for E1000e {
     }
 
     /// The hash selects the queue (7.1.11).
+    #[inline]
     fn steer(&mut self, frames: &Frames<'_>, _pick: Pick, packet: &Packet) -> Route {
         if self.registers[r::MRQC] & 3 != 1 {
             return Route::default();
@@ -67,6 +67,7 @@ impl Chip for E1000e {
     }
 
     /// RXMTRL selects PTP over Ethernet, RXUDP, whose bytes are in network order, PTP over UDP.
+    #[inline]
     fn stamp_status(&self, offer: &Offer<'_, '_>, _timed: bool) -> u32 {
         if !self.may_stamp(r::TSYNCRXCTL) {
             return 0;

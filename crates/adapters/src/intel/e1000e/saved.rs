@@ -3,7 +3,7 @@
 use nicety_adapter::interrupts::Delay;
 use nicety_adapter::snapshot::RestoreError;
 
-use super::I8257x;
+use super::I82574;
 use crate::intel::clock::Clock;
 use crate::intel::mac::Own;
 use crate::intel::nvm::Nvm;
@@ -11,7 +11,7 @@ use crate::intel::phy::{self, Phy};
 use crate::intel::registers::Bank;
 use crate::intel::transmit::Classic;
 
-impl Own for I8257x {
+impl Own for I82574 {
     type Contexts = Classic;
     type Parts = (phy::State, Nvm);
     type Starved = [bool; 2];

@@ -1,12 +1,11 @@
 //! What this chip has otherwise on the way of frames (82576 datasheet, 7.1): queues of their own format, and arrival times.
 
 use nicety_adapter::{Frames, Packet, Pick, Time, Wants};
-use nicety_pci::Changes;
 
 use super::Igb;
 use super::registers::{self as r, ctrl, dctl, rctl};
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts};
+use crate::intel::mac::{Chip, Facts, ROUTES};
 use crate::intel::ptp::Message;
 use crate::intel::receive::{Format, Offer, Ring, buffer_size, shape};
 
@@ -24,7 +23,7 @@ impl Chip for Igb {
         tells_udp: true,
         // 8.2.1: GIO Master Disable.
         master_disable: ctrl::MASTER_DISABLE,
-        routes: Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER),
+        routes: ROUTES,
     };
 
     /// RLPML counts tags and check sequence too (8.10.11), and a frame that exceeds the driver's buffers must not be delivered:
@@ -38,11 +37,13 @@ impl Chip for Igb {
         shape(control, buffer_size(self.registers[r::RCTL] & !rctl::BSEX))
     }
 
+    #[inline]
     fn steer(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Route {
         self.route_of(frames, pick, packet)
     }
 
     /// IEEE 1588 messages that a filter has found (7.9.3, 8.16.1).
+    #[inline]
     fn stamp_status(&self, offer: &Offer<'_, '_>, timed: bool) -> u32 {
         if !timed || !self.may_stamp(r::TSYNCRXCTL) {
             return 0;

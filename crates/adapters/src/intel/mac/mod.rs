@@ -50,6 +50,10 @@ use crate::msix;
 /// The BAR of MSI-X, if there is MSI-X.
 pub const MSIX_BAR: u8 = 3;
 
+/// Changes after which pending causes of a chip with MSI-X and INTx may interrupt, or use another vector.
+pub const ROUTES: Changes =
+    Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER);
+
 /// Action that makes a driver reset the chip and set up its rings anew: Linux e1000_close and e1000_open, igb_close and igb_open,
 /// and the like of its other drivers.
 const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";

@@ -185,6 +185,7 @@ where
         delivery
     }
 
+    #[inline]
     fn place(
         &mut self,
         rings: &mut Rings<'_, N>,

@@ -78,9 +78,9 @@ impl Link for VirtualFunction {
         self.time_passed(cx);
     }
 
-    /// As after a reset of the physical function. RSTD makes the drivers' watchdogs
-    /// read the mailbox (check_for_link in Linux's igbvf/vf.c and ixgbevf/vf.c), and their acknowledgement of a message without CTS
-    /// is answered with NACK, after which they reset. The routes and masks of interrupts are lost: one comes from each vector.
+    /// As after a reset of the physical function. RSTD makes the drivers' watchdogs read the mailbox (check_for_link in Linux's
+    /// igbvf/vf.c and ixgbevf/vf.c), and their acknowledgement of a message without CTS is answered with NACK, after which they
+    /// reset. The routes and masks of interrupts are lost: one comes from each vector.
     fn lose(&mut self, cx: &mut Context<'_>) {
         self.offer_room(!0, cx);
         self.clear_but_kept();

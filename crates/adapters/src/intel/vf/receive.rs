@@ -47,6 +47,7 @@ impl Chip for VirtualFunction {
         (if self.own.model.ten_gigabit { Format::Extended10G } else { format }, buffers)
     }
 
+    #[inline]
     fn steer(&mut self, frames: &Frames<'_>, _pick: Pick, packet: &Packet) -> Route {
         let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let mut verdict = Verdict { information: packet_type(layout), ..Verdict::default() };
@@ -62,6 +63,7 @@ impl Chip for VirtualFunction {
     }
 
     /// [`Wants::frame_max`] does not count tags; the chip does.
+    #[inline]
     fn fits(&self, offer: &Offer<'_, '_>, packet: &Packet, wants: Wants) -> bool {
         let most = self.frame_max();
         if packet.offload.segment.is_none() && packet.len() + TAG <= most {
