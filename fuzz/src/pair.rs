@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use nicety_adapter::{Checksum, Offload, PortId, SegmentKind};
 use nicety_adapters::find;
+use nicety_plane::doubles::Memo;
 use nicety_plane::{End, Port, Turn};
 use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
-use nicety_plane::doubles::Memo;
 use nicety_trials::rig::Rig;
 use nicety_trials::working;
 use nicety_uplink::Pair;
