@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     let mut random = Random::of_bytes(rest);
     let mut rig = Rig::new(entry, working::MEMORY, first & 2 != 0);
     let mut guest = working::begin(entry.about.name, &mut rig, &mut Random::new(first.into()));
-    let Ok(port) = Port::new(PortId(2), End::Uplink(Box::new(pair)), Box::new(Memo::default()), 1 << 20) else {
+    let Ok(port) = Port::new(PortId(2), End::link(Box::new(pair)), Box::new(Memo::default()), 1 << 20) else {
         return;
     };
     let (port, mut turn) = (Arc::new(port), Turn::new());

@@ -194,6 +194,8 @@ pub struct Prepared {
     folder: Option<PathBuf>,
     /// Whether another daemon serves the socket already.
     pub served: bool,
+    /// The state of the page's place. An error: this process may not make sockets of its kind, and serves without it.
+    pub page: Result<Place, ControlError>,
     /// Has the socket's connections accepted by another process.
     opener: Option<Arc<Opener>>,
 }
@@ -207,15 +209,20 @@ impl Prepared {
     }
 }
 
-/// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
-/// exist. The default folder is made if it is missing.
+/// The test whether a socket is served.
+type Look = fn(&Path, &Access) -> Result<Place, ListenError>;
+
+/// Checks whether a control socket can be made at `path`, which [`Host::control`] chose, and whether the page's place is free. A folder
+/// that the host file names must exist. The default folder is made if it is missing.
 pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
-    checked(host, path, |path, access| nicety_socket::check(path, access))
+    let look = |path: &Path, access: &Access| nicety_socket::check(path, access);
+    with_page(host, checked(host, path, look)?, look)
 }
 
 /// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
 pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
-    checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
+    let look = |path: &Path, access: &Access| nicety_socket::check_quietly(path, access);
+    with_page(host, checked(host, path, look)?, look)
 }
 
 /// The control socket of a daemon that this one replaces: nothing is checked.
@@ -223,11 +230,19 @@ pub fn again(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |_, _| Ok(Place::Free))
 }
 
-fn checked(
-    host: &Host,
-    path: &Path,
-    look: fn(&Path, &Access) -> Result<Place, ListenError>,
-) -> Result<Prepared, ControlError> {
+/// Adds the state of the page's place. Beside a daemon that has the control socket, a place in use is that daemon's.
+fn with_page(host: &Host, prepared: Prepared, look: Look) -> Result<Prepared, ControlError> {
+    let page = match Bound::check(host, look) {
+        Err(ControlError::Page { error, .. }) if prepared.served && error.kind() == io::ErrorKind::AddrInUse => {
+            Ok(Place::Served)
+        }
+        Err(error) if !error.is_page_forbidden() => return Err(error),
+        page => page,
+    };
+    Ok(Prepared { page, ..prepared })
+}
+
+fn checked(host: &Host, path: &Path, look: Look) -> Result<Prepared, ControlError> {
     let access = host.daemon.access.resolve()?;
     let group = host.daemon.change_group.as_ref();
     let group = group.map(|name| Ok::<_, AccountError>((group_number(name)?, name.clone()))).transpose()?;
@@ -242,7 +257,8 @@ fn checked(
         }
         None => look(path, &access)? == Place::Served,
     };
-    Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served, opener: None })
+    let (path, folder, page) = (path.to_owned(), folder.map(Path::to_owned), Ok(Place::Free));
+    Ok(Prepared { path, access, group, folder, served, page, opener: None })
 }
 
 /// Makes the default folder, for the owner only. The keeper and the daemon do.
@@ -265,7 +281,7 @@ pub struct Control {
 impl Control {
     /// Makes the socket and serves it. Makes a missing default folder, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
-        let Prepared { path, access, group, folder, served: _, opener } = prepared;
+        let Prepared { path, access, group, folder, served: _, page: _, opener } = prepared;
         folder.map_or(Ok(()), make_folder)?;
         let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
         Self::serve(listener, access, group, host, inspect, opener.as_deref())
@@ -278,7 +294,7 @@ impl Control {
         host: &Path,
         inspect: Arc<dyn Inspect>,
     ) -> Result<Self, ControlError> {
-        let Prepared { path, access, group, folder: _, served: _, opener } = prepared;
+        let Prepared { path, access, group, folder: _, served: _, page: _, opener } = prepared;
         let mut listener = Listener::go_on(socket, path)?;
         listener.own();
         Self::serve(listener, access, group, host, inspect, opener.as_deref())

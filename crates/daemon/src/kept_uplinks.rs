@@ -137,6 +137,12 @@ impl HeldUplinks {
         }
     }
 
+    /// Takes all that is held of this uplink. `None`: nothing is.
+    pub(crate) fn take_of(&mut self, config: &UplinkConfig) -> Option<Self> {
+        let of_it: BTreeMap<_, _> = names(config).filter_map(|name| self.0.remove_entry(&name)).collect();
+        (!of_it.is_empty()).then_some(Self(of_it))
+    }
+
     /// Whether something is held of this uplink.
     pub(crate) fn has(&self, config: &UplinkConfig) -> bool {
         names(config).any(|name| self.0.contains_key(&name))

@@ -8,8 +8,11 @@ mod blocked;
 pub mod capture;
 pub mod plan;
 pub mod state;
+mod steps;
 pub mod texts;
 
+use std::borrow::Cow;
+use std::convert::Infallible;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,21 +20,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use nicety_host::{Document, Host, HostErrors, List, PortConfig, Role, TeamConfig, UplinkConfig, did_you_mean};
-use nicety_keeper::{KeptBy, Opener};
+use nicety_host::{Document, Host, HostErrors, List, PortConfig, did_you_mean};
+use nicety_keeper::KeptBy;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
 use toml::{Table, Value};
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
-use crate::daemon::{Daemon, PortSpec, RestartError, TeamSpec};
+use crate::daemon::{Daemon, RestartError};
 use crate::handover::give::{self, UpgradeError};
 use crate::handover::{Offer, Sockets, Upgraded};
 use crate::report::PortReport;
-use crate::{named, sandbox, serve};
-use plan::{Change, Kind, Plan};
+use crate::serve::{Reconciled, reconcile};
+use plan::{Change, Plan};
 use state::StateFile;
+use steps::steps;
 use texts::Texts;
 
 /// Time in which an upgrade is given up by a daemon that is told to end: it may just be handing over, and each step has a limit.
@@ -171,7 +175,6 @@ impl Live {
     /// Changes of a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
         let path = host.path.clone();
-        blocked::note(&daemon, &host);
         Self {
             daemon,
             path,
@@ -493,9 +496,7 @@ impl Live {
         // Excludes other changes.
         let running = self.running();
         self.daemon.restart(name)?;
-        blocked::note(&self.daemon, &running.host);
-        self.daemon.set_io_control(&running.host);
-        self.daemon.set_mirrors(&running.host);
+        self.daemon.settle(&running.host);
         Ok(())
     }
 
@@ -523,48 +524,15 @@ impl Live {
         if !against.is_empty() {
             return Err(ChangeError::CutsOff(against));
         }
-        let work = Work::prepare(&plan, &running.host, &new, self.daemon.opener().map(AsRef::as_ref))?;
-        let closed = self.daemon.close_all(&work.closes).iter().map(PortReport::of).collect();
-        let (mut host, mut why) = (new, Vec::new());
-        work.close_uplinks.iter().for_each(|uplink| serve::close_uplink(&self.daemon, uplink));
-        work.close_teams.iter().for_each(|name| self.daemon.close_team(name));
-        let opened = work.open_teams.iter().map(|team| self.daemon.open_team(team));
-        let set = work.set_teams.iter().map(|team| self.daemon.set_team(team));
-        why.extend(opened.chain(set).filter_map(|done| Some(done.err()?.to_string())));
-        for uplink in &work.open_uplinks {
-            let Err(error) = serve::open_uplink(&self.daemon, uplink) else { continue };
-            why.push(error.to_string());
-            if running.host.uplink(&uplink.name).is_none() {
-                // As if it had never been requested. A team needs all its members.
-                let without = host.document.without(List::Uplinks, &uplink.name);
-                host = self.understood(&without.text()).unwrap_or(host);
-            }
-        }
-        for uplink in &work.set_uplinks {
-            why.extend(serve::set_uplink(&self.daemon, uplink).err());
-        }
-        for (spec, is_new) in work.opens {
-            let name = spec.name.clone();
-            if let Err(error) = self.daemon.open_or_note(spec, !is_new) {
+        let steps = steps(&plan, &running.host, &new, self.daemon.opener().map(AsRef::as_ref))?;
+        let mut why = Vec::new();
+        let Ok::<_, Infallible>(Reconciled { host, closed, .. }) =
+            reconcile(&self.daemon, Cow::Owned(new), steps, |error| {
                 why.push(error.to_string());
-                if is_new {
-                    // Remove it, as if it had never been requested.
-                    let without = host.document.without(List::Ports, &name);
-                    host = self.understood(&without.text()).unwrap_or(host);
-                }
-            }
-        }
-        for spec in &work.sets {
-            why.extend(self.daemon.set(spec).err());
-        }
-        let gone = running.host.cards.iter().filter(|card| host.card(&card.name).is_none());
-        gone.for_each(|card| self.daemon.remove_card(&card.name));
-        host.cards.iter().for_each(|card| self.daemon.set_card(card));
-        self.daemon.set_io_control(&host);
-        self.daemon.show_links(&host);
-        self.daemon.set_mirrors(&host);
+                Ok(())
+            });
+        let (host, closed) = (host.into_owned(), closed.iter().map(PortReport::of).collect());
         blocked::log(&running.host, &host);
-        blocked::note(&self.daemon, &host);
         running.host = host;
         let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
@@ -602,112 +570,6 @@ impl Live {
                 Err(ChangeError::Halfway { why, changed })
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-/// The work of a plan.
-#[derive(Debug, Default)]
-struct Work {
-    closes: Vec<String>,
-    /// The ports to open, and whether each is new.
-    opens: Vec<(PortSpec, bool)>,
-    sets: Vec<PortSpec>,
-    close_uplinks: Vec<UplinkConfig>,
-    open_uplinks: Vec<UplinkConfig>,
-    set_uplinks: Vec<UplinkConfig>,
-    close_teams: Vec<String>,
-    open_teams: Vec<TeamSpec>,
-    set_teams: Vec<TeamSpec>,
-}
-
-impl Work {
-    /// Checks whether the whole plan can be carried out, as far as that can be known in advance.
-    fn prepare(plan: &Plan, old: &Host, new: &Host, opener: Option<&Opener>) -> Result<Self, ChangeError> {
-        let mut work = Self::default();
-        let (mut refused, mut served) = (Vec::new(), Vec::new());
-        // These will be free by then. A test now would connect to our own ports.
-        let ours: Vec<&Path> = plan
-            .changes
-            .iter()
-            .filter(|change| change.kind != Kind::Add && change.object == "port")
-            .filter_map(|change| old.port(change.port.as_deref()?))
-            .filter(|port| port.role == Role::Listen)
-            .map(|port| port.socket.as_path())
-            .collect();
-        for Change { kind, object, port, .. } in &plan.changes {
-            if object == "uplink" {
-                work.uplink(*kind, port.as_deref(), old, new);
-                continue;
-            }
-            let Some(name) = port.as_ref().filter(|_| object != "mirror") else { continue };
-            if object == "team" {
-                work.team(*kind, name, new);
-                continue;
-            }
-            if matches!(kind, Kind::Reopen | Kind::Remove) {
-                work.closes.push(name.clone());
-            }
-            let Some(config) = new.port(name) else { continue };
-            if *kind != Kind::Set
-                && let Err(why) = sandbox::allows_port(config)
-            {
-                refused.push(format!("port {name}: {why}"));
-                continue;
-            }
-            let is_ours = ours.contains(&config.socket.as_path());
-            let spec = if is_ours { serve::spec(config) } else { serve::checked_spec(config, &mut served) };
-            match spec {
-                Ok(spec) if *kind == Kind::Set => work.sets.push(spec),
-                Ok(spec) => work.opens.push((spec, *kind == Kind::Add)),
-                Err(error) => refused.push(error.to_string()),
-            }
-        }
-        refused.extend(
-            served.iter().map(|path| format!("{} is served by another process: choose another path", path.display())),
-        );
-        let named = plan.changes.iter().filter_map(|change| change.port.as_ref());
-        let named: Vec<&String> = named.collect();
-        let is_named = |team: &&TeamConfig| named.iter().any(|name| team.name == **name || team.members.contains(name));
-        let teams = new.teams.iter().filter(is_named);
-        refused.extend(teams.filter_map(|team| Some(serve::check_team(new, team).err()?.to_string())));
-        for uplink in &work.open_uplinks {
-            if let Err(why) = sandbox::allows_uplink(uplink) {
-                refused.push(format!("uplink {}: {why}", uplink.name));
-                continue;
-            }
-            let checked = serve::check_uplink_again(&old.uplinks, uplink, opener);
-            refused.extend(checked.err().map(|error| error.to_string()));
-        }
-        if let Some(opener) = opener {
-            let ports = work.opens.iter().filter_map(|(spec, _)| new.port(&spec.name)).map(named::port);
-            let lines = ports.chain(work.open_uplinks.iter().filter_map(named::uplink)).collect();
-            refused.extend(named::are_named(opener, lines).err());
-        }
-        if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }
-    }
-
-    /// The work for a team.
-    fn team(&mut self, kind: Kind, name: &str, new: &Host) {
-        let spec = new.team(name).map(|config| serve::team_spec(config, &new.path));
-        match kind {
-            Kind::Add => self.open_teams.extend(spec),
-            Kind::Set => self.set_teams.extend(spec),
-            Kind::Remove => self.close_teams.push(name.to_owned()),
-            Kind::Reopen | Kind::Restart => {}
-        }
-    }
-
-    /// The work for an uplink: the one of this name, or the only one.
-    fn uplink(&mut self, kind: Kind, name: Option<&str>, old: &Host, new: &Host) {
-        let of = |host: &Host| name.map_or_else(|| host.uplinks.first(), |name| host.uplink(name)).cloned();
-        if matches!(kind, Kind::Reopen | Kind::Remove) {
-            self.close_uplinks.extend(of(old));
-        }
-        match kind {
-            Kind::Set => self.set_uplinks.extend(of(new)),
-            Kind::Add | Kind::Reopen => self.open_uplinks.extend(of(new)),
-            Kind::Remove | Kind::Restart => {}
         }
     }
 }

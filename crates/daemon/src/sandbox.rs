@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use nicety_host::{Host, PageAddress, PortConfig, Role, UplinkConfig, UplinkKind};
 use nicety_sandbox::{Folders, Grant, NotGranted, granted};
+use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 
 use crate::registry::Registry;
-use nicety_host::{Host, PageAddress, PortConfig, Role, UplinkConfig, UplinkKind};
 
 /// The folder of a file that does not need to exist.
 fn folder(path: &Path) -> PathBuf {
@@ -58,13 +59,25 @@ fn is_openers(uplink: &UplinkConfig) -> bool {
     nicety_socket::is_made_elsewhere() && matches!(uplink.kind, UplinkKind::Capture { .. })
 }
 
+/// Whether this process could use a path if nothing confined it. If not, the error of opening it has the reason, and no key of the host
+/// file would help.
+fn may(path: &Path, rights: Right) -> bool {
+    accessat(CWD, path, rights, AtFlags::EACCESS).is_ok()
+}
+
 fn allowed(path: &Path) -> Result<(), NotGranted> {
-    granted().map_or(Ok(()), |folders| folders.allows(&folder(path)))
+    let folder = folder(path);
+    match granted() {
+        Some(folders) if may(&folder, Right::WRITE_OK | Right::EXEC_OK) => folders.allows(&folder),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the sandbox lets a port be opened now.
 pub(crate) fn allows_port(port: &PortConfig) -> Result<(), NotGranted> {
-    if let (Some(rom), Some(folders)) = (&port.rom, granted()) {
+    if let (Some(rom), Some(folders)) = (&port.rom, granted())
+        && may(rom, Right::READ_OK)
+    {
         folders_to_read(rom).iter().try_for_each(|folder| folders.allows_reading(folder))?;
     }
     // Connecting takes no right in the folder.

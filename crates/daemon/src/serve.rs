@@ -1,8 +1,11 @@
 //! Checks what a host file names, and opens it.
 
 mod ahead;
+mod check;
 mod kept;
+mod reconcile;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -14,7 +17,6 @@ use nicety_adapter::{PortId, Uplink, UplinkSettings};
 use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, Role, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder, Opener};
-use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
     Capture, CaptureError, CaptureOptions, Null, Paced, Pair, SocketError, Stream, Tap, TapError, Tokens, Xdp, XdpError,
@@ -22,13 +24,18 @@ use nicety_uplink::{
 
 use sha2::{Digest, Sha256};
 
-use crate::daemon::{ArrivingUplink, Daemon, PortSpec, StartError, TeamSpec, UplinkAgents, UplinkMaker, random};
+use crate::daemon::{
+    ArrivingUplink, Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, UplinkMaker, random,
+};
 use crate::image::PortImage;
 use crate::kept_uplinks::{HeldUplinks, let_go_first};
-use crate::recorder::{self, Target};
+use crate::recorder::Target;
 use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
-use kept::{begin_anew, found_again, keep, open_tap_queues, revive};
+pub use check::{Before, check, prepare, prepare_from};
+pub(crate) use check::{check_team, check_uplink_again, checked_spec};
+use kept::{found_again, keep, open_tap_queues};
+pub(crate) use reconcile::{HandedOver, PortArrival, Reconciled, Steps, UplinkArrival, reconcile};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +43,12 @@ pub enum ServeError {
     /// A port or a worker failed.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A port could not be opened.
+    #[error(transparent)]
+    Port(#[from] RestartError),
+    /// What is open could not be changed. A sentence.
+    #[error("{0}")]
+    Change(String),
     /// An option ROM cannot be used.
     #[error("port {port}: {source}")]
     Rom {
@@ -103,8 +116,10 @@ pub struct Prepared<'a> {
     host: &'a Host,
     record: Option<Target>,
     ports: Vec<PortSpec>,
-    /// The keeper, and the ports that it has held for a daemon that was killed, by name.
-    kept: Option<(Arc<Holder>, Held)>,
+    /// The keeper.
+    holder: Option<Arc<Holder>>,
+    /// The ports that the keeper has held for a daemon that was killed, by name.
+    held: Held,
     /// A daemon of this keeper served these ports before, and was killed.
     follows: bool,
     /// What the keeper has held of uplinks.
@@ -113,7 +128,7 @@ pub struct Prepared<'a> {
     opener: Option<Arc<Opener>>,
     /// Queues that are open already, by uplinks.
     opened: BTreeMap<String, Vec<Xdp>>,
-    /// Sockets that another process serves. Serving can begin when they are free.
+    /// Sockets that another process serves, and where peers connect to it. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
 
@@ -134,145 +149,6 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
-
-/// The test whether a socket is served.
-type SocketCheck = fn(&Path, &Access) -> Result<Place, ListenError>;
-
-fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
-    nicety_socket::check(path, access)
-}
-
-/// Checks everything that [`start`] needs and that exists already.
-pub fn prepare<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    prepare_opened(host, record, OpenedAhead::default())
-}
-
-/// Like [`prepare`], with what was opened before.
-pub fn prepare_opened<'a>(
-    host: &'a Host,
-    record: Option<Target>,
-    opened: OpenedAhead,
-) -> Result<Prepared<'a>, Refused> {
-    checked(host, record, connecting, false, &HeldUplinks::default(), None, opened)
-}
-
-/// Like [`prepare`], for a daemon with a keeper, which may have held ports for one that was killed (`follows`), and may open for this one.
-pub fn prepare_kept<'a>(
-    host: &'a Host,
-    record: Option<Target>,
-    holder: Arc<Holder>,
-    opener: Option<Arc<Opener>>,
-    groups: Vec<Group>,
-    follows: bool,
-    opened: OpenedAhead,
-) -> Result<Prepared<'a>, Refused> {
-    let mut held = Held::new();
-    groups.into_iter().for_each(|group| held.entry(group.name.clone()).or_default().push(group));
-    let mut uplinks = HeldUplinks::take(&mut held);
-    uplinks.keep_only(&host.uplinks, &holder);
-    let prepared = checked(host, record, connecting, follows, &uplinks, opener.as_deref(), opened)?;
-    Ok(Prepared { kept: Some((holder, held)), follows, uplinks, opener, ..prepared })
-}
-
-/// Makes the same checks as [`prepare`], without a connection that a running daemon would notice.
-pub fn check<'a>(host: &'a Host, record: Option<Target>) -> Result<Prepared<'a>, Refused> {
-    checked(
-        host,
-        record,
-        |path, access| nicety_socket::check_quietly(path, access),
-        false,
-        &HeldUplinks::default(),
-        None,
-        OpenedAhead::default(),
-    )
-}
-
-fn checked<'a>(
-    host: &'a Host,
-    record: Option<Target>,
-    look: SocketCheck,
-    follows: bool,
-    held_uplinks: &HeldUplinks,
-    opener: Option<&Opener>,
-    ahead: OpenedAhead,
-) -> Result<Prepared<'a>, Refused> {
-    let (mut errors, mut served, mut opened) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let names = host.ports.iter().map(|port| port.name.as_str());
-    errors.extend(
-        record
-            .as_ref()
-            .and_then(|target| recorder::check(target, names).err())
-            .map(|error| ServeError::from(StartError::from(error))),
-    );
-    let mut ports = Vec::new();
-    for config in &host.ports {
-        // After a kill its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.
-        let spec = if follows { spec(config) } else { spec_by(config, &mut served, look) };
-        match spec {
-            Ok(spec) => ports.push(spec),
-            Err(error) => errors.push(error),
-        }
-    }
-    // What is held is open already.
-    let is_open = |config: &&UplinkConfig| ahead.has(config) || held_uplinks.has(config);
-    let uplinks = host.uplinks.iter().filter(|config| !is_open(config));
-    errors.extend(uplinks.filter_map(|config| check_uplink(&config.kind, &mut served, look, opener).err()));
-    errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
-    for (name, queues) in ahead.queues {
-        match queues {
-            Ok(queues) => _ = opened.insert(name, queues),
-            Err(error) => errors.push(error.into()),
-        }
-    }
-    if errors.is_empty() {
-        let uplinks = HeldUplinks::default();
-        Ok(Prepared { host, record, ports, kept: None, follows: false, uplinks, opener: None, opened, served })
-    } else {
-        Err(Refused(errors))
-    }
-}
-
-/// Checks whether the members of a team fit together.
-pub(crate) fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeError> {
-    let members = team.members.iter().filter_map(|member| host.uplink(member));
-    let of = |uplink: &UplinkConfig| match &uplink.kind {
-        // A tap that is not there yet is made with the usual one.
-        UplinkKind::Tap { name, .. } | UplinkKind::Xdp { interface: name, .. } => Some((name.clone(), mtu(name)?)),
-        _ => None,
-    };
-    let mtus: Vec<(String, u32)> = members.filter_map(of).collect();
-    different_mtus(&team.name, &mtus).map_or(Ok(()), Err)
-}
-
-/// The MTU of an interface, if it is there.
-fn mtu(interface: &str) -> Option<u32> {
-    std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?.trim().parse().ok()
-}
-
-/// The first two members that differ.
-fn different_mtus(team: &str, mtus: &[(String, u32)]) -> Option<ServeError> {
-    let one = mtus.first()?;
-    let other = mtus.iter().find(|(_, mtu)| *mtu != one.1)?;
-    Some(ServeError::Mtu { team: team.to_owned(), one: one.clone(), other: other.clone() })
-}
-
-/// The specification of a port. Checks that its socket can be made, or is served by another process. A port that connects may
-/// find its VMM later.
-pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
-    spec_by(config, served, connecting)
-}
-
-fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<PortSpec, ServeError> {
-    let spec = spec(config)?;
-    if spec.role == Role::Connect {
-        return Ok(spec);
-    }
-    let place = look(&spec.socket, &spec.access);
-    if place.map_err(|source| StartError::Socket { port: spec.name.clone(), source })? == Place::Served {
-        served.push(spec.socket.clone());
-    }
-    Ok(spec)
-}
 
 /// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
 /// read than the rest of a port's specification.
@@ -302,32 +178,6 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         function: config.function.clone(),
         policy: config.policy.clone(),
     })
-}
-
-/// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(
-    kind: &UplinkKind,
-    served: &mut Vec<PathBuf>,
-    look: SocketCheck,
-    opener: Option<&Opener>,
-) -> Result<(), ServeError> {
-    match kind {
-        UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
-        UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
-        UplinkKind::Xdp { interface, .. } => Xdp::check(interface)?,
-        // The opener that opens it checks.
-        UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
-        UplinkKind::Capture { file } => Capture::check(file)?,
-        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-            let place = look(socket, &Access::default());
-            if place.map_err(SocketError::from)? == Place::Served {
-                served.push(socket.clone());
-            }
-        }
-        // The listening peer may start later.
-        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
-    }
-    Ok(())
 }
 
 /// Makes the uplink of a host file, or the queue at this place of one with several.
@@ -481,7 +331,7 @@ fn system(path: &Path, team: &str) -> Mac {
 }
 
 /// Makes an uplink and adds it to the switch, or to its team. The keeper may still hold what was just closed.
-pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     let may_pass = |error: &ServeError| {
         use ServeError::{Capture, Tap};
         let is_used = matches!(error, Tap(TapError::Busy { .. } | TapError::Keeper { .. }));
@@ -521,7 +371,8 @@ fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
     keep(daemon, config);
-    daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
@@ -558,7 +409,7 @@ fn queue_name(uplink: &str, place: usize) -> String {
 }
 
 /// Closes an uplink, with its queues if it has several.
-pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
+fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
     match config.queues() {
         1 => daemon.close_uplink(&config.name),
         queues => {
@@ -569,7 +420,7 @@ pub(crate) fn close_uplink(daemon: &Daemon, config: &UplinkConfig) {
 }
 
 /// Changes an open uplink, whose link stays the same. The error is a sentence for a person.
-pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
+fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
     if config.queues() > 1 {
         daemon.block_team(&config.name, config.blocked);
         return (0..usize::from(config.queues())).try_for_each(|place| {
@@ -578,39 +429,8 @@ pub(crate) fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), S
         });
     }
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
-    let set = daemon.set_uplink_agents(&config.name, agents(config, None));
-    set.map_err(|error| format!("uplink {}: {error}", config.name))
-}
-
-/// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
-pub(crate) fn check_uplink_again(
-    old: &[UplinkConfig],
-    new: &UplinkConfig,
-    opener: Option<&Opener>,
-) -> Result<(), ServeError> {
-    let socket = |config: &UplinkConfig| match &config.kind {
-        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-            Some(socket.clone())
-        }
-        _ => None,
-    };
-    if matches!(new.kind, UplinkKind::Xdp { .. }) {
-        return Err(XdpError::Running(new.name.clone()).into());
-    }
-    if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
-        let is_same =
-            |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
-        let held = old.iter().find(is_same).map_or(0, UplinkConfig::queues);
-        return Ok(Tap::check_queues(opener, name, held)?);
-    }
-    let mut served = Vec::new();
-    check_uplink(&new.kind, &mut served, connecting, opener)?;
-    match served.pop() {
-        Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
-            Err(SocketError::from(ListenError::InUse(path)).into())
-        }
-        _ => Ok(()),
-    }
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// The limits of a host file's switch.
@@ -702,19 +522,13 @@ pub(crate) fn links(host: &Host) -> usize {
     host.uplinks.iter().map(|config| usize::from(config.queues())).sum()
 }
 
-/// What uplinks that go on here do beside carrying frames: their agents, I/O control, and mirrors. Neighbours know them by the addresses in their earlier
-/// announcements.
-pub(crate) fn settle_uplinks(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
+/// The agents of uplinks that go on here. Neighbours know them by the addresses in their earlier announcements.
+fn settle_agents(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) {
     for config in &host.uplinks {
         let before = announced.iter().find(|(name, _)| *name == config.name);
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
-        if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
-            tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
-        }
+        daemon.set_uplink_agents(&config.name, agents(config, address));
     }
-    daemon.set_io_control(host);
-    daemon.show_links(host);
-    daemon.set_mirrors(host);
 }
 
 /// The keeper holds what the uplinks have opened that go on here: after their workers serve them.
@@ -724,7 +538,8 @@ pub(crate) fn keep_uplinks(daemon: &Daemon, host: &Host) {
 
 /// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is given.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
-    let Prepared { host, record, ports, kept, follows, mut uplinks, opener, mut opened, served: _ } = prepared;
+    let Prepared { host, record, ports, holder, mut held, follows, mut uplinks, opener, mut opened, served: _ } =
+        prepared;
     let daemon = Daemon::start(limits(host), host.daemon.workers)?;
     opener.into_iter().for_each(|opener| daemon.open_by(opener));
     if let Some(target) = record {
@@ -733,11 +548,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(config) = &host.tolerance {
         daemon.tolerate(config)?;
     }
-    host.cards.iter().for_each(|card| daemon.set_card(card));
-    let mut held = Held::new();
-    if let Some((holder, groups)) = kept {
+    if let Some(holder) = holder {
         daemon.keep_by(Arc::clone(&holder));
-        held = groups;
         // The host file names them no more.
         let is_gone = |name: &String| !ports.iter().any(|port| port.name == *name);
         for (name, _closed) in held.extract_if(.., |name, _| is_gone(name)) {
@@ -747,44 +559,22 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if !held.is_empty() {
         daemon.takes_over();
     }
-    for port in ports {
-        match held.remove(&port.name) {
-            Some(groups) => revive(&daemon, port, groups)?,
-            None if follows => begin_anew(&daemon, &port)?,
-            None => _ = daemon.open(port)?,
-        }
-    }
-    // Open uplinks last: captures and traces replace older files, which must survive if something else fails.
-    for config in &host.teams {
-        daemon.open_team(&team_spec(config, &host.path))?;
-    }
-    for config in &host.uplinks {
-        match opened.remove(&config.name) {
-            Some(queues) => open_xdp(&daemon, config, queues)?,
-            None if uplinks.has(config) => open_uplink_with(&daemon, config, &mut uplinks)?,
-            None => open_uplink(&daemon, config)?,
-        }
-    }
-    daemon.set_io_control(host);
-    daemon.show_links(host);
-    daemon.set_mirrors(host);
+    let ports = ports.into_iter().map(|port| {
+        let arrival = match held.remove(&port.name) {
+            Some(groups) => PortArrival::Held(groups),
+            None if follows => PortArrival::Begun,
+            None => PortArrival::New,
+        };
+        (port, arrival)
+    });
+    let arrivals = host.uplinks.iter().map(|config| {
+        let opened = opened.remove(&config.name).map(UplinkArrival::Opened);
+        let held = opened.or_else(|| uplinks.take_of(config).map(UplinkArrival::Held));
+        (config.clone(), held.unwrap_or(UplinkArrival::New))
+    });
+    let (ports, uplinks) = (ports.collect(), arrivals.collect());
+    let teams = host.teams.iter().map(|config| team_spec(config, &host.path)).collect();
+    reconcile(&daemon, Cow::Borrowed(host), Steps { ports, teams, uplinks, ..Steps::default() }, Err)?;
     daemon.begin_traces()?;
     Ok(daemon)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_of_a_team_with_different_mtus_are_refused() {
-        let taps = |mtus: [u32; 3]| (0..).zip(mtus).map(|(at, mtu)| (format!("tap{at}"), mtu)).collect::<Vec<_>>();
-        assert!(different_mtus("lan", &taps([1500; 3])).is_none() && different_mtus("lan", &[]).is_none());
-        let error = different_mtus("lan", &taps([1500, 1500, 9000])).unwrap();
-        let wanted = "team lan: tap0 has an MTU of 1500, and tap2 one of 9000: a flow may take any of them; make them \
-                      equal (ip link set tap2 mtu 1500)";
-        assert_eq!(error.to_string(), wanted);
-        assert_eq!(mtu("lo"), Some(65_536));
-        assert_eq!(mtu("no such"), None);
-    }
 }

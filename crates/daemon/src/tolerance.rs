@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Gate, Log};
 use nicety_adapter::{Adapter, PortId};
-use nicety_host::{ListenAddress, PeerAddress};
+use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use nicety_memory::MapError;
 use nicety_plane::Port;
 use nicety_sandbox::Kind;
@@ -66,7 +66,7 @@ pub enum ToleranceError {
         why: String,
     },
     /// Peers cannot connect.
-    #[error("[ft] listen {address}: {source}")]
+    #[error("[ft] listen {address}: {source}; end who listens there, or name another place")]
     Listen {
         /// The address.
         address: ListenAddress,
@@ -107,34 +107,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The key in this file.
-pub(crate) fn key(path: &std::path::Path) -> Result<Key, ToleranceError> {
+fn key(path: &std::path::Path) -> Result<Key, ToleranceError> {
     let wrong = |why: String| ToleranceError::Key { path: path.to_owned(), why };
-    let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    if let Some(warning) = nicety_host::open_key(path) {
-        warn!("[ft] {warning}");
-    }
+    let make = || format!("head -c 32 /dev/urandom > {}", path.display());
+    let bytes = std::fs::read(path)
+        .map_err(|error| wrong(format!("{error}; copy the key of the other hosts there, or make one: {}", make())))?;
     if bytes.len() < Key::BYTES_MIN {
         let least = Key::BYTES_MIN;
-        return Err(wrong(format!("a key has at least {least} bytes: head -c 32 /dev/urandom > {}", path.display())));
+        return Err(wrong(format!("a key has at least {least} bytes: {}", make())));
     }
     Ok(Key::new(&bytes))
 }
 
-/// Listens at an address, beside a daemon that this one replaces.
-fn listener(address: &ListenAddress) -> io::Result<Listener> {
-    Listener::beside(&match address {
+/// Does this at the address where peers connect.
+fn at<T>(address: &ListenAddress, act: impl FnOnce(&Place) -> io::Result<T>) -> Result<T, ToleranceError> {
+    let done = act(&match address {
         ListenAddress::Address(address) => Place::Tcp(*address),
         ListenAddress::Unix(path) => Place::Unix(path.clone()),
-    })
+    });
+    done.map_err(|source| ToleranceError::Listen { address: address.clone(), source })
+}
+
+/// Checks all that [`Tolerance::start`] needs. Makes nothing.
+pub(crate) fn check(ToleranceConfig { listen, key: path }: &ToleranceConfig) -> Result<(), ToleranceError> {
+    key(path)?;
+    listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
 
 impl Tolerance {
-    /// Starts the thread. Peers connect at `listen`.
-    pub fn start(key: Key, address: Option<&ListenAddress>) -> Result<Self, ToleranceError> {
-        let listens = |address: &ListenAddress| {
-            listener(address).map_err(|source| ToleranceError::Listen { address: address.clone(), source })
-        };
-        let listener = address.map(listens).transpose()?;
+    /// Starts the thread. Peers connect at `listen`, also while a daemon that this one replaces listens there.
+    pub fn start(ToleranceConfig { listen, key: path }: &ToleranceConfig) -> Result<Self, ToleranceError> {
+        let key = key(path)?;
+        if let Some(warning) = nicety_host::open_key(path) {
+            warn!("[ft] {warning}");
+        }
+        let listener = listen.as_ref().map(|address| at(address, Listener::beside)).transpose()?;
         let bell = Arc::new(Bell::new().map_err(ToleranceError::Thread)?);
         let newcomers: Arc<Mutex<Vec<Newcomer>>> = Arc::default();
         let names = Names::start().map_err(ToleranceError::Thread)?;

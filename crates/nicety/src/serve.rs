@@ -20,7 +20,7 @@ use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::live::texts::Texts;
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::{Entry, Registry};
-use nicety_daemon::serve::{OpenedAhead, ServeError};
+use nicety_daemon::serve::{Before, OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
@@ -29,7 +29,7 @@ use nicety_host::{
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
-use nicety_socket::{ListenError, Listener};
+use nicety_socket::{ListenError, Listener, Place};
 use tracing::{info, warn};
 
 use crate::cli::Serve;
@@ -228,15 +228,14 @@ impl<'a> Prepared<'a> {
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
         let (control, ports) = if args.check {
-            (control::check(host, socket), serve::check(host, target))
+            let control = control::check(host, socket);
+            let is_beside = control.as_ref().is_ok_and(|control| control.served);
+            (control, serve::check(host, target, is_beside))
         } else {
-            let ports = match &kept {
-                Some(Kept { holder, opener, follows, .. }) => {
-                    serve::prepare_kept(host, target, Arc::clone(holder), opener.clone(), groups, *follows, opened)
-                }
-                None => serve::prepare_opened(host, target, opened),
-            };
-            (control::prepare(host, socket), ports)
+            let (holder, opener) = kept.as_ref().map(|kept| (Arc::clone(&kept.holder), kept.opener.clone())).unzip();
+            let follows = kept.as_ref().is_some_and(|kept| kept.follows);
+            let before = Before { opened, holder, opener: opener.flatten(), groups, follows };
+            (control::prepare(host, socket), serve::prepare_from(host, target, before))
         };
         match (control, ports) {
             (Ok(control), Ok(ports)) => {
@@ -255,12 +254,16 @@ impl<'a> Prepared<'a> {
             let now = unheld(ListenError::InUse(socket.to_owned()).into(), self.host, socket);
             output::tell(format_args!("note: {}", now.message));
         }
-        for served in &self.ports.served {
-            let served = served.display();
+        let page = self.host.daemon.page.iter().filter(|_| matches!(self.control.page, Ok(Place::Served)));
+        let page = page.map(|page| format!("the page at {page}"));
+        for served in page.chain(self.ports.served.iter().map(|path| path.display().to_string())) {
             output::tell(format_args!("note: {served} is served now: `nicety serve` begins when that has ended"));
         }
         if !matches!(self.begin.found, Found::Nothing) {
             output::tell(format_args!("note: {}", self.begin.found));
+        }
+        if let Err(why) = &self.control.page {
+            output::tell(format_args!("warning: the page is not served: {why}"));
         }
         for warning in warnings(self.host) {
             output::tell(format_args!("warning: {warning}"));

@@ -33,7 +33,7 @@ fn inside(test: &str) -> bool {
         Ok(output) if !output.status.success() => {
             Some(format!("a veth in a network namespace: {}", String::from_utf8_lossy(&output.stderr)))
         }
-        Ok(_) => match Xdp::check("lo") {
+        Ok(_) => match Xdp::check("lo", 1) {
             Err(error @ (XdpError::Rights { .. } | XdpError::NoSockets)) => Some(error.to_string()),
             _ => None,
         },

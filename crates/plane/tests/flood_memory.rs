@@ -53,7 +53,7 @@ fn an_unfinished_flood_to_1023_ports_keeps_less_than_128_kib() {
     let map = memory(&frame(0xff, 1, 1514));
     let ports: Vec<_> = (0..PORTS)
         .map(|id| {
-            let end = End::Uplink(Box::new(Linked::sending_from(Source, Arc::clone(&map))));
+            let end = End::link(Box::new(Linked::sending_from(Source, Arc::clone(&map))));
             let port = Arc::new(Port::new(PortId(id), end, Box::new(Silent), 512).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.ready();

@@ -117,7 +117,7 @@ impl World {
     fn port(&self, id: PortId, room: usize, buffer: u32) -> (Arc<Port>, Arc<Mutex<Wire>>) {
         let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
         let end = Linked::new(Queue { wire: Arc::clone(&wire), scratch: Scratch::new() });
-        let port = Port::new(id, End::Uplink(Box::new(end)), Box::new(Silent), buffer).unwrap();
+        let port = Port::new(id, End::link(Box::new(end)), Box::new(Silent), buffer).unwrap();
         (Arc::new(port), wire)
     }
 

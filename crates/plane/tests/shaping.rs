@@ -102,7 +102,7 @@ impl World {
             let memo = Memo::default();
             let shell = Box::new(memo.clone());
             let port =
-                Arc::new(Port::new(PortId(id.into()), End::Adapter(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
+                Arc::new(Port::new(PortId(id.into()), End::guest(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.attach();
             let map = Map::private(1 << 17).unwrap();

@@ -130,7 +130,7 @@ impl Side {
         let port = |id: u16, wire| {
             Port::new(
                 PortId(id),
-                End::Uplink(Box::new(Linked::new(Link { wire, again: None }))),
+                End::link(Box::new(Linked::new(Link { wire, again: None }))),
                 Box::new(Silent),
                 1 << 20,
             )
@@ -146,7 +146,7 @@ impl Side {
             None => this.ports.extend(ends.map(Arc::new)),
             Some((rule, hash)) => {
                 let steering = Arc::new(Steering::new(rule, hash));
-                let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at).unwrap()));
+                let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at)));
                 let members: Vec<Arc<Port>> = ends.collect();
                 let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
                 this.plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();

@@ -45,6 +45,11 @@ pub struct NotGranted {
 
 impl fmt::Display for NotGranted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // With this one all others would be granted.
+        if self.folder == Path::new("/") {
+            return f
+                .write_str("the sandbox keeps this daemon out of the root folder: choose a path in another folder");
+        }
         let folder = self.folder.display();
         if self.is_named {
             return write!(

@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
@@ -154,6 +155,28 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
+/// A TCP socket with this address, which another one of this user may have too.
+fn bound_beside(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = socket(family(address))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Whether a socket's name fits this path, and nothing else is there.
+fn is_for_sockets(path: &Path) -> io::Result<()> {
+    unix(path)?;
+    match path.symlink_metadata() {
+        Ok(there) if !there.file_type().is_socket() => {
+            let why = "something is there that is no socket: remove it, or give another path";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Takes connections, and never waits for one.
 #[derive(Debug)]
 pub enum Listener {
@@ -197,10 +220,7 @@ impl Listener {
     pub fn beside(at: &Place) -> io::Result<Self> {
         match at {
             Place::Tcp(address) => {
-                let socket = socket(family(*address))?;
-                sockopt::set_socket_reuseaddr(&socket, true)?;
-                sockopt::set_socket_reuseport(&socket, true)?;
-                bind(&socket, address)?;
+                let socket = bound_beside(*address)?;
                 listen(&socket, BACKLOG)?;
                 Ok(Self::Tcp(socket.into()))
             }
@@ -208,17 +228,24 @@ impl Listener {
         }
     }
 
+    /// Whether [`Listener::beside`] could listen at this place. Makes nothing, and takes no connection.
+    ///
+    /// # Errors
+    /// Those of [`Listener::beside`].
+    pub fn check(at: &Place) -> io::Result<()> {
+        match at {
+            Place::Tcp(address) => bound_beside(*address).map(drop),
+            Place::Unix(path) => {
+                is_for_sockets(path)?;
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                Ok(accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
+            }
+        }
+    }
+
     /// Puts a socket at the path, for its owner only, in place of one that may be there. Nobody finds the path empty meanwhile.
     fn in_place(path: &Path) -> io::Result<Self> {
-        unix(path)?;
-        match path.symlink_metadata() {
-            Ok(there) if !there.file_type().is_socket() => {
-                let why = "something is there that is no socket: remove it, or give another path";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        is_for_sockets(path)?;
         // Beside it, so that it can take its place.
         let new = path.with_file_name(format!(".ft{}", std::process::id()));
         let _old = std::fs::remove_file(&new);
@@ -293,6 +320,11 @@ mod tests {
         drop(Listener::alone(&at("one")).unwrap());
         std::fs::write(folder.join("text"), "").unwrap();
         assert!(why(Listener::alone(&at("text"))).contains("something is there that is no socket"));
+        // What listening would say, and nothing is made.
+        let check = |name: &str| Listener::check(&at(name)).map_err(|error| error.to_string());
+        assert!(check("one").is_ok() && check("new").is_ok() && !folder.join("new").exists());
+        assert!(check("text").unwrap_err().contains("something is there that is no socket"));
+        assert!(check("none/one").unwrap_err().contains("No such file"));
         assert!(why(Listener::alone(&at("none/one"))).contains("No such file"));
         assert!(why(Listener::alone(&at(&"a".repeat(108)))).contains("at most 107 bytes"));
         std::fs::remove_dir_all(&folder).unwrap();

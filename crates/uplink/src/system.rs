@@ -53,6 +53,40 @@ pub(crate) fn mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     Ok(u32::from_ne_bytes([low, high, request.rest[0], request.rest[1]]))
 }
 
+/// `struct ethtool_channels` (linux/ethtool.h): the queues that the driver has now, of the kinds receive, transmit, other and combined.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    now: [u32; 4],
+}
+
+/// `struct ifreq` as SIOCETHTOOL reads it.
+#[repr(C)]
+struct EthtoolRequest {
+    name: [u8; libc::IFNAMSIZ],
+    channels: *mut Channels,
+    rest: [u8; 16],
+}
+
+const _: () = assert!(size_of::<EthtoolRequest>() == size_of::<libc::ifreq>());
+
+/// Number of queues of the interface with this name, through any socket: those that receive or those that transmit, whichever are more
+/// (ETHTOOL_GCHANNELS of linux/ethtool.h). `None`: its driver does not say.
+pub(crate) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    let mut request = EthtoolRequest { name: interface_name(name), channels: &raw mut channels, rest: [0; 16] };
+    // SAFETY: SIOCETHTOOL reads one `struct ifreq`, which `request` is, and writes the `struct ethtool_channels` at which it points. Both
+    // are alive and ours for the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
+        return None;
+    }
+    let [receive, transmit, _, combined] = channels.now;
+    Some(receive.max(transmit).saturating_add(combined)).filter(|count| *count > 0)
+}
+
 /// Flags of the interface with this name (`IFF_*`), through any socket (netdevice(7)).
 pub(crate) fn flags(socket: BorrowedFd<'_>, name: &str) -> io::Result<libc::c_int> {
     let mut request = InterfaceRequest { name: interface_name(name), flags: 0, rest: [0; 22] };

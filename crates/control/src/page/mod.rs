@@ -27,7 +27,7 @@ mod serve;
 mod view;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,11 +36,13 @@ use std::thread::JoinHandle;
 use nicety_daemon::handover::path_of;
 use nicety_host::{Host, PageAddress};
 use nicety_sandbox::Kind;
-use nicety_socket::{Access, Listener};
+use nicety_socket::{Access, Listener, Place as SocketPlace};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::{ControlError, Inspect};
+use super::{ControlError, Inspect, Look};
 use serve::Server;
 
 pub use recent::{Line, Recent};
@@ -75,10 +77,29 @@ impl Bound {
             }
             PageAddress::Socket(path) => {
                 let access: Access = host.daemon.access.resolve()?;
-                Place::Socket(Listener::bind_queue(path, &access, BACKLOG)?)
+                let bound = Listener::bind_queue(path, &access, BACKLOG);
+                Place::Socket(bound.map_err(|error| failed(page, io::Error::other(error)))?)
             }
         };
         Ok(Some(Self { place, shown: page.to_string() }))
+    }
+
+    /// Whether [`Bound::take`] could take the place now. Makes nothing, and takes no connection. A UNIX socket is looked at with `look`.
+    ///
+    /// # Errors
+    /// Those of [`Bound::take`], but for a UNIX socket that another process serves.
+    pub(super) fn check(host: &Host, look: Look) -> Result<SocketPlace, ControlError> {
+        let Some(page) = &host.daemon.page else { return Ok(SocketPlace::Free) };
+        match page {
+            PageAddress::Loopback(address) => {
+                let bound = bind_only(*address).map(|()| SocketPlace::Free);
+                bound.map_err(|errno| failed(page, errno.into()))
+            }
+            PageAddress::Socket(path) => {
+                let access: Access = host.daemon.access.resolve()?;
+                look(path, &access).map_err(|error| failed(page, io::Error::other(error)))
+            }
+        }
     }
 
     /// Goes on with the listening socket of a daemon that this one replaces; `None` if the host file names none.
@@ -116,6 +137,14 @@ impl Bound {
         listener.set_nonblocking(true)?;
         Ok(Place::Loopback(listener))
     }
+}
+
+/// Binds a socket that does not listen, as [`TcpListener::bind`] does before it listens.
+fn bind_only(address: SocketAddr) -> Result<(), Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)
 }
 
 fn failed(page: &PageAddress, error: io::Error) -> ControlError {

@@ -18,9 +18,8 @@ pub(super) struct IoControl {
 }
 
 impl Daemon {
-    /// Gives each uplink the classes that a host file names for it. Call it after ports or uplinks were opened: their numbers may be
-    /// others. A direction of an uplink whose classes are the same goes on undisturbed.
-    pub fn set_io_control(&self, host: &Host) {
+    /// Gives each uplink the classes that a host file names for it. A direction of an uplink whose classes are the same goes on undisturbed.
+    pub(super) fn set_io_control(&self, host: &Host) {
         let mut names: Vec<(String, u16)> =
             self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
         names.extend(self.uplinks().iter().map(|running| (running.name.clone(), running.port.id().0)));
@@ -49,7 +48,6 @@ impl Daemon {
     }
 
     /// Gives an uplink's port its classes.
-    /// The classes of an uplink, with the numbers of these ports, uplinks and teams.
     pub(super) fn control_port(&self, name: &str, port: &nicety_plane::Port, control: &IoControl) {
         port.set_io_control(&control.outward, self.clock.now());
         self.set_inward(name, port, control.inward.as_ref());

@@ -12,7 +12,7 @@ pub(super) type LinkWords = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Daemon {
     /// From now on reports show a host file's settings of its uplinks.
-    pub fn show_links(&self, host: &Host) {
+    pub(super) fn show_links(&self, host: &Host) {
         let words = host.uplinks.iter().map(|uplink| (uplink.name.clone(), link_words(uplink)));
         *self.link_words() = words.collect();
     }

@@ -8,9 +8,8 @@ use nicety_plane::{Mirror, Mirrored, Port};
 use super::{Daemon, PortView};
 
 impl Daemon {
-    /// Copies the frames that a host file's mirrors name. Call it after ports, uplinks or teams were opened or closed: a mirror knows ports,
-    /// not names.
-    pub fn set_mirrors(&self, host: &Host) {
+    /// Copies the frames that a host file's mirrors name.
+    pub(super) fn set_mirrors(&self, host: &Host) {
         let mut mirrors = self.mirrors();
         mirrors.clone_from(&host.mirrors);
         self.plane.set_mirrors(mirrors.iter().filter_map(|config| self.mirror(config)).collect());

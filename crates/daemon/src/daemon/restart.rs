@@ -56,17 +56,33 @@ impl Daemon {
         }
         let (spec, recorder) = self.failed(name)?;
         self.close(name);
+        self.open_again(spec, recorder).inspect(|()| info!(port = name, "restarted"))
+    }
+
+    /// Opens a port that was not there. A panic of its adapter is an error.
+    pub(crate) fn open_new(&self, spec: PortSpec) -> Result<(), RestartError> {
+        match caught(|| self.open(spec.clone())) {
+            Ok(opened) => opened.map(drop).map_err(RestartError::New),
+            Err(cause) => Err(RestartError::Panicked { name: spec.name, cause }),
+        }
+    }
+
+    /// Opens a port in place of one that was closed. If that fails, [`Daemon::restart`] can open it later.
+    fn open_again(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<(), RestartError> {
         let opened = caught(|| self.open_recorded(spec.clone(), recorder.clone()));
         let error = match opened {
-            Ok(Ok(_)) => {
-                info!(port = name, "restarted");
-                return Ok(());
-            }
-            Ok(Err(error)) => error.into(),
-            Err(cause) => RestartError::Panicked { name: name.to_owned(), cause },
+            Ok(opened) => opened.err().map(RestartError::from),
+            Err(cause) => Some(RestartError::Panicked { name: spec.name.clone(), cause }),
         };
+        let Some(error) = error else { return Ok(()) };
         self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
         Err(error)
+    }
+
+    /// Opens a port with other settings in place of one that was closed. If that fails, [`Daemon::restart`] can open it later.
+    pub(crate) fn reopen(&self, spec: PortSpec) -> Result<(), RestartError> {
+        let recorder = self.recorder(&spec)?;
+        self.open_again(spec, recorder)
     }
 
     /// The specification of a port that has failed, or could not be reopened.
@@ -124,8 +140,7 @@ impl Daemon {
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
         kept.into_iter().for_each(|kept| self.keep_uplink(name, kept));
-        // Without memory for it nothing is told.
-        let _no_memory = self.set_uplink_agents(name, agents);
+        self.set_uplink_agents(name, agents);
         // It can be restarted again, whatever the result.
         if let Some(uplink) = self.uplinks().iter_mut().find(|uplink| uplink.name == name) {
             uplink.maker = Some(maker);

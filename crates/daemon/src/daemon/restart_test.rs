@@ -44,7 +44,7 @@ fn an_uplink_that_was_blocked_for_a_loop_stays_blocked_when_it_is_restarted() {
     assert!(view().blocked);
     daemon.restart("new").unwrap();
     assert!(!has_failed() && view().blocked);
-    // `Live::restart` notes the reason again: the plane has forgotten it with the failed port.
+    // `Daemon::settle` notes the reason again: the plane has forgotten it with the failed port.
     daemon.note_loop("new", "old");
     assert_eq!(view().in_loop.map(|found| (found.name, found.other)), Some(("new".to_owned(), "old".to_owned())));
     daemon.stop();

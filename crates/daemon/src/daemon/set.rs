@@ -1,33 +1,16 @@
-//! Changes and opens ports, and changes uplinks, while others run.
+//! Changes ports and uplinks while they run.
 
 use std::os::fd::AsRawFd;
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
-use nicety_memory::MapError;
-use nicety_plane::{Agent, Announcer, Querier, Role, caught};
+use nicety_plane::{Agent, Announcer, Querier, Role};
 use nicety_switch::{Policy, Vlan};
 
-use super::{Daemon, PortSpec, RestartError, UplinkAgents, UplinkMaker};
+use super::{Daemon, PortSpec, UplinkAgents, UplinkMaker};
 use crate::inbox::Note;
 
 impl Daemon {
-    /// Opens a port, like [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
-    pub fn open_or_note(&self, spec: PortSpec, is_due: bool) -> Result<(), RestartError> {
-        let name = spec.name.clone();
-        let recorder = self.recorder(&spec)?;
-        let error = match caught(|| self.open_recorded(spec.clone(), recorder.clone())) {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if !is_due => return Err(RestartError::New(error)),
-            Ok(Err(error)) => error.into(),
-            Err(cause) => RestartError::Panicked { name, cause },
-        };
-        if is_due {
-            self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
-        }
-        Err(error)
-    }
-
     /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error
     /// is a sentence for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
@@ -64,23 +47,22 @@ impl Daemon {
 
     /// An uplink has these agents from now on. One that announces itself already goes on with what it tells, as its neighbour would take
     /// another address for another system; and so does a querier of these VLANs.
-    pub fn set_uplink_agents(&self, name: &str, agents: UplinkAgents) -> Result<(), MapError> {
+    pub fn set_uplink_agents(&self, name: &str, agents: UplinkAgents) {
         let mut uplinks = self.uplinks();
-        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return Ok(()) };
+        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return };
         let UplinkAgents { announcement, querier } = agents;
         if announcement.is_some() != running.port.has_agent(Role::Announcer) {
             let agent = announcement.clone().map(|frame| Box::new(Announcer::new(frame)) as Box<dyn Agent>);
-            running.port.set_agent(Role::Announcer, agent)?;
+            running.port.set_agent(Role::Announcer, agent);
             running.agents.announcement = announcement;
         }
         let [before, after] = [&running.agents.querier, &querier].map(|one| one.as_ref().map(|(_, vlan)| vlan));
         if before != after {
             let agent = |(mac, vlan): &(Mac, Vlan)| Box::new(Querier::new(*mac, &queried(vlan))) as Box<dyn Agent>;
             let agent = querier.as_ref().map(agent);
-            running.port.set_agent(Role::Querier, agent)?;
+            running.port.set_agent(Role::Querier, agent);
             running.agents.querier = querier;
         }
-        Ok(())
     }
 
     /// The announcements of all uplinks that send any, by their names.

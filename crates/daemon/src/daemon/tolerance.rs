@@ -7,7 +7,7 @@ use nicety_host::ToleranceConfig;
 use nicety_plane::Port;
 
 use super::{Daemon, PortSpec, PortView, StartError};
-use crate::tolerance::{self, Tolerance, ToleranceError, Tolerated};
+use crate::tolerance::{Tolerance, ToleranceError, Tolerated};
 
 impl Daemon {
     /// Ports with a peer have their logs there from now on, and other daemons have theirs here. Call it before ports are opened, and before
@@ -16,7 +16,7 @@ impl Daemon {
     /// # Errors
     /// The key cannot be read, or peers cannot connect.
     pub fn tolerate(&self, config: &ToleranceConfig) -> Result<(), ToleranceError> {
-        let tolerance = Tolerance::start(tolerance::key(&config.key)?, config.listen.as_ref())?;
+        let tolerance = Tolerance::start(config)?;
         // Called once.
         let _first = self.tolerance.set(tolerance);
         Ok(())

@@ -1,6 +1,8 @@
 //! The new daemon's side.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,19 +11,19 @@ use nicety_adapter::{PortId, Time};
 use nicety_host::{Host, HostErrors};
 use nicety_keeper::{Channel, ChannelError};
 use nicety_peer::Table;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::give::{GOING_KIND, Going};
 use super::{
     FRONT_KIND, OFFER_KIND, Offer, PREPARES, REST_KIND, Rest, TAKES, bytes_of, from_bytes, kind, path_of, send_state,
     table_of, to_bytes, wanted,
 };
-use crate::daemon::{Arriving, ArrivingPart, ArrivingUplink, Daemon, Expected, part_name};
+use crate::daemon::{Arriving, ArrivingPart, ArrivingUplink, Daemon, Expected, TeamSpec, part_name};
 use crate::image::{FrontImage, Image, LinkImage, PortImage, UplinkImage};
 use crate::live::state::{Begin, Found, StateFile};
 use crate::live::texts::both;
 use crate::rings::Front;
-use crate::serve;
+use crate::serve::{self, HandedOver, Reconciled, Steps, reconcile};
 use crate::service::Service;
 
 /// The old daemon's ports, which this one is about to take.
@@ -148,7 +150,6 @@ struct Arrivals {
 
 fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<String, u16>) -> Result<Going, String> {
     let words = |error: ChannelError| error.to_string();
-    host.cards.iter().for_each(|card| daemon.set_card(card));
     // ROMs are read, accounts looked up, buffers and threads made before the ports stand still.
     let mut expected = BTreeMap::new();
     for config in &host.ports {
@@ -250,17 +251,24 @@ fn arrive(daemon: &Daemon, host: &Host, arrivals: Arrivals, rest: &Rest) -> Goin
     let Arrivals { ports, parts: _, uplinks, fronts: _ } = arrivals;
     let since = || daemon.now_ns().saturating_sub(rest.stopped_ns);
     let mut going = Going::default();
-    for spec in serve::teams(host) {
-        let image = rest.teams.iter().find(|image| image.name == spec.name);
-        image.into_iter().for_each(|image| daemon.team_arrives(&spec, image));
-    }
-    let uplinks: Vec<_> = uplinks.into_iter().map(|one| (one.name.clone(), daemon.uplink_arrives(one))).collect();
-    let ports: Vec<_> =
-        ports.into_iter().map(|(name, port)| (name, daemon.arrive(port, Some(Time(rest.stopped_ns))))).collect();
-    // After the ports have arrived: a port that is put into its VLAN loses its learned addresses.
-    daemon.learn_again(&rest.learned);
-    // I/O control and mirrors name ports: after these are there.
-    serve::settle_uplinks(daemon, host, &rest.announcements);
+    let images = |spec: TeamSpec| {
+        let image = rest.teams.iter().find(|image| image.name == spec.name)?;
+        Some((spec, image))
+    };
+    let handed_over = HandedOver {
+        teams: serve::teams(host).filter_map(images).collect(),
+        uplinks,
+        ports,
+        since: Time(rest.stopped_ns),
+        learned: &rest.learned,
+        announced: &rest.announcements,
+    };
+    let steps = Steps { handed_over, ..Steps::default() };
+    let Ok::<_, Infallible>(Reconciled { uplinks, ports, .. }) =
+        reconcile(daemon, Cow::Borrowed(host), steps, |error| {
+            warn!("{error}");
+            Ok(())
+        });
     daemon.count_again(&rest.counts);
     daemon.know_again(rest.interests.as_deref(), &rest.neighbours);
     for (name, service) in uplinks {

@@ -8,8 +8,6 @@ use nicety_plane::Loop;
 use toml::Value;
 use tracing::{info, warn};
 
-use crate::daemon::Daemon;
-
 /// The key of uplinks and teams that carry nothing.
 const BLOCKED: &str = "blocked";
 /// The key that says with which other one it made a loop.
@@ -112,15 +110,6 @@ pub(super) fn said(list: List, values: &[(String, Option<Value>)]) -> Vec<(Strin
         values.push((LOOP_WITH.to_owned(), None));
     }
     values
-}
-
-/// Uplinks and teams of a host that are blocked for a loop say so, and with which other one.
-pub(super) fn note(daemon: &Daemon, host: &Host) {
-    for ((_, name), is_blocked, other) in ways(host) {
-        if let (true, Some(other)) = (is_blocked, other) {
-            daemon.note_loop(name, other);
-        }
-    }
 }
 
 /// Logs the uplinks that a change has blocked, and those and the teams that carry frames again because a loop is over.

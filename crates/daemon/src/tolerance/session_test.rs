@@ -44,7 +44,7 @@ fn settings(last: u8) -> Settings {
 impl Session {
     /// A vmxnet3 with these settings, whose replica is made with others.
     fn new(recorded: &Settings, told: Settings) -> Self {
-        let listener = listener(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = at(&"127.0.0.1:0".parse().unwrap(), Listener::beside).unwrap();
         let Ok(nicety_sealed::Place::Tcp(address)) = listener.place() else { panic!("TCP") };
         let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
@@ -67,7 +67,7 @@ impl Session {
         let tape = Arc::new(PortTape::new(&spec, &peer, false, Arc::new(Bell::new().unwrap())));
         let adapter = (entry.create)(recorded).unwrap();
         let gate = Gate::new(adapter, Arc::clone(&tape.commit), Arc::clone(&tape) as Arc<dyn Log>).unwrap();
-        let port = Port::new(PortId(1), End::Uplink(Box::new(Null)), Box::new(Silent), 64 << 10);
+        let port = Port::new(PortId(1), End::link(Box::new(Null)), Box::new(Silent), 64 << 10);
         let (port, now) = (Arc::new(port.unwrap()), Instant::now());
         let sender = Sender::new(Arc::clone(&tape), &port, now);
         let (key, names, memory) = (Key::new(&[7; 32]), Names::start().unwrap(), Map::empty());

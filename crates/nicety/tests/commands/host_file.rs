@@ -1,5 +1,6 @@
 //! Host files with mistakes, and one without.
 
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -214,6 +215,61 @@ fn check_says_all_that_serve_would_say() {
     let scratch = Scratch::with(&HOST.replace("\"vm1.sock\"", "\"~/vm1.sock\""));
     let ended = scratch.run(&["serve", "--check"]);
     assert!(ended.code == Some(2) && ended.err.contains("no shell reads this file"), "{ended:?}");
+}
+
+#[test]
+fn check_says_what_serve_would_say_of_the_key_and_the_page() {
+    let ft = |keys: &str| Scratch::with(&format!("{HOST}[ft]\nkey = \"ft.key\"\n{keys}"));
+    let scratch = ft("");
+    let key = scratch.path().join("ft.key");
+    let make = |key: &Path| format!("head -c 32 /dev/urandom > {}\n", key.display());
+    let missing =
+        format!("nicety: [ft] key {}: No such file or directory (os error 2); copy the key of", key.display());
+    let message = refused(&scratch, &[]);
+    assert!(message.starts_with(&missing) && message.ends_with(&make(&key)), "{message}");
+    std::fs::write(&key, [7; 15]).unwrap();
+    let short = format!("nicety: [ft] key {}: a key has at least 16 bytes: {}", key.display(), make(&key));
+    assert_eq!(refused(&scratch, &[]), short);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let scratch = ft(&format!("listen = \"{at}\"\n"));
+    std::fs::write(scratch.path().join("ft.key"), [7; 32]).unwrap();
+    assert_eq!(
+        refused(&scratch, &[]),
+        format!(
+            "nicety: [ft] listen {at}: Address already in use (os error 98); end who listens there, or name another place\n"
+        )
+    );
+    let scratch = Scratch::with(&format!("{HOST}[daemon]\npage = \"{at}\"\n"));
+    let instead = "[daemon] page in the host file names another place\n";
+    assert_eq!(
+        refused(&scratch, &[]),
+        format!("nicety: the page at http://{at}/: Address already in use (os error 98); {instead}")
+    );
+    let folder = scratch.path().join("absent");
+    let scratch = Scratch::with(&format!("{HOST}[daemon]\npage = \"{}/page\"\n", folder.display()));
+    let absent = folder.display();
+    assert_eq!(
+        refused(&scratch, &[]),
+        format!(
+            "nicety: the page at {absent}/page: the socket {absent}/page has no folder: make {absent} or choose another path; {instead}"
+        )
+    );
+}
+
+#[test]
+fn check_beside_a_daemon_that_serves_the_page_says_that_it_is_taken_and_is_content() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = free.local_addr().unwrap();
+    drop(free);
+    let scratch = Scratch::with(&format!("{HOST}[daemon]\npage = \"{at}\"\n"));
+    let served = Served::start(&scratch);
+    let ended = scratch.run(&["serve", "--check"]);
+    let note = format!("note: the page at http://{at}/ is served now: `nicety serve` begins when that has ended\n");
+    assert!(ended.code == Some(0) && ended.err.contains(&note), "{ended:?}");
+    let second = scratch.run(&["serve"]);
+    assert!(second.code == Some(1) && second.err.contains(" already: process "), "{second:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
 #[test]

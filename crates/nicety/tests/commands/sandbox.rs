@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::Command;
 use std::time::Instant;
 
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
@@ -84,6 +85,45 @@ fn a_live_change_to_a_folder_that_was_not_granted_is_refused_with_the_key_to_set
     assert!(elsewhere.sockets().is_empty(), "a worker has its socket removed");
     assert_eq!(served.end(Signal::TERM), Some(0));
     assert!(granted.sockets().is_empty() && scratch.sockets().is_empty());
+}
+
+/// What no key of the host file would mend is not said to be the sandbox's.
+#[test]
+fn a_live_change_to_what_is_missing_or_read_only_is_refused_with_that_reason() {
+    let scratch = Scratch::with(HOST);
+    let read_only = scratch.path().join("unit");
+    std::fs::create_dir(&read_only).unwrap();
+    let words = format!("mount -t tmpfs -o ro none {} && exec \"$0\" serve", read_only.display());
+    let has_mounts = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|done| done.success());
+    let served = if has_mounts {
+        Served::by(&scratch, &format!("exec unshare -rm sh -c '{words}' \"$0\""))
+    } else {
+        println!("SKIPPED: a read-only folder: unshare(1) makes no user namespace here");
+        Served::start(&scratch)
+    };
+    let refused = |keys: &[&str]| {
+        let add = ["port", "add", "vm3", "adapter=e1000", "mac=52:54:00:12:34:03"];
+        let refused = scratch.run(&[&add, keys].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        refused.err
+    };
+    let rom = refused(&["socket=vm3.sock", "rom=/absent.rom"]);
+    let missing = "port vm3: the option ROM /absent.rom cannot be used: No such file or directory";
+    assert!(rom.contains(missing) && !rom.contains("sandbox"), "{rom}");
+    let absent = refused(&["socket=/absent/vm3.sock"]);
+    let no_folder = "port vm3: the socket /absent/vm3.sock has no folder: make /absent or choose another path";
+    assert!(absent.contains(no_folder), "{absent}");
+    let root = refused(&["socket=/vm3.sock"]);
+    if has_mounts || rustix::process::geteuid().is_root() {
+        let apart = "port vm3: the sandbox keeps this daemon out of the root folder: choose a path in another folder";
+        assert!(root.contains(apart) && !root.contains("[daemon] folders"), "{root}");
+    }
+    if has_mounts {
+        let socket = format!("socket={}/vm3.sock", read_only.display());
+        let why = refused(&[&socket]);
+        assert!(why.contains("Read-only file system") && !why.contains("sandbox"), "{why}");
+    }
+    assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
 #[test]

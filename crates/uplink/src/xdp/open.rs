@@ -66,10 +66,15 @@ fn socket(name: &str) -> Result<OwnedFd, XdpError> {
     })
 }
 
+/// A socket by which the settings of this interface are read.
+fn any_socket(name: &str) -> Result<OwnedFd, XdpError> {
+    let any = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None);
+    any.map_err(|error| os(name, "reading an interface's settings")(error.into()))
+}
+
 /// The interface's number, its MTU, and the size of the pieces of memory that its frames need.
 pub(super) fn look(name: &str) -> Result<(u32, u32, u32), XdpError> {
-    let any = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None);
-    let any = any.map_err(|error| os(name, "reading an interface's settings")(error.into()))?;
+    let any = any_socket(name)?;
     let index = name_to_index(&any, name).map_err(|_| XdpError::Missing(name.to_owned()))?;
     let reading = os(name, "reading an interface's settings");
     if system::hardware_address(any.as_fd(), name).map_err(&reading)?.is_none() {
@@ -194,10 +199,14 @@ impl Xdp {
         made.collect()
     }
 
-    /// Finds out whether [`Xdp::open`] has the rights, and the interface is fit for it, without changing anything. It cannot find out
-    /// whether another process has its queues.
-    pub fn check(name: &str) -> Result<(), XdpError> {
+    /// Finds out whether [`Xdp::open`] has the rights, and the interface is fit for it and has so many queues, without changing anything. It
+    /// cannot find out whether another process has them.
+    pub fn check(name: &str, count: u16) -> Result<(), XdpError> {
         look(name)?;
+        let queues = system::queues(any_socket(name)?.as_fd(), name).and_then(|queues| u16::try_from(queues).ok());
+        if let Some(queue) = queues.filter(|queues| *queues < count) {
+            return Err(XdpError::NoQueue { name: name.to_owned(), queue });
+        }
         socket(name)?;
         Program::load(1).map_err(os(name, "an XDP program"))?;
         Ok(())

@@ -33,7 +33,7 @@ pub fn inside_as(test: &str) -> bool {
         Ok(output) if !output.status.success() => {
             Some(format!("a veth in a network namespace: {}", String::from_utf8_lossy(&output.stderr)))
         }
-        Ok(_) => match Xdp::check("lo") {
+        Ok(_) => match Xdp::check("lo", 1) {
             Err(error @ (XdpError::Rights { .. } | XdpError::NoSockets)) => Some(error.to_string()),
             _ => None,
         },
@@ -345,10 +345,14 @@ fn interfaces_that_do_not_fit_are_refused_with_the_remedy() {
         return;
     }
     veth(1);
-    let refused = |name| Xdp::check(name).unwrap_err().to_string();
+    let refused = |name| Xdp::check(name, 1).unwrap_err().to_string();
     assert_eq!(refused("wire7"), "there is no interface wire7: `ip link` shows those that there are");
     assert!(refused("lo").contains("is no Ethernet interface"), "{}", refused("lo"));
-    Xdp::check("wire0").unwrap();
+    Xdp::check("wire0", 1).unwrap();
+    // The sentence that opening says.
+    let few = Xdp::check("wire0", 2).unwrap_err().to_string();
+    assert!(few.starts_with("wire0 has no queue 1: give the uplink fewer (`queues`), or the interface more"), "{few}");
+    assert_eq!(Xdp::open("wire0", 2).unwrap_err().to_string(), few);
     ip("link set wire0 mtu 9000");
     assert_eq!(refused("wire0"), "wire0 has an MTU of 9000, and AF_XDP takes 3818 here: ip link set wire0 mtu 3818");
     ip("link set wire0 mtu 3000");
@@ -366,7 +370,7 @@ fn without_the_rights_one_sentence_names_them() {
     const TEST: &str = "xdp::without_the_rights_one_sentence_names_them";
     if std::env::var_os(INSIDE).is_some() {
         veth(1);
-        let said = Xdp::check("wire0").unwrap_err().to_string();
+        let said = Xdp::check("wire0", 1).unwrap_err().to_string();
         println!("{said}");
         assert_eq!(
             said,

@@ -1,0 +1,25 @@
+//! What knows ports, uplinks and teams by their numbers: I/O control, mirrors, loops.
+
+use nicety_host::Host;
+
+use super::Daemon;
+
+impl Daemon {
+    /// Tells all that names ports, uplinks or teams which of a host's are there now. Call it after some were opened, closed or changed: their
+    /// numbers may be others.
+    pub fn settle(&self, host: &Host) {
+        self.set_io_control(host);
+        self.show_links(host);
+        self.set_mirrors(host);
+        self.note_loops(host);
+    }
+
+    /// Uplinks and teams of a host that are blocked for a loop say with which other one, also if another daemon has found it.
+    fn note_loops(&self, host: &Host) {
+        let uplinks = host.uplinks.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
+        let teams = host.teams.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
+        for (name, _, other) in uplinks.chain(teams).filter(|(_, is_blocked, _)| *is_blocked) {
+            other.iter().for_each(|other| self.note_loop(name, other));
+        }
+    }
+}
