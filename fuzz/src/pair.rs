@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use nicety_adapter::{Checksum, Offload, PortId, SegmentKind};
 use nicety_adapters::find;
+use nicety_plane::doubles::Memo;
 use nicety_plane::{End, Port, Turn};
 use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
-use nicety_trials::rig::{Memo, Rig};
+use nicety_trials::rig::Rig;
 use nicety_trials::working;
 use nicety_uplink::Pair;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -28,7 +29,7 @@ pub fn run(data: &[u8]) {
     let mut random = Random::of_bytes(rest);
     let mut rig = Rig::new(entry, working::MEMORY, first & 2 != 0);
     let mut guest = working::begin(entry.about.name, &mut rig, &mut Random::new(first.into()));
-    let Ok(port) = Port::new(PortId(2), End::Uplink(Box::new(pair)), Box::new(Memo::default()), 1 << 20) else {
+    let Ok(port) = Port::new(PortId(2), End::link(Box::new(pair)), Box::new(Memo::default()), 1 << 20) else {
         return;
     };
     let (port, mut turn) = (Arc::new(port), Turn::new());

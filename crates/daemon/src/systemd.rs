@@ -248,11 +248,10 @@ impl Drop for Supervision {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::time::Instant;
 
-    use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
-    use nicety_memory::Map;
+    use nicety_adapter::{Batch, Budget, Context, Progress};
+    use nicety_plane::doubles::{Linked, Traffic};
     use nicety_switch::{Limits, Policy};
     use rustix::event::{EventfdFlags, eventfd};
 
@@ -278,27 +277,15 @@ mod tests {
 
     /// An uplink that holds its worker until it is released.
     struct Stuck {
-        bell: OwnedFd,
         entered: Sender<()>,
         released: Receiver<()>,
     }
 
-    impl Uplink for Stuck {
-        fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+    impl Traffic for Stuck {
+        fn fetch(&mut self, _: u16, _: Budget, _: &mut Batch, _: &mut Context<'_>) -> Progress {
             let _nobody_asks = self.entered.send(());
             let _released = self.released.recv();
-            batch.start(&Map::empty(), port, 0);
             Progress { more: false, armed: true }
-        }
-
-        fn complete(&mut self, _: &Batch) {}
-
-        fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-            Delivery::default()
-        }
-
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            Some(self.bell.as_fd())
         }
     }
 
@@ -320,7 +307,8 @@ mod tests {
         let mut rounds = Rounds::new(Arc::clone(&daemon), Status::default(), true);
         assert!(is_fed(&mut rounds) && is_fed(&mut rounds), "both run");
         let ((entered, stuck), (release, released)) = (channel(), channel());
-        let uplink = Box::new(Stuck { bell: eventfd(1, EventfdFlags::CLOEXEC).unwrap(), entered, released });
+        let bell = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        let uplink = Box::new(Linked::new(Stuck { entered, released }).with_bell(bell));
         daemon.open_uplink("stuck", uplink, 1 << 16, &Policy::default(), None, None).unwrap();
         stuck.recv_timeout(Duration::from_secs(20)).expect("its worker asks the uplink for frames");
         // The last question may have been answered before. This one is asked while the worker is stuck: only the other worker answers.

@@ -16,12 +16,13 @@ mod help;
 use std::sync::Arc;
 
 use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::{Bus, BusError, InterruptKind, Offload, PortId, RingPlace, Set, Time};
+use nicety_adapter::{Bus, BusError, InterruptKind, Offload, PortId, RingPlace, Time};
 use nicety_adapters::{Settings, find};
 use nicety_drivers::{Arena, Driver, DriverError, Made, RingBus, VirtioNet, config};
 use nicety_frame::Mac;
 use nicety_memory::{Map, Mapping, Rights, shared_file};
-use nicety_plane::{End, Plane, Port, SharedFamily, Shell, Turn};
+use nicety_plane::doubles::Silent;
+use nicety_plane::{End, Plane, Port, SharedFamily, Turn};
 use nicety_switch::Limits;
 
 type Error = Box<dyn std::error::Error>;
@@ -35,16 +36,6 @@ const STEP_NS: u64 = 20_000;
 /// Size of a guest's memory, and start of its driver's part.
 const MEMORY: u64 = 32 << 20;
 const ARENA: u64 = 1 << 20;
-
-/// Notifies nobody: the drivers poll.
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _vectors: Set) {}
-    fn line(&self, _level: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _time: Time) {}
-}
 
 /// A port, with its driver's way of access.
 struct Place {

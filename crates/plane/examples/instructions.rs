@@ -16,11 +16,12 @@ mod help;
 
 use std::sync::Arc;
 
-use nicety_adapter::{PortId, Rate, RingPlace, Set, Shape, Time};
+use nicety_adapter::{PortId, Rate, RingPlace, Shape, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
 use nicety_memory::{Map, Mapping, Rights, shared_file};
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::doubles::Silent;
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
 
 type Error = Box<dyn std::error::Error>;
@@ -42,16 +43,6 @@ const USED: u16 = 1 << 15;
 const FIRST_LAP: u32 = 0x8000_8000;
 /// Time between two turns.
 const STEP_NS: u64 = 20_000;
-
-/// Notifies nobody: the drivers poll.
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _vectors: Set) {}
-    fn line(&self, _level: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _time: Time) {}
-}
 
 /// A driver's ring: its areas one after another. Entry k always names descriptor k, and descriptor k always names buffer k.
 struct Ring {

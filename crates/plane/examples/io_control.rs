@@ -9,18 +9,16 @@
 #![forbid(unsafe_code)]
 
 mod help;
-#[path = "../tests/ringed/mod.rs"]
-mod ringed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::doubles::{Ringed, Silent, Traffic};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
-use ringed::{Ringed, Traffic};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -75,15 +73,6 @@ impl Uplink for Wire {
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// The counted part: turns of each port until it has no work.

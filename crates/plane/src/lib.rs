@@ -19,6 +19,7 @@ mod backlog;
 pub mod bytes;
 mod carrier;
 mod doorbells;
+pub mod doubles;
 mod herald;
 mod inward;
 mod lldp;

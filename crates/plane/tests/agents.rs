@@ -1,17 +1,13 @@
 //! Agents on a port: to whom they speak, and what they hear.
 
-mod linked;
-mod silent;
-
 use std::sync::{Arc, Mutex};
 
-use linked::{Wire, link};
 use nicety_adapter::{PortId, Time};
 use nicety_frame::Mac;
 use nicety_frame::group::{IGMP_QUERY, MLD_QUERY};
+use nicety_plane::doubles::{Silent, Wire, link};
 use nicety_plane::{End, Plane, Port, Querier, Role, Turn};
 use nicety_switch::Limits;
-use silent::Silent;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -2,23 +2,18 @@
 //! link of large packets of one guest or several, outward and inward, by an uplink and by a team, and beside another class of low delay.
 //! Expected values are docs/io-control.md's, *Delay*.
 
-mod ringed;
-mod silent;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PortId, Progress, Rate, Segment,
-    SegmentKind, Time, Uplink,
+    Batch, Budget, Checksum, Context, Delivery, Frames, Offload, PortId, Progress, Rate, Segment, SegmentKind, Time,
 };
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic};
 use nicety_plane::{End, Hash, InwardControl, Plane, Port, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::Paced;
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 const SECOND: u64 = 1_000_000_000;
 const BULK: u8 = 1;
@@ -150,24 +145,6 @@ impl Traffic for Station {
     }
 }
 
-impl Uplink for Station {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        self.send(budget, batch, now)
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, now: Time) -> Delivery {
-        self.receive(frames, now);
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
 /// A link of this rate between guests and the outside. Port 0 is the uplink.
 struct World {
     plane: Plane,
@@ -202,10 +179,11 @@ impl World {
             let map = memory();
             let station =
                 Station { id, source: Arc::clone(&source), delays: Arc::clone(&delays), map: Arc::clone(&map) };
+            let linked = |station| Linked::sending_from(station, Arc::clone(&map));
             let end = match rate {
                 _ if id != OUTSIDE => End::guest(Box::new(Ringed(station))),
-                Some(rate) => End::link(Box::new(Paced::new(station, rate).unwrap())),
-                None => End::link(Box::new(station)),
+                Some(rate) => End::link(Box::new(Paced::new(linked(station), rate).unwrap())),
+                None => End::link(Box::new(linked(station))),
             };
             let number = PortId(ports.len() as u16);
             let new = || Port::new(number, end, Box::new(Silent), 4 << 20).unwrap();

@@ -3,20 +3,16 @@
 mod owners;
 #[macro_use]
 mod workers;
-mod silent;
-
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Reason, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PACKETS, PortId, Progress, Reason, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Silent, Traffic, address, frame, send};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
-use silent::Silent;
 
 with_one_worker_and_with_two!(
     frames_for_a_port_without_a_vm_are_counted_there,
@@ -28,49 +24,34 @@ const BROADCAST: u8 = 0xff;
 /// Long enough that one turn serves exactly three receivers of a batch.
 const LEN: u32 = 700;
 
-fn address(of: u8) -> [u8; 6] {
-    if of == BROADCAST { [of; 6] } else { [2, 0, 0, 0, 0, of] }
-}
-
 /// Frames to send: sender and target.
 type Waiting = Arc<Mutex<Vec<(u8, u8)>>>;
 
 /// Sends the given frames, and counts the received ones.
 struct Wire {
-    map: Arc<Map>,
     frames: Waiting,
     got: Arc<AtomicU64>,
 }
 
-impl Uplink for Wire {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
+impl Traffic for Wire {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let mut frames = self.frames.lock().unwrap();
         while budget.allows(batch) && !frames.is_empty() {
             let (from, to) = frames.remove(0);
             let at = u64::from(LEN) * batch.len() as u64;
-            let head = [&address(to)[..], &address(from), &[0x88, 0xb5]].concat();
-            self.map.write(at, &head).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, LEN).unwrap();
-            draft.finish_plain(0);
-            counters.sent(0, 1, u64::from(LEN));
+            cx.memory.write(at, &frame(to, from, LEN as usize)).unwrap();
+            send(batch, at, LEN);
+            cx.counters.sent(0, 1, u64::from(LEN));
         }
         Progress { more: !frames.is_empty(), armed: true }
     }
 
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         for _ in frames.picks {
-            counters.received(0, 1, u64::from(LEN));
+            cx.counters.received(0, 1, u64::from(LEN));
         }
         self.got.fetch_add(frames.picks.len() as u64, Ordering::Relaxed);
         Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -86,8 +67,7 @@ impl World {
         let mut world = World { plane: Plane::new(Limits::default()), ports: Vec::new(), worker: workers - 1 };
         for number in 0..ports {
             let (frames, got) = (Arc::default(), Arc::default());
-            let map = Arc::new(Map::private(1 << 20).unwrap());
-            let end = Wire { map, frames: Arc::clone(&frames), got: Arc::clone(&got) };
+            let end = Linked::new(Wire { frames: Arc::clone(&frames), got: Arc::clone(&got) });
             let port = world.join(number, End::link(Box::new(end)));
             world.ports.push((port, frames, got));
         }

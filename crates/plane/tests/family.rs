@@ -1,37 +1,24 @@
 //! A port takes its adapter's asks to the adapter's family, and the answer back, in the same call; and what the host changes in a
 //! function's policy, to the function.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nicety_adapter::family::FunctionPolicy;
-use nicety_adapter::{PortId, Set, Time};
+use nicety_adapter::{PortId, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_plane::{End, Plane, Port, SharedFamily, Shell};
+use nicety_plane::doubles::Memo;
+use nicety_plane::{End, Plane, Port, SharedFamily};
 use nicety_switch::{Limits, Policy, Vlan};
 
 /// V2PMAILBOX and the mailbox, of an 82576's virtual function (Linux, igbvf/regs.h).
 const V2PMAILBOX: u64 = 0xc40;
 const VMBMEM: u64 = 0x800;
 
-/// Notes the vectors that were signalled.
-#[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<Set>>>);
-
-impl Shell for Notes {
-    fn messages(&self, vectors: Set) {
-        self.0.lock().unwrap().push(vectors);
-    }
-
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-}
-
 /// A port with such an adapter, and its interrupts.
-fn port(number: u8) -> (Port, Notes) {
+fn port(number: u8) -> (Port, Memo) {
     let adapter = (find("igbvf").unwrap().create)(&Settings::new(address(number))).unwrap();
-    let notes = Notes::default();
+    let notes = Memo::default();
     let id = PortId(number.into());
     let port = Port::new(id, End::guest(adapter), Box::new(notes.clone()), 1 << 16).unwrap();
     port.attach();
@@ -73,8 +60,8 @@ fn the_access_after_a_message_finds_its_answer_and_the_interrupt_is_sent() {
     write(&port, 0x1740, 0x82);
     write(&port, 0x1524, 4);
     assert_eq!(exchange(&port, [1, 0, 0]), [0x8000_0001, 0x0100_5452, 0x0302]);
-    let mut sent = notes.0.lock().unwrap().clone();
-    assert_eq!(sent.iter_mut().map(Set::pop).collect::<Vec<_>>(), [Some(2)]);
+    let mut asked = notes.asked();
+    assert_eq!((asked.raised, asked.messages.pop()), (1, Some(2)));
 }
 
 #[test]

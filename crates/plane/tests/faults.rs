@@ -11,11 +11,12 @@ use std::thread;
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, News, PciFace, PortId, Progress, Reason,
-    Reset, RingFace, RingPlace, Set, Snapshot, Stall, Time, Uplink,
+    Reset, RingFace, RingPlace, Snapshot, Stall, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_pci::{Function, Identity};
-use nicety_plane::{End, Plane, Port, Saved, Shell, Turn};
+use nicety_plane::doubles::Memo;
+use nicety_plane::{End, Plane, Port, Saved, Turn};
 use nicety_switch::Limits;
 
 with_one_worker_and_with_two!(
@@ -327,20 +328,6 @@ impl Uplink for Test {
     }
 }
 
-/// Notes the cause of its port's failure.
-#[derive(Clone, Default)]
-struct Owner(Arc<Mutex<Vec<String>>>);
-
-impl Shell for Owner {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-    fn failed(&self, cause: &str) {
-        self.0.lock().unwrap().push(cause.to_owned());
-    }
-}
-
 /// The test's view of a port.
 #[derive(Clone, Default)]
 struct Seen {
@@ -355,7 +342,7 @@ struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
     seen: Vec<Seen>,
-    owner: Owner,
+    memo: Memo,
     workers: usize,
 }
 
@@ -380,7 +367,7 @@ impl World {
 
     fn with(workers: usize, kind: Kind, change: impl FnOnce(&mut Test)) -> Self {
         let plane = Plane::new(Limits::default());
-        let mut world = Self { plane, ports: Vec::new(), seen: Vec::new(), owner: Owner::default(), workers };
+        let mut world = Self { plane, ports: Vec::new(), seen: Vec::new(), memo: Memo::default(), workers };
         let (test, seen) = world.test();
         let memory = Some(frame_of(0));
         let function = matches!(kind, Kind::Function).then(function);
@@ -406,7 +393,7 @@ impl World {
             Kind::Uplink => End::link(Box::new(test)),
             Kind::Function | Kind::Rings => End::guest(Box::new(test)),
         };
-        let port = Port::new(PortId(id.into()), end, Box::new(self.owner.clone()), 1 << 20).unwrap();
+        let port = Port::new(PortId(id.into()), end, Box::new(self.memo.clone()), 1 << 20).unwrap();
         let port = Arc::new(port);
         port.attach();
         port.set_memory(frame_of(id), Time::ZERO);
@@ -500,7 +487,7 @@ impl World {
         let failure = self.ports[0].failure().unwrap_or_else(|| panic!("{what}: it did not fail"));
         assert!(failure.contains(words), "{what}: {failure}");
         assert_eq!(self.ports[0].state().failed, Some(failure.clone()), "{what}");
-        assert_eq!(*self.owner.0.lock().unwrap(), [failure], "{what}: told once");
+        assert_eq!(self.memo.asked().failures, [failure], "{what}: told once");
         assert!(!self.ports[0].busy(Time(1 << 60)), "{what}: nothing is left to do for it");
     }
 }

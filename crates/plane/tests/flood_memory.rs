@@ -1,16 +1,13 @@
 //! Memory use of an unfinished flood. A separate binary, because the allocator is the whole process's.
 
-mod silent;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
-use nicety_memory::Map;
+use nicety_adapter::{Batch, Budget, Context, PortId, Progress, Time};
+use nicety_plane::doubles::{Linked, Silent, Traffic, frame, memory, send};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
-use silent::Silent;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
@@ -36,27 +33,14 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Always has broadcasts to send.
-struct Source(Arc<Map>);
+struct Source;
 
-impl Uplink for Source {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.0, port, 0);
+impl Traffic for Source {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 1514).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, 1514);
         }
         Progress { more: true, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -66,12 +50,10 @@ fn an_unfinished_flood_to_1023_ports_keeps_less_than_128_kib() {
     const PORTS: u16 = 1024;
     const FLOODS: usize = 16;
     let plane = Plane::new(Limits::default());
-    let map = Arc::new(Map::private(1 << 12).unwrap());
-    let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 1500]].concat();
-    map.write(0, &frame).unwrap();
+    let map = memory(&frame(0xff, 1, 1514));
     let ports: Vec<_> = (0..PORTS)
         .map(|id| {
-            let end = End::link(Box::new(Source(Arc::clone(&map))));
+            let end = End::link(Box::new(Linked::sending_from(Source, Arc::clone(&map))));
             let port = Arc::new(Port::new(PortId(id), end, Box::new(Silent), 512).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.ready();

@@ -1,21 +1,15 @@
 //! A full uplink holds its senders: their descriptors wait in their guests, no frame is dropped, and each sender has its share.
 
-mod ringed;
-mod silent;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nicety_adapter::{
-    Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Reason, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic, send};
 use nicety_plane::{Agent, End, Hash, InwardControl, Plane, Port, Role, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const BUFFER: u32 = 256 << 10;
@@ -32,9 +26,7 @@ struct Sender {
 impl Traffic for Sender {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, self.len).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, self.len);
             self.left.fetch_sub(1, Ordering::Relaxed);
             self.sent.fetch_add(1, Ordering::Relaxed);
         }
@@ -64,17 +56,10 @@ impl Wire {
     }
 }
 
-impl Uplink for Wire {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&Map::empty(), port, 0);
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        if now >= self.until {
-            (self.until, self.left) = (now.after_ns(MS), self.left + self.bytes_per_ms as i64);
+impl Traffic for Wire {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if cx.now >= self.until {
+            (self.until, self.left) = (cx.now.after_ns(MS), self.left + self.bytes_per_ms as i64);
         }
         self.full = false;
         let mut delivery = Delivery::default();
@@ -86,15 +71,11 @@ impl Uplink for Wire {
                 continue;
             }
             self.left -= bytes as i64;
-            counters.received(0, 1, bytes);
+            cx.counters.received(0, 1, bytes);
             let sender = frames.batch.head(packet)[11];
             self.from.lock().unwrap()[usize::from(sender)] += bytes;
         }
         delivery
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -131,7 +112,7 @@ impl World {
             received: Vec::new(),
             now: Time(1),
         };
-        world.join(End::link(Box::new(wire)));
+        world.join(End::link(Box::new(Linked::new(wire))));
         for (id, &(len, target)) in (1u8..).zip(senders) {
             let (sent, received, left) = (Arc::default(), Arc::default(), Arc::default());
             let sender =
@@ -242,7 +223,7 @@ fn an_agent_speaks_in_time_by_a_link_that_is_full() {
     let wire = Wire::new(6_250, &world.from);
     let said = Arc::<Mutex<Vec<Time>>>::default();
     let speaker = Speaker { next: Time(50 * MS), said: Arc::clone(&said) };
-    let port = Port::new(PortId(0), End::link(Box::new(wire)), Box::new(Silent), BUFFER).unwrap();
+    let port = Port::new(PortId(0), End::link(Box::new(Linked::new(wire))), Box::new(Silent), BUFFER).unwrap();
     let port = Arc::new(port.with_agent(Role::Other, Box::new(speaker)));
     world.plane.join(Arc::clone(&port)).unwrap();
     port.ready();
@@ -303,7 +284,8 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
     let (stuck, good) = (Wire::new(0, &world.from), Wire::new(125_000, &Arc::default()));
     let (carrier, far) = (Arc::clone(&stuck.carrier), Arc::clone(&good.from));
     let member = |index: usize, wire| {
-        let port = Port::new(PortId(11 + index as u16), End::link(Box::new(wire)), Box::new(Silent), BUFFER);
+        let port =
+            Port::new(PortId(11 + index as u16), End::link(Box::new(Linked::new(wire))), Box::new(Silent), BUFFER);
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members = vec![member(0, stuck), member(1, good)];
@@ -337,9 +319,7 @@ struct TwoFlows {
 impl Traffic for TwoFlows {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(self.next % 2 * 2048, 1000).unwrap();
-            draft.finish_plain(0);
+            send(batch, self.next % 2 * 2048, 1000);
             self.next += 1;
         }
         Progress { more: true, armed: true }
@@ -357,7 +337,8 @@ fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_fro
     // The first link takes a hundredth of what the second does.
     let wires = [Wire::new(LINK / 100, &froms[0]), Wire::new(LINK, &froms[1])];
     let member = |(index, wire): (usize, Wire)| {
-        let port = Port::new(PortId(11 + index as u16), End::link(Box::new(wire)), Box::new(Silent), BUFFER);
+        let port =
+            Port::new(PortId(11 + index as u16), End::link(Box::new(Linked::new(wire))), Box::new(Silent), BUFFER);
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members: Vec<Arc<Port>> = wires.into_iter().enumerate().map(member).collect();
@@ -555,9 +536,7 @@ impl Traffic for TwoClasses {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             self.next += 1;
             let is_storage = self.next % 2 == 1 && self.has_storage.load(Ordering::Relaxed);
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(2048 * u64::from(is_storage), 1514).unwrap();
-            draft.finish_plain(0);
+            send(batch, 2048 * u64::from(is_storage), 1514);
             self.left.fetch_sub(1, Ordering::Relaxed);
         }
         Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
@@ -664,11 +643,17 @@ impl Feed {
     }
 }
 
-impl Uplink for Feed {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        if now >= self.until {
-            self.until = if self.is_burst { Time(u64::MAX) } else { now.after_ns(MS) };
+impl Feed {
+    fn linked(self) -> Linked<Self> {
+        let map = Arc::clone(&self.map);
+        Linked::sending_from(self, map)
+    }
+}
+
+impl Traffic for Feed {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        if cx.now >= self.until {
+            self.until = if self.is_burst { Time(u64::MAX) } else { cx.now.after_ns(MS) };
             self.left = self.each_ms.iter().map(|(_, frames)| *frames).collect();
         }
         // Mixed, as on a wire.
@@ -677,23 +662,11 @@ impl Uplink for Feed {
                 let left = &mut self.left[target as usize - 1];
                 if *left > 0 && budget.allows(batch) {
                     *left -= 1;
-                    let mut draft = batch.draft(0).unwrap();
-                    draft.push(4096 * target, *len).unwrap();
-                    draft.finish_plain(0);
+                    send(batch, 4096 * target, *len);
                 }
             }
         }
         Progress { more: self.left.iter().any(|left| *left > 0), armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -712,7 +685,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
     world.run(1);
     world.plane.leave(PortId(0)).unwrap();
     let feed = Feed::new(&[(1250, 50), (1000, 50), (500, 25)]);
-    let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+    let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(feed.linked())), Box::new(Silent), BUFFER).unwrap());
     world.plane.join(Arc::clone(&uplink)).unwrap();
     world.ports[0] = Arc::clone(&uplink);
     let storage = class("storage", 2, terms(1, Some(400_000_000), None));
@@ -766,7 +739,8 @@ fn of_a_burst_a_receive_buffer_keeps_what_fits_in_it_and_who_shares_the_link_los
         world.run(1);
         world.plane.leave(PortId(0)).unwrap();
         let feed = Feed { is_burst: true, ..Feed::new(&[(LEN as u32, BURST), (LEN as u32, BESIDE)]) };
-        let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+        let uplink =
+            Arc::new(Port::new(PortId(0), End::link(Box::new(feed.linked())), Box::new(Silent), BUFFER).unwrap());
         world.plane.join(Arc::clone(&uplink)).unwrap();
         world.ports[0] = Arc::clone(&uplink);
         let control =

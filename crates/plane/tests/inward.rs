@@ -1,20 +1,16 @@
 //! Inward I/O control by the test's own clock: who shares a link with senders that do not listen loses nothing by them.
 
 mod guests;
-mod linked;
-mod ringed;
-mod silent;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use guests::{Guest, Received};
-use linked::{Wire, link};
 use nicety_adapter::{PortId, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
+use nicety_plane::doubles::{Silent, Wire, link};
 use nicety_plane::{End, InwardControl, Plane, Port, Turn};
 use nicety_switch::Limits;
-use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LEN: usize = 1250;

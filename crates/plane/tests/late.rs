@@ -2,57 +2,40 @@
 //! by is passed on at once, so that no rate and no reservation is lost.
 
 mod guests;
-mod ringed;
-mod silent;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use guests::{Guest, Received};
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Rate, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Silent, Traffic, send};
 use nicety_plane::{End, InwardControl, Plane, Port, Turn};
 use nicety_switch::Limits;
-use ringed::Traffic;
-use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LEN: u64 = 1250;
 
 /// A full link by which frames come in for guests 1, 2 and so on, at these rates. A queue keeps what nobody has fetched yet.
 struct Link {
-    map: Arc<Map>,
     mbits: Vec<u64>,
     fetched: Vec<u64>,
 }
 
-impl Uplink for Link {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        let arrived = |mbit: &u64| now.0 / 1000 * mbit / 8 / LEN;
+impl Traffic for Link {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        let arrived = |mbit: &u64| cx.now.0 / 1000 * mbit / 8 / LEN;
         let left = |fetched: &[u64]| fetched.iter().zip(&self.mbits).any(|(fetched, mbit)| *fetched < arrived(mbit));
         while left(&self.fetched) && budget.allows(batch) {
             for ((at, mbit), fetched) in (1..).zip(&self.mbits).zip(&mut self.fetched) {
                 if *fetched < arrived(mbit) && budget.allows(batch) {
-                    let mut draft = batch.draft(0).unwrap();
-                    draft.push(4096 * at, LEN as u32).unwrap();
-                    draft.finish_plain(0);
+                    send(batch, 4096 * at, LEN as u32);
                     *fetched += 1;
                 }
             }
         }
         Progress { more: left(&self.fetched), armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -77,7 +60,8 @@ fn windows(seed: u64, mbits: &[u64], inward_mbit: u64, reserved_mbit: u64) -> Ve
     for target in 1..=mbits.len() as u8 {
         map.write(4096 * u64::from(target), &[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, 0, 0x88, 0xb5]).unwrap();
     }
-    let link = Link { map: Arc::new(map), mbits: mbits.to_vec(), fetched: vec![0; mbits.len()] };
+    let link = Link { mbits: mbits.to_vec(), fetched: vec![0; mbits.len()] };
+    let link = Linked::sending_from(link, Arc::new(map));
     let uplink = Port::new(PortId(0), End::link(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
     let (mut ports, mut received) = (vec![Arc::new(uplink)], Vec::new());
     for id in 1..=mbits.len() as u16 {
@@ -153,28 +137,17 @@ struct Gated {
     pauses: Arc<Mutex<Vec<Time>>>,
 }
 
-impl Uplink for Gated {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&Map::empty(), port, 0);
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        if now < self.opens {
+impl Traffic for Gated {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if cx.now < self.opens {
             return Delivery::all_refused(frames);
         }
-        counters.received(0, frames.picks.len() as u64, 0);
+        cx.counters.received(0, frames.picks.len() as u64, 0);
         Delivery::default()
     }
 
     fn pause(&mut self, now: Time) {
         self.pauses.lock().unwrap().push(now);
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -184,9 +157,7 @@ struct Sender(u64);
 impl Traffic for Sender {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while self.0 > 0 && budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 1000).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, 1000);
             self.0 -= 1;
         }
         Progress { more: self.0 > 0, armed: true }
@@ -197,7 +168,7 @@ impl Traffic for Sender {
 #[test]
 fn an_uplink_is_told_when_a_turn_ends_with_frames_that_it_has_not_refused() {
     let (plane, pauses) = (Plane::new(Limits::default()), Arc::<Mutex<Vec<Time>>>::default());
-    let link = Gated { opens: Time(MS), pauses: Arc::clone(&pauses) };
+    let link = Linked::new(Gated { opens: Time(MS), pauses: Arc::clone(&pauses) });
     let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(link)), Box::new(Silent), 256 << 10).unwrap());
     plane.join(Arc::clone(&uplink)).unwrap();
     let mut turn = Turn::new();

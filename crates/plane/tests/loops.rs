@@ -1,17 +1,16 @@
 //! Two uplinks that lead into one network, by a bridge that joins them: frames go round no more than once, and the newer uplink is blocked.
 //! Uplinks into different networks relay what they always did. A step is a millisecond.
 
-mod linked;
 #[macro_use]
 mod workers;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use linked::{Wire, link};
-use nicety_adapter::{Edit, News, PortId, Reason, Set, Time};
+use nicety_adapter::{Edit, News, PortId, Reason, Time};
 use nicety_frame::Mac;
-use nicety_plane::{End, Hash, Loop, Plane, Port, Shell, Standby, Steering, Team, Turn};
+use nicety_plane::doubles::{Memo, Wire, link};
+use nicety_plane::{End, Hash, Loop, Plane, Port, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy, Private, Vlan, VlanId};
 
 with_one_worker_and_with_two!(
@@ -40,25 +39,12 @@ const NEW: usize = 2;
 const OTHER_GUEST: usize = 3;
 const TEAM: PortId = PortId(9);
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<News>>>);
-
-impl Shell for Log {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
-    fn news(&self, news: News) {
-        self.0.lock().unwrap().push(news);
-    }
-}
-
 /// A guest, two uplinks, and another guest: ports 1 to 4, which are links too. The networks behind the uplinks may be one.
 struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
-    log: Log,
+    memo: Memo,
     turns: Vec<Turn>,
     now: Time,
     is_joined: bool,
@@ -70,9 +56,9 @@ struct World {
     got: [Vec<Vec<u8>>; 4],
 }
 
-fn make(id: u16, log: &Log) -> (Port, Arc<Mutex<Wire>>) {
+fn make(id: u16, memo: &Memo) -> (Port, Arc<Mutex<Wire>>) {
     let (link, wire) = link();
-    (Port::new(PortId(id), End::link(Box::new(link)), Box::new(log.clone()), 1 << 20).unwrap(), wire)
+    (Port::new(PortId(id), End::link(Box::new(link)), Box::new(memo.clone()), 1 << 20).unwrap(), wire)
 }
 
 impl World {
@@ -82,10 +68,10 @@ impl World {
     }
 
     fn with_seed(workers: usize, of_team: bool, seed: u64) -> Self {
-        let (plane, log) = (Plane::new(Limits { seed, ..Limits::default() }), Log::default());
+        let (plane, memo) = (Plane::new(Limits { seed, ..Limits::default() }), Memo::default());
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         for id in 1..5 {
-            let (mut port, wire) = make(id, &log);
+            let (mut port, wire) = make(id, &memo);
             if of_team && id == 2 {
                 let standby = Standby::new(0, std::time::Duration::ZERO);
                 let steering = Arc::new(Steering::new(Box::new(standby), Hash::Layer2));
@@ -109,7 +95,7 @@ impl World {
         plane.guard_uplink(PortId(3), "new");
         let turns = (0..workers).map(|_| Turn::new()).collect();
         let (now, got) = (Time(MS), Default::default());
-        Self { plane, ports, wires, log, turns, now, is_joined: false, third: false, bridges: false, got }
+        Self { plane, ports, wires, memo, turns, now, is_joined: false, third: false, bridges: false, got }
     }
 
     fn new(workers: usize) -> Self {
@@ -218,7 +204,7 @@ fn a_guests_broadcast_comes_back_to_nobody_and_the_newer_uplink_is_blocked(worke
     assert_eq!([OLD, NEW].map(|at| world.times(at, &frame)), [1, 1], "it left once by each");
     assert!(world.looped() >= 2, "{}", world.looped());
     assert_eq!(world.blocked(), ["new"]);
-    let told = world.log.0.lock().unwrap().clone();
+    let told = world.memo.asked().news.clone();
     let words = "new and old lead into one network, and frames went round: new, the newer one, is blocked";
     assert_eq!(told, [News::Looped(words.to_owned())]);
     let again = who_has(2);
@@ -404,7 +390,7 @@ fn an_uplink_that_leaves_and_comes_again_is_blocked_again_within_100_ms(workers:
     assert_eq!(world.blocked(), ["new"]);
     world.plane.leave(PortId(3));
     assert_eq!(world.blocked(), [""; 0]);
-    let (port, wire) = make(3, &world.log);
+    let (port, wire) = make(3, &world.memo);
     (world.ports[NEW], world.wires[NEW]) = (Arc::new(port), wire);
     world.plane.join_with(Arc::clone(&world.ports[NEW]), &Policy::default()).unwrap();
     world.plane.guard_uplink(PortId(3), "new");
@@ -497,7 +483,7 @@ fn uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_
             world.run(5);
         }
         assert_eq!(world.times(OTHER_GUEST, &who_has(1)), 20, "VLAN {guests}");
-        assert_eq!(world.blocked().len(), usize::from(is_loop), "VLAN {guests}: {:?}", world.log.0.lock().unwrap());
+        assert_eq!(world.blocked().len(), usize::from(is_loop), "VLAN {guests}: {:?}", world.memo.asked().news);
     }
 }
 

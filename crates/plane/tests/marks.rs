@@ -1,22 +1,19 @@
 //! I/O control marks what leaves by an uplink: its class's code point and priority, whatever a guest wrote there.
 
-mod linked;
-mod silent;
-
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{Edit, PortId, Time};
 use nicety_frame::{Tag, Tci};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
+use nicety_plane::doubles::Silent;
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
-use silent::Silent;
 
 /// An uplink (port 0) and two guests (ports 1 and 2), each a link whose frames the test writes and reads.
 struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
-    wires: Vec<Arc<Mutex<linked::Wire>>>,
+    wires: Vec<Arc<Mutex<nicety_plane::doubles::Wire>>>,
     turn: Turn,
 }
 
@@ -25,7 +22,7 @@ impl World {
         let plane = Plane::new(Limits::default());
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         for id in 0..3 {
-            let (link, wire) = linked::link();
+            let (link, wire) = nicety_plane::doubles::link();
             let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
             let port = Arc::new(port);
             plane.join(Arc::clone(&port)).unwrap();

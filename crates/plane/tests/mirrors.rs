@@ -1,18 +1,15 @@
 //! Mirrors: copies of some ports' frames reach the mirror's port, and change nothing for anybody else. A port is a pair of queues.
 
-mod linked;
 #[macro_use]
 mod workers;
-mod silent;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use linked::{Wire, link};
 use nicety_adapter::{Counters, Edit, PortId, Rate, Reason, Time};
+use nicety_plane::doubles::{Silent, Wire, link};
 use nicety_plane::{End, Mirror, Mirrored, Plane, Port, Turn};
 use nicety_switch::{Limits, Policy, Vlan, VlanId, VlanSet};
-use silent::Silent;
 
 with_one_worker_and_with_two!(
     what_a_port_sends_and_gets_is_copied_and_its_receivers_get_it_as_before,

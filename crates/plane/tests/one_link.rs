@@ -2,25 +2,19 @@
 //! threads, as workers are, have the ports with even and with odd numbers; the clock is the test's.
 
 mod guests;
-mod ringed;
-mod silent;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use guests::{Guest, Received};
-use nicety_adapter::{
-    Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Reason, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Silent, Traffic, send, send_all};
 use nicety_plane::{End, Hash, InwardControl, Mode, Plane, Port, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
-use ringed::Traffic;
-use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LEN: u64 = 1250;
@@ -49,36 +43,22 @@ struct Interface {
 struct Queue {
     interface: Arc<Mutex<Interface>>,
     place: usize,
-    map: Arc<Map>,
     again: Option<Time>,
 }
 
-impl Uplink for Queue {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, now: Time) -> Progress {
-        let _offered_again = self.again.take_if(|at| *at <= now);
-        batch.start(&self.map, port, 0);
-        let arrived = &mut self.interface.lock().unwrap().arrived[self.place];
-        let mut at = 0;
-        while budget.allows(batch) {
-            let Some(frame) = arrived.pop_front() else { break };
-            self.map.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
-            at += 2048;
-        }
-        Progress { more: !arrived.is_empty(), armed: true }
+impl Traffic for Queue {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        let _offered_again = self.again.take_if(|at| *at <= cx.now);
+        send_all(&mut self.interface.lock().unwrap().arrived[self.place], budget, batch, cx)
     }
 
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, now: Time) -> Delivery {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let mut interface = self.interface.lock().unwrap();
         for (index, _, packet) in frames.iter() {
             if interface.room[self.place] == 0 {
                 delivery.refuse(index, 0, 0);
-                self.again = Some(now.after_ns(MS));
+                self.again = Some(cx.now.after_ns(MS));
                 continue;
             }
             interface.room[self.place] -= 1;
@@ -86,10 +66,6 @@ impl Uplink for Queue {
             interface.sent_by[self.place] += 1;
         }
         delivery
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -107,9 +83,7 @@ struct Greedy;
 impl Traffic for Greedy {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, LEN as u32).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, LEN as u32);
         }
         Progress { more: true, armed: true }
     }
@@ -134,8 +108,7 @@ impl World {
         let steering = Arc::new(Steering::new(mode.rule(), Hash::Sender));
         let queues: Vec<Arc<Port>> = (0..QUEUES)
             .map(|place| {
-                let map = Arc::new(Map::private(1 << 18).unwrap());
-                let queue = Queue { interface: Arc::clone(&interface), place, map, again: None };
+                let queue = Linked::new(Queue { interface: Arc::clone(&interface), place, again: None });
                 let id = PortId(FIRST + place as u16);
                 let port = Port::new(id, End::link(Box::new(queue)), Box::new(Silent), 256 << 10).unwrap();
                 Arc::new(port.in_team(TEAM, &steering, place))

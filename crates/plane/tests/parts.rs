@@ -2,22 +2,16 @@
 //! filled it.
 
 #[allow(dead_code, reason = "this link keeps its carrier")]
-mod linked;
-mod ringed;
-mod silent;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use linked::{Wire, link};
 use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Reset, Time};
 use nicety_frame::Mac;
 use nicety_memory::Map;
+use nicety_plane::doubles::{Ringed, Silent, Traffic, Wire, link, send};
 use nicety_plane::{End, Plane, Port, Split, Turn};
 use nicety_switch::{Limits, Policy};
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 const BUFFER: u32 = 256 << 10;
 const UPLINK: PortId = PortId(0);
@@ -49,9 +43,7 @@ struct Part {
 impl Traffic for Part {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 60).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, 60);
             self.left.fetch_sub(1, Ordering::Relaxed);
         }
         Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }

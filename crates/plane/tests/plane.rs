@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, Pick, PortId, Progress, Reason, Scratch, Set, Time, Unfolded, Uplink,
-    Wants,
+    Batch, Budget, Context, Delivery, Frames, Pick, PortId, Progress, Reason, Scratch, Time, Unfolded, Wants,
 };
-use nicety_memory::{Map, Rights, Span};
-use nicety_plane::{End, Fate, Plane, Port, Shell, Turn, Watcher};
+use nicety_memory::{Rights, Span};
+use nicety_plane::doubles::{Linked, Silent, Traffic, send_all};
+use nicety_plane::{End, Fate, Plane, Port, Turn, Watcher};
 use nicety_switch::{Limits, Plan, Policy, Vlan, VlanId};
 use owners::as_worker;
 
@@ -43,32 +43,19 @@ struct Wire {
 
 struct Queue {
     wire: Arc<Mutex<Wire>>,
-    map: Arc<Map>,
     scratch: Scratch,
 }
 
-impl Uplink for Queue {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        let mut wire = self.wire.lock().unwrap();
-        let mut at = 0;
-        while budget.allows(batch) {
-            let Some(frame) = wire.outgoing.pop_front() else { return Progress { more: false, armed: true } };
-            self.map.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
-            counters.sent(0, 1, frame.len() as u64);
-            at += 2048;
-        }
-        Progress { more: !wire.outgoing.is_empty(), armed: true }
+impl Traffic for Queue {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        send_all(&mut self.wire.lock().unwrap().outgoing, budget, batch, cx)
     }
 
     fn complete(&mut self, batch: &Batch) {
         self.wire.lock().unwrap().completed += batch.len();
     }
 
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let mut wire = self.wire.lock().unwrap();
         for (i, pick, _) in frames.iter() {
@@ -80,43 +67,27 @@ impl Uplink for Queue {
             let unfolded = match Unfolded::new(frames, pick, wants) {
                 Ok(unfolded) => unfolded,
                 Err(reason) => {
-                    counters.receive_drop(reason);
+                    cx.counters.receive_drop(reason);
                     continue;
                 }
             };
             let mut piece = unfolded.piece(0, &mut self.scratch).unwrap();
             let mut spans: Vec<Span> = Vec::new();
-            self.map
+            cx.memory
                 .translate(0x8_0000, piece.len(), Rights::WRITE, |span| {
                     spans.push(span);
                     true
                 })
                 .unwrap();
-            piece.write(&self.map, &spans);
+            piece.write(cx.memory, &spans);
             let mut bytes = vec![0; piece.len() as usize];
-            self.map.read(0x8_0000, &mut bytes).unwrap();
-            counters.received(0, 1, bytes.len() as u64);
+            cx.memory.read(0x8_0000, &mut bytes).unwrap();
+            cx.counters.received(0, 1, bytes.len() as u64);
             wire.incoming.push(bytes);
             wire.room -= 1;
         }
         delivery
     }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-#[derive(Clone, Default)]
-struct Bell(Arc<AtomicU32>);
-
-impl Shell for Bell {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-    fn wake_at(&self, _: Time) {}
 }
 
 struct World {
@@ -145,9 +116,8 @@ impl World {
     /// A port that has not joined yet.
     fn port(&self, id: PortId, room: usize, buffer: u32) -> (Arc<Port>, Arc<Mutex<Wire>>) {
         let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
-        let map = Arc::new(Map::private(1 << 20).unwrap());
-        let end = Queue { wire: Arc::clone(&wire), map, scratch: Scratch::new() };
-        let port = Port::new(id, End::link(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
+        let end = Linked::new(Queue { wire: Arc::clone(&wire), scratch: Scratch::new() });
+        let port = Port::new(id, End::link(Box::new(end)), Box::new(Silent), buffer).unwrap();
         (Arc::new(port), wire)
     }
 

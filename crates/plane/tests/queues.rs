@@ -2,22 +2,18 @@
 //! per hold.
 
 mod owners;
-mod ringed;
 #[macro_use]
 mod workers;
-
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PACKETS, PortId, Progress, Set, Time, Uplink,
+    Batch, Budget, Checksum, Context, Delivery, Frames, Offload, PACKETS, PortId, Progress, Set, Time,
 };
-use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Memo, Ringed, Traffic, frame, memory};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
-use ringed::{Ringed, Traffic};
 
 with_one_worker_and_with_two!(
     a_queue_that_never_runs_dry_leaves_the_others_their_turns,
@@ -88,18 +84,6 @@ impl Traffic for Queues {
     }
 }
 
-#[derive(Clone, Default)]
-struct Alarm(Arc<Mutex<Vec<Time>>>);
-
-impl Shell for Alarm {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, time: Time) {
-        self.0.lock().unwrap().push(time);
-    }
-}
-
 /// A receiver's owner: its requests and its clock.
 #[derive(Clone, Default)]
 struct Owner {
@@ -128,16 +112,9 @@ fn sends_of(frames: usize) -> Arc<AtomicUsize> {
     Arc::new(AtomicUsize::new(frames))
 }
 
-/// The memory of a guest, with a broadcast frame at its start.
-fn broadcast() -> Arc<Map> {
-    let map = Map::private(1 << 16).unwrap();
-    map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
-    Arc::new(map)
-}
-
 /// A port with such an adapter. The doorbells of queues 1, 3 and 5 were rung.
-fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
-    let (fetched, alarm) = (Arc::default(), Alarm::default());
+fn rung(progress: Progress) -> (Plane, Arc<Port>, Memo, Arc<Mutex<Vec<u16>>>) {
+    let (fetched, alarm) = (Arc::default(), Memo::default());
     let end = End::guest(Box::new(Ringed(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() })));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(alarm.clone()), 4096).unwrap());
     let plane = Plane::new(Limits::default());
@@ -166,7 +143,7 @@ fn queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for(workers
     for round in 1..=50 {
         as_worker(round % workers, || while plane.turn(&port, &mut turn, now).more {});
         assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5], "round {round}");
-        let asked = std::mem::take(&mut *alarm.0.lock().unwrap());
+        let asked = std::mem::take(&mut alarm.asked().wakes);
         assert_eq!(asked.len(), 1, "round {round}: one wake-up, not a chain for each queue");
         assert!(asked[0] > now);
         assert!(!port.busy(now));
@@ -180,7 +157,7 @@ fn a_queue_that_can_ring_is_left_alone(workers: usize) {
     let mut turn = Turn::new();
     as_worker(workers - 1, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5]);
-    assert!(alarm.0.lock().unwrap().is_empty() && !port.busy(Time(u64::MAX)));
+    assert!(alarm.asked().wakes.is_empty() && !port.busy(Time(u64::MAX)));
 }
 
 fn what_a_guest_has_its_port_do_between_turns_adds_up_to_a_bound_and_is_paid_for_once(workers: usize) {
@@ -207,11 +184,11 @@ fn a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame(
     let [plain, summed] = [Offload::default(), partial].map(|offload| {
         let (progress, sends, bytes) = (Progress { more: false, armed: true }, sends_of(2), 20_000);
         let end = End::guest(Box::new(Ringed(Queues { progress, sends, bytes, offload, ..Queues::default() })));
-        let port = Arc::new(Port::new(PortId(0), end, Box::new(Alarm::default()), 4096).unwrap());
+        let port = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), 4096).unwrap());
         let plane = Plane::new(Limits::default());
         plane.join(Arc::clone(&port)).unwrap();
         port.attach();
-        port.set_memory(broadcast(), Time::ZERO);
+        port.set_memory(memory(&frame(0xff, 1, 14)), Time::ZERO);
         port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         let outcome = as_worker(workers - 1, || plane.turn(&port, &mut Turn::new(), Time::ZERO));
         assert_eq!((outcome.packets, port.state().counters.transmit_drops.iter().sum::<u64>()), (2, 2), "no receiver");
@@ -224,20 +201,9 @@ fn a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame(
 /// An uplink that takes nothing while it is full.
 struct Tube(Arc<AtomicBool>);
 
-impl Uplink for Tube {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&Map::empty(), port, 0);
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+impl Traffic for Tube {
+    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         if self.0.load(Ordering::Relaxed) { Delivery::all_refused(frames) } else { Delivery::default() }
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -246,7 +212,7 @@ fn a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next(w
     let full = Arc::new(AtomicBool::new(true));
     let plane = Plane::new(Limits::default());
     let port = |id, end| {
-        let port = Arc::new(Port::new(PortId(id), end, Box::new(Alarm::default()), BUFFER).unwrap());
+        let port = Arc::new(Port::new(PortId(id), end, Box::new(Memo::default()), BUFFER).unwrap());
         plane.join(Arc::clone(&port)).unwrap();
         port.attach();
         port
@@ -255,14 +221,14 @@ fn a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next(w
         let (progress, sends, bytes) = (Progress { more: true, armed: true }, sends_of(frames), 60_000);
         let queues = Queues { progress, sends, bytes, ..Queues::default() };
         let port = port(1, End::guest(Box::new(Ringed(queues))));
-        port.set_memory(broadcast(), Time::ZERO);
+        port.set_memory(memory(&frame(0xff, 1, 14)), Time::ZERO);
         port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         port
     };
     let turn = |port: &Port, turn: &mut Turn| as_worker(workers - 1, || plane.turn(port, turn, Time::ZERO));
     let first = sender(2);
     let _receivers = [2, 3, 4].map(|id| port(id, End::guest(Box::new(Ringed(Queues::default())))));
-    let uplink = port(9, End::link(Box::new(Tube(Arc::clone(&full)))));
+    let uplink = port(9, End::link(Box::new(Linked::new(Tube(Arc::clone(&full))))));
     let mut flood = Turn::new();
     assert!(turn(&first, &mut flood).unfinished);
     plane.leave(PortId(1)).unwrap();
@@ -311,14 +277,14 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     );
     plane.join(Arc::clone(&sender)).unwrap();
     sender.attach();
-    sender.set_memory(broadcast(), Time::ZERO);
+    sender.set_memory(memory(&frame(0xff, 1, 14)), Time::ZERO);
     sender.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
     let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
     let poll = |now| {
         (0..3).for_each(|_| turn(&port, now));
         assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5]);
     };
-    let asked = || std::mem::take(&mut *alarm.0.lock().unwrap());
+    let asked = || std::mem::take(&mut alarm.asked().wakes);
     // Without work the polls become rare.
     let (mut now, mut next) = (Time::ZERO, Time::ZERO);
     while next <= now.after_ns(1_000_000) {
@@ -339,7 +305,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
 
 fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_goes(workers: usize) {
     const PACE_NS: u64 = 4_000_000;
-    let (sends, alarm, plane) = (sends_of(0), Alarm::default(), Plane::new(Limits::default()));
+    let (sends, alarm, plane) = (sends_of(0), Memo::default(), Plane::new(Limits::default()));
     let progress = Progress { more: false, armed: false };
     let guest = Queues { progress, sends: Arc::clone(&sends), bytes: FRAME, ..Queues::default() };
     let other = Queues { progress, sends: sends_of(1), bytes: FRAME, ..Queues::default() };
@@ -352,14 +318,14 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
     let ports: Vec<_> = ports.collect();
     let start = |port: &Arc<Port>, now| {
         port.attach();
-        port.set_memory(broadcast(), now);
+        port.set_memory(memory(&frame(0xff, 1, 14)), now);
         port.with_rings(now, |rings, cx| rings.kick(0, cx)).unwrap();
     };
     let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
     // A poll; returns the time of the next one.
     let poll = |now| {
         turn(&ports[0], now);
-        std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap()
+        std::mem::take(&mut alarm.asked().wakes).last().copied().unwrap()
     };
     // Work arrives at this time. Returns the time of the poll that finds it, and the time of the next poll.
     let send = |at: Time, mut next: Time| {
@@ -380,7 +346,7 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
     // Frames were received: the polls are as frequent as at first, although one found nothing.
     let mut now = found.after_ns(1_000);
     turn(&ports[1], now);
-    next = std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap();
+    next = std::mem::take(&mut alarm.asked().wakes).last().copied().unwrap();
     for _ in 0..4 {
         assert!(next.since(now).as_micros() <= 40, "{next:?} after {now:?}");
         (now, next) = (next, poll(next));
@@ -416,7 +382,7 @@ impl Slow {
             plane.join(Arc::clone(&port)).unwrap();
             port
         });
-        ports[0].set_memory(broadcast(), Time::ZERO);
+        ports[0].set_memory(memory(&frame(0xff, 1, 14)), Time::ZERO);
         ports[0].with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         Self { plane, ports, owner, holds }
     }

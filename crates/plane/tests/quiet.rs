@@ -3,14 +3,13 @@
 mod owners;
 #[macro_use]
 mod workers;
-
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Set, Time, Uplink};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Traffic, frame, memory, send};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
@@ -67,42 +66,25 @@ impl Shell for Story {
 }
 
 /// Always has another broadcast frame.
-struct Sender(Story, Arc<Map>);
+struct Sender(Story);
 
-impl Uplink for Sender {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+impl Traffic for Sender {
+    fn fetch(&mut self, _: u16, _: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         self.0.tell(Event::Fetched);
-        batch.start(&self.1, port, 0);
-        let mut draft = batch.draft(0).unwrap();
-        draft.push(0, 60).unwrap();
-        draft.finish_plain(0);
+        send(batch, 0, 60);
         Progress { more: true, armed: true }
     }
 
     fn complete(&mut self, _: &Batch) {
         self.0.tell(Event::Completed);
     }
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }
 
 /// Gets frames while the sender's batch is in flight: at that moment a control thread arrives.
 struct Receiver(Story);
 
-impl Uplink for Receiver {
-    fn fetch(&mut self, _: PortId, _: Budget, _: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+impl Traffic for Receiver {
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         let port = std::mem::take(&mut self.0.now().port);
         let Some(port) = port.upgrade() else { return Delivery::default() };
         let (story, its) = (self.0.clone(), Arc::clone(&port));
@@ -120,18 +102,12 @@ impl Uplink for Receiver {
         self.0.tell(Event::Waits);
         Delivery::default()
     }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }
 
 fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_change(workers: usize) {
     let (plane, story) = (Plane::new(Limits::default()), Story::default());
-    let map = Map::private(4096).unwrap();
-    map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
-    let ends: [Box<dyn Uplink>; 2] =
-        [Box::new(Sender(story.clone(), Arc::new(map))), Box::new(Receiver(story.clone()))];
+    let sender = Linked::sending_from(Sender(story.clone()), memory(&frame(0xff, 1, 60)));
+    let ends: [Box<dyn Uplink>; 2] = [Box::new(sender), Box::new(Linked::new(Receiver(story.clone())))];
     let ports = (0..).zip(ends).map(|(id, end)| {
         let port = Arc::new(Port::new(PortId(id), End::link(end), Box::new(story.clone()), 4096).unwrap());
         plane.join(Arc::clone(&port)).unwrap();
@@ -161,7 +137,7 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
 #[test]
 fn a_change_of_memory_by_a_control_thread_is_charged_to_its_port() {
     let (plane, story) = (Plane::new(Limits::default()), Story::default());
-    let end = End::link(Box::new(Receiver(story.clone())));
+    let end = End::link(Box::new(Linked::new(Receiver(story.clone()))));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(story), 4096).unwrap());
     plane.join(Arc::clone(&port)).unwrap();
     let mut turn = Turn::new();

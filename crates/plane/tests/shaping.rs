@@ -1,18 +1,16 @@
 //! A shaped port: exact in the long term and in every window, by the test's own clock.
 
-mod ringed;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{
     Batch, Budget, Checksum, Context, Delivery, Frames, Offload, PEAK_NS, PortId, Progress, Rate, Reason, Segment,
-    SegmentKind, Set, Shape, Time,
+    SegmentKind, Shape, Time,
 };
 use nicety_memory::Map;
-use nicety_plane::{End, Intake, Plane, Port, Prospect, Shell, Trace, TraceError, Turn};
+use nicety_plane::doubles::{Memo, Ringed, Traffic};
+use nicety_plane::{End, Intake, Plane, Port, Prospect, Trace, TraceError, Turn};
 use nicety_switch::{Limits, Policy};
-use ringed::{Ringed, Traffic};
 
 const SECOND: u64 = 1_000_000_000;
 const BUFFER: u32 = 4 << 20;
@@ -68,37 +66,13 @@ impl Traffic for Guest {
     }
 }
 
-/// Requests of a port to its owner.
-#[derive(Default)]
-struct Asked {
-    wakes: Mutex<Vec<Time>>,
-    refused: AtomicU64,
-}
-
-struct Notes(Arc<Asked>);
-
-impl Shell for Notes {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-
-    fn wake_at(&self, time: Time) {
-        self.0.wakes.lock().unwrap().push(time);
-    }
-
-    fn refused(&self, reason: Reason) {
-        assert_eq!(reason, Reason::Forged);
-        self.0.refused.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 struct Station {
     port: Arc<Port>,
     left: Arc<AtomicU64>,
     room: Arc<AtomicU64>,
     sent: Journal,
     got: Journal,
-    asked: Arc<Asked>,
+    memo: Memo,
 }
 
 /// Stations 0 and 1, which send to each other.
@@ -125,8 +99,8 @@ impl World {
                 sent: Arc::clone(&sent),
                 got: Arc::clone(&got),
             };
-            let asked = Arc::new(Asked::default());
-            let shell = Box::new(Notes(Arc::clone(&asked)));
+            let memo = Memo::default();
+            let shell = Box::new(memo.clone());
             let port =
                 Arc::new(Port::new(PortId(id.into()), End::guest(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
@@ -138,7 +112,7 @@ impl World {
             (head[23], head[46]) = (6, 0x50);
             map.write(0, &head).unwrap();
             port.set_memory(Arc::new(map), Time::ZERO);
-            Station { port, left, room, sent, got, asked }
+            Station { port, left, room, sent, got, memo }
         });
         let stations = stations.into_iter().collect();
         Self { plane, stations, turn: Turn::new(), now: Time(SECOND), wakes: Vec::new() }
@@ -164,7 +138,7 @@ impl World {
     fn run_until(&mut self, end: Time) {
         loop {
             self.settle();
-            let take = |station: &Station| std::mem::take(&mut *station.asked.wakes.lock().unwrap());
+            let take = |station: &Station| std::mem::take(&mut station.memo.asked().wakes);
             self.wakes.extend(self.stations.iter().flat_map(take));
             self.wakes.retain(|at| *at > self.now);
             match self.wakes.iter().copied().min() {
@@ -374,7 +348,7 @@ fn a_shaped_port_that_has_nothing_to_do_asks_for_nothing() {
     world.run_until(Time(100 * SECOND));
     for station in &world.stations {
         assert!(!station.port.busy(world.now));
-        assert_eq!(station.asked.wakes.lock().unwrap().len(), 0, "no timer that nobody needs");
+        assert_eq!(station.memo.asked().wakes.len(), 0, "no timer that nobody needs");
     }
 }
 
@@ -388,13 +362,13 @@ fn refusals_are_told_once_a_second_if_they_are_to_be_told() {
         world.settle();
         world.now = world.now.after_ns(SECOND / 10);
     }
-    assert_eq!(world.stations[0].asked.refused.load(Ordering::Relaxed), 5);
+    assert_eq!(world.stations[0].memo.asked().refused, [Reason::Forged; 5]);
     let counters = world.stations[0].port.state().counters;
     assert_eq!(counters.transmit_drops[Reason::Forged as usize], 500);
     world.shape(0, &Policy { log: false, ..policy });
     world.give(0, 10);
     world.settle();
-    assert_eq!(world.stations[0].asked.refused.load(Ordering::Relaxed), 5);
+    assert_eq!(world.stations[0].memo.asked().refused, [Reason::Forged; 5]);
 }
 
 #[test]

@@ -1,21 +1,15 @@
 //! TCP over a team that spreads a guest's flows, by the test's own clock: nobody is held there, so each flow must learn from losses how much
 //! its link carries. A model of Linux's TCP (RFC 5681 with selective acknowledgements and RACK, RFC 8985) sends by TSO.
 
-mod ringed;
-mod silent;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Counters, Delivery, Frames, Offload, PortId, Progress, Segment, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Checksum, Context, Delivery, Frames, Offload, PortId, Progress, Segment, Time};
 use nicety_frame::SegmentKind;
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic};
 use nicety_plane::{End, Hash, Plane, Port, Spread, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 const MS: u64 = 1_000_000;
 const LINKS: usize = 4;
@@ -201,17 +195,10 @@ struct Link {
     is_full: bool,
 }
 
-impl Uplink for Link {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&Map::empty(), port, 0);
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        if now >= self.until {
-            (self.until, self.left) = (now.after_ns(MS), (self.left + LINK_BYTES_PER_MS).min(LINK_BYTES_PER_MS));
+impl Traffic for Link {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if cx.now >= self.until {
+            (self.until, self.left) = (cx.now.after_ns(MS), (self.left + LINK_BYTES_PER_MS).min(LINK_BYTES_PER_MS));
         }
         self.is_full = false;
         let mut delivery = Delivery::default();
@@ -230,16 +217,12 @@ impl Uplink for Link {
                     break;
                 }
                 self.left -= i64::from(HEADERS + MSS);
-                counters.received(0, 1, (HEADERS + MSS).into());
+                cx.counters.received(0, 1, (HEADERS + MSS).into());
                 *self.carried.lock().unwrap() += 1;
-                self.news.lock().unwrap().push_back((now.after_ns(RETURN_NS), flow, u64::from(first + frame)));
+                self.news.lock().unwrap().push_back((cx.now.after_ns(RETURN_NS), flow, u64::from(first + frame)));
             }
         }
         delivery
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -256,7 +239,7 @@ fn carried(flows: usize) -> Vec<f64> {
     for index in 0..LINKS {
         let carried = Arc::<Mutex<u64>>::default();
         let (news, count) = (Arc::clone(&news), Arc::clone(&carried));
-        let link = Link { news, carried: count, until: Time::ZERO, left: 0, is_full: false };
+        let link = Linked::new(Link { news, carried: count, until: Time::ZERO, left: 0, is_full: false });
         let (id, end) = (PortId(11 + index as u16), End::link(Box::new(link)));
         let port = Port::new(id, end, Box::new(Silent), 256 << 10).unwrap();
         ports.push(Arc::new(port.in_team(PortId(10), &steering, index)));

@@ -3,22 +3,16 @@
 //!
 //! Tags are written as their VLAN and `p` with their priority; `d` marks a frame to drop first, `s` an 802.1ad tag: `s30p3 0p5d`.
 
-mod linked;
-mod ringed;
-mod silent;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use linked::{Wire, link};
 use nicety_adapter::{Batch, Budget, Context, Delivery, Edit, Frames, PortId, Progress, Time};
 use nicety_ioc::{Class, Match};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Ringed, Silent, Traffic, Wire, bytes, link, send};
 use nicety_plane::{End, Hash, Mirror, Mirrored, Plane, Port, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy, Vlan, VlanId};
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 /// The priority of the sender's port.
 const OWN: u8 = 3;
@@ -194,9 +188,7 @@ impl Traffic for Guest {
         while budget.allows(batch) {
             let Some(frame) = self.0.lock().unwrap().sends.pop_front() else { break };
             cx.memory.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
+            send(batch, at, frame.len() as u32);
             at += 2048;
         }
         Progress { more: false, armed: true }
@@ -204,8 +196,7 @@ impl Traffic for Guest {
 
     fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         for (_, pick, packet) in frames.iter() {
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
+            let frame = bytes(frames, packet);
             self.0.lock().unwrap().got.push(edited(&frame, pick.edit));
         }
         Delivery::default()

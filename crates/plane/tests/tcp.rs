@@ -1,18 +1,14 @@
 //! I/O control under TCP, by the test's own clock: three guests send at once by a full link, and each has a TCP of its own (smoltcp's).
 
-mod ringed;
-mod silent;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Rate, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Rate, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic, bytes, send};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
@@ -137,9 +133,7 @@ impl Traffic for Guest {
         {
             self.next = (self.next + PLACE) % MEMORY;
             self.map.write(self.next, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(self.next, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
+            send(batch, self.next, frame.len() as u32);
         }
         Progress { more: !waiting.is_empty(), armed: true }
     }
@@ -147,8 +141,7 @@ impl Traffic for Guest {
     fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         let mut queue = self.cable.to_station.lock().unwrap();
         for (_, _, packet) in frames.iter() {
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
+            let frame = bytes(frames, packet);
             queue.push_back(frame);
         }
         Delivery::default()
@@ -158,34 +151,28 @@ impl Traffic for Guest {
 /// The link, with the receivers' station at its end.
 struct Wire {
     cable: Cable,
-    map: Arc<Map>,
     next: u64,
     until: Time,
     left: i64,
     is_full: bool,
 }
 
-impl Uplink for Wire {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
+impl Traffic for Wire {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let mut waiting = self.cable.from_station.lock().unwrap();
         while budget.allows(batch)
             && let Some(frame) = waiting.pop_front()
         {
             self.next = (self.next + PLACE) % MEMORY;
-            self.map.write(self.next, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(self.next, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
+            cx.memory.write(self.next, &frame).unwrap();
+            send(batch, self.next, frame.len() as u32);
         }
         Progress { more: !waiting.is_empty(), armed: true }
     }
 
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
-        if now >= self.until {
-            (self.until, self.left) = (now.after_ns(STEP_NS), (self.left + LINK_BYTES).min(LINK_BYTES));
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if cx.now >= self.until {
+            (self.until, self.left) = (cx.now.after_ns(STEP_NS), (self.left + LINK_BYTES).min(LINK_BYTES));
         }
         self.is_full = false;
         let mut delivery = Delivery::default();
@@ -196,16 +183,11 @@ impl Uplink for Wire {
                 continue;
             }
             self.left -= i64::from(packet.len());
-            counters.received(0, 1, packet.len().into());
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
+            cx.counters.received(0, 1, packet.len().into());
+            let frame = bytes(frames, packet);
             self.cable.to_station.lock().unwrap().push_back(frame);
         }
         delivery
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -234,8 +216,9 @@ impl World {
             outside.socket(number).listen(SERVICE).unwrap();
         }
         let plane = Plane::new(Limits::default());
-        let (cable, map) = (outside.cable.clone(), memory());
-        let wire = Wire { cable, map, next: 0, until: Time::ZERO, left: 0, is_full: false };
+        let cable = outside.cable.clone();
+        let wire = Wire { cable, next: 0, until: Time::ZERO, left: 0, is_full: false };
+        let wire = Linked::sending_from(wire, memory());
         let (mut ports, mut guests) = (Vec::new(), Vec::new());
         let mut join = |end: End| {
             let id = PortId(ports.len() as u16);

@@ -3,15 +3,14 @@
 //! frames each way in it, and without delay: frames on a wire are nobody's to order.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Reason, Time};
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
-use nicety_memory::Map;
-use nicety_plane::{Capacity, End, Hash, Lacp, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::doubles::{Linked, Silent, Traffic, bytes, send};
+use nicety_plane::{Capacity, End, Hash, Lacp, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -43,28 +42,13 @@ enum Wire {
 
 struct Link {
     wire: Wire,
-    map: Arc<Map>,
     /// It has refused frames, and wants a turn in the next step.
     again: Option<Time>,
 }
 
-impl Link {
-    fn new(wire: Wire) -> Self {
-        Self { wire, map: Arc::new(Map::private(1 << 18).unwrap()), again: None }
-    }
-}
-
-impl Uplink for Link {
-    fn fetch(
-        &mut self,
-        port: PortId,
-        budget: Budget,
-        batch: &mut Batch,
-        counters: &mut Counters,
-        now: Time,
-    ) -> Progress {
-        let _offered_again = self.again.take_if(|at| *at <= now);
-        batch.start(&self.map, port, 0);
+impl Traffic for Link {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        let _offered_again = self.again.take_if(|at| *at <= cx.now);
         let mut at = 0;
         while budget.allows(batch) {
             let next = match &self.wire {
@@ -72,35 +56,30 @@ impl Uplink for Link {
                 Wire::Station(station) => station.lock().unwrap().to_send.pop_front(),
             };
             let Some(frame) = next else { return Progress { more: false, armed: true } };
-            self.map.write(at, &frame).unwrap();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(at, frame.len() as u32).unwrap();
-            draft.finish_plain(0);
-            counters.sent(0, 1, frame.len() as u64);
+            cx.memory.write(at, &frame).unwrap();
+            send(batch, at, frame.len() as u32);
+            cx.counters.sent(0, 1, frame.len() as u64);
             at += 2048;
         }
         Progress { more: true, armed: true }
     }
 
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         for (index, _, packet) in frames.iter() {
-            let mut frame = vec![0; packet.len() as usize];
-            frames.batch.copy(packet, &mut frame);
+            let frame = bytes(frames, packet);
             match &self.wire {
                 Wire::Station(station) => station.lock().unwrap().received.push(frame),
                 Wire::Cable(cable, side) => {
                     let mut cable = cable.lock().unwrap();
                     let other = 1 - *side;
                     if !cable.whole {
-                        counters.receive_drop(Reason::LinkDown);
+                        cx.counters.receive_drop(Reason::LinkDown);
                         continue;
                     }
                     if cable.room[other] == 0 {
                         delivery.refuse(index, 0, 0);
-                        self.again = Some(now.after_ns(MS));
+                        self.again = Some(cx.now.after_ns(MS));
                         continue;
                     }
                     cable.room[other] -= 1;
@@ -109,13 +88,9 @@ impl Uplink for Link {
                     }
                 }
             }
-            counters.received(0, 1, packet.len().into());
+            cx.counters.received(0, 1, packet.len().into());
         }
         delivery
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn wake(&self) -> Option<Time> {
@@ -128,15 +103,6 @@ impl Uplink for Link {
             Wire::Station(_) => true,
         }
     }
-}
-
-struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _: Time) {}
 }
 
 /// One switch, its stations and its ends of the links.
@@ -162,7 +128,13 @@ impl Side {
             stations: Vec::new(),
         };
         let port = |id: u16, wire| {
-            Port::new(PortId(id), End::link(Box::new(Link::new(wire))), Box::new(Silent), 1 << 20).unwrap()
+            Port::new(
+                PortId(id),
+                End::link(Box::new(Linked::new(Link { wire, again: None }))),
+                Box::new(Silent),
+                1 << 20,
+            )
+            .unwrap()
         };
         for id in 1..=u16::from(STATIONS) {
             let station = Arc::default();

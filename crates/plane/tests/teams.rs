@@ -1,20 +1,18 @@
 //! Teams: frames leave by one member and come in by one, whatever happens to the links. A link is a pair of queues with a switch for its
 //! carrier.
 
-mod linked;
 #[macro_use]
 mod workers;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use linked::{Wire, link};
-use nicety_adapter::{News, PortId, Reason, Set, Time};
+use nicety_adapter::{News, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_lacp::{Info, Pdu, Settings, State};
-use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Shell, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::doubles::{Memo, Wire, link};
+use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
 use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -39,30 +37,13 @@ const TEAM: PortId = PortId(10);
 /// The type of RARP.
 const RARP: [u8; 2] = [0x80, 0x35];
 
-/// Keeps the earliest wake-up.
-#[derive(Clone)]
-struct Alarm(Arc<AtomicU64>, Arc<Mutex<Vec<News>>>);
-
-impl Shell for Alarm {
-    fn messages(&self, _: Set) {}
-    fn line(&self, _: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, time: Time) {
-        self.0.fetch_min(time.0, Ordering::Relaxed);
-    }
-    fn news(&self, news: News) {
-        self.1.lock().unwrap().push(news);
-    }
-}
-
 /// Two stations (ports 1 and 2, links too: any frames may come from there), and a team of two or more links (ports 11 …).
 struct World {
     plane: Plane,
     team: Arc<Team>,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
-    alarm: Arc<AtomicU64>,
-    news: Arc<Mutex<Vec<News>>>,
+    memo: Memo,
     turns: Vec<Turn>,
     now: Time,
 }
@@ -74,19 +55,12 @@ impl World {
 
     fn with(workers: usize, rule: Box<dyn Rule>, hash: Hash, links: usize) -> Self {
         let plane = Plane::new(Limits::default());
-        let news = Arc::default();
-        let alarm = Arc::new(AtomicU64::new(u64::MAX));
+        let memo = Memo::default();
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         let mut port = |id: u16| {
             let (link, wire) = link();
             wires.push(wire);
-            Port::new(
-                PortId(id),
-                End::link(Box::new(link)),
-                Box::new(Alarm(Arc::clone(&alarm), Arc::clone(&news))),
-                1 << 20,
-            )
-            .unwrap()
+            Port::new(PortId(id), End::link(Box::new(link)), Box::new(memo.clone()), 1 << 20).unwrap()
         };
         for id in [1, 2] {
             let port = Arc::new(port(id));
@@ -103,7 +77,7 @@ impl World {
             ports.push(member);
         }
         let turns = (0..workers).map(|_| Turn::new()).collect();
-        let mut world = Self { plane, team, ports, wires, alarm, news, turns, now: Time::ZERO };
+        let mut world = Self { plane, team, ports, wires, memo, turns, now: Time::ZERO };
         world.run();
         // The active member takes frames once no other's are on their way.
         world.now = Time(SECOND / 100);
@@ -114,7 +88,7 @@ impl World {
     /// Another station, at the last wire.
     fn add_station(&mut self, id: u16) -> usize {
         let (link, wire) = link();
-        let shell = Alarm(Arc::clone(&self.alarm), Arc::clone(&self.news));
+        let shell = self.memo.clone();
         let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(shell), 1 << 20).unwrap();
         self.ports.push(Arc::new(port));
         self.plane.join(Arc::clone(self.ports.last().unwrap())).unwrap();
@@ -151,7 +125,7 @@ impl World {
 
     fn run_at(&mut self, seconds: u64) {
         self.now = Time(seconds * SECOND);
-        self.alarm.store(u64::MAX, Ordering::Relaxed);
+        self.memo.asked().wake = None;
         self.run();
     }
 
@@ -237,7 +211,7 @@ fn the_next_member_takes_over_at_once_and_the_primary_only_after_the_delay(worke
     world.set_carrier(PRIMARY, true);
     world.set_carrier(OTHER, true);
     assert_eq!(world.words(), ["stands by", "takes over again in 30 s", "active"]);
-    assert_eq!(world.alarm.load(Ordering::Relaxed), 130 * SECOND, "a turn is due then");
+    assert_eq!(world.memo.asked().wake, Some(Time(130 * SECOND)), "a turn is due then");
     world.run_at(120);
     world.set_carrier(OTHER, false);
     world.set_carrier(OTHER, true);
@@ -468,7 +442,7 @@ fn a_full_link_gives_a_port_to_another_after_half_a_minute_and_says_so(workers: 
     }
     assert_eq!(world.words(), ["active, 50 % used", "active, 40 % used"]);
     assert!((31..=33).contains(&by_b), "it moved after {by_b} s");
-    let told: Vec<News> = std::mem::take(&mut world.news.lock().unwrap());
+    let told: Vec<News> = std::mem::take(&mut world.memo.asked().news);
     let words = "moves from uplink b to a: b was above 75 % for 30 s, now 90 %; a 0 %";
     assert_eq!(told, [News::Moved(words.to_owned())]);
     assert_eq!(world.announced(PRIMARY), [1]);

@@ -6,9 +6,10 @@ use nicety_adapter::trace::{Access, Event, Region};
 use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
 use nicety_drivers::{RingBus, config};
 use nicety_memory::Map;
+use nicety_plane::doubles::Memo;
 use nicety_plane::{Doorbells, Port};
 
-use crate::rig::{Memo, Rig};
+use crate::rig::Rig;
 
 /// Accesses of a driver to its device. Configuration space is not counted: drivers use it only to open and close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -219,7 +219,7 @@ fn check_reset(mut world: World, entry: &Entry) {
     }
     world.silence(false);
     world.pass(LONG_NS);
-    let asked = *world.rig.memo.asked();
+    let asked = world.rig.memo.asked().clone();
     assert_eq!((asked.raised + asked.edges, asked.line), (before, false), "{}: it interrupts", world.name);
     let state = world.rig.port.with(world.rig.now, |adapter, _| adapter.save());
     assert_eq!(state, Some(adapter(entry).save()), "{}: as new", world.name);

@@ -1,14 +1,15 @@
 //! An adapter on a switch with a wire, in one thread and virtual time.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use nicety_adapter::tape::{Commit, Entry as Call, Gate, Log, Recorder};
-use nicety_adapter::{Adapter, PortId, Set, Time};
+use nicety_adapter::{Adapter, PortId, Time};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_memory::Map;
+use nicety_plane::doubles::Memo;
 use nicety_plane::wire::{Far, Wire};
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 
 /// Most turns until all ports are idle. More mean an endless loop.
@@ -19,57 +20,6 @@ const BUFFER: u32 = 1 << 20;
 
 /// Capacity of the switch's address table. A table of the usual size would take longer to create than most trials run.
 const ADDRESSES: usize = 1 << 10;
-
-/// A port's requests to its owner.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
-    /// Messages that were raised and not yet taken.
-    pub messages: Set,
-    /// Number of messages raised.
-    pub raised: u64,
-    /// The INTx line.
-    pub line: bool,
-    /// Number of rises of the line.
-    pub edges: u64,
-    /// The next wake-up.
-    pub wake: Option<Time>,
-    /// A turn is due.
-    pub scheduled: bool,
-}
-
-/// Records a port's requests.
-#[derive(Clone, Debug, Default)]
-pub struct Memo(Arc<Mutex<Asked>>);
-
-impl Memo {
-    /// The recorded requests.
-    pub fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Shell for Memo {
-    fn messages(&self, vectors: Set) {
-        let mut asked = self.asked();
-        asked.messages.extend(vectors);
-        asked.raised += u64::from(vectors.len());
-    }
-
-    fn line(&self, level: bool) {
-        let mut asked = self.asked();
-        asked.edges += u64::from(level && !asked.line);
-        asked.line = level;
-    }
-
-    fn schedule(&self) {
-        self.asked().scheduled = true;
-    }
-
-    fn wake_at(&self, time: Time) {
-        let mut asked = self.asked();
-        asked.wake = Some(asked.wake.map_or(time, |earlier| earlier.min(time)));
-    }
-}
 
 /// An adapter with guest memory, a switch, and a wire as the other port.
 pub struct Rig {

@@ -150,7 +150,7 @@ impl Session {
 
     fn of(kind: &'static nicety_adapters::Entry, rig: &Rig, tape: &crate::rig::Tape) -> Self {
         let state = rig.port.save(rig.now).expect("it has an adapter").state;
-        let asked = *rig.memo.asked();
+        let asked = rig.memo.asked().clone();
         let entries = std::mem::take(&mut *tape.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         Self { kind, entries, state, interrupts: (asked.raised, asked.edges), sent: Vec::new(), received: 0 }
     }

@@ -110,7 +110,7 @@ impl Life {
 
     /// The adapter's requests, and the frames that arrived at the wire's far end.
     fn note(&mut self) {
-        let asked = *self.rig.memo.asked();
+        let asked = self.rig.memo.asked().clone();
         self.log.extend(format!("{:?} {asked:?}", self.rig.now).into_bytes());
         for (frame, offload) in self.rig.far.ends().incoming.drain(..) {
             self.frames[1] += 1;

@@ -1,24 +1,18 @@
 //! What a storage port keeps of a link beside a guest that writes what it likes into its frames: by the test's own clock, from a host
 //! file's text to the bytes that leave (docs/io-control.md, *Whose word counts*).
 
-#[path = "../../../plane/tests/ringed/mod.rs"]
-mod ringed;
-#[path = "../../../plane/tests/silent/mod.rs"]
-mod silent;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{Batch, Budget, Context, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Time};
 use nicety_host::Host;
 use nicety_memory::Map;
+use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic, send};
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use nicety_uplink::Paced;
 
 use super::io_control;
-use ringed::{Ringed, Traffic};
-use silent::Silent;
 
 const LEN: usize = 1514;
 const MS: u64 = 1_000_000;
@@ -50,72 +44,39 @@ fn frame(from: u8, tag: Option<u16>, dscp: u8, port: u16) -> Vec<u8> {
 struct Greedy {
     frames: Vec<Vec<u8>>,
     next: usize,
-    map: Arc<Map>,
 }
 
 impl Greedy {
-    fn new(frames: Vec<Vec<u8>>) -> Self {
+    /// The source, with the memory that has its frames.
+    fn new(frames: Vec<Vec<u8>>) -> (Self, Arc<Map>) {
         let map = Arc::new(Map::private(1 << 20).unwrap());
         for (place, frame) in frames.iter().enumerate() {
             map.write(place as u64 * 2048, frame).unwrap();
         }
-        Self { frames, next: 0, map }
-    }
-
-    fn send(&mut self, budget: Budget, batch: &mut Batch) -> Progress {
-        while budget.allows(batch) {
-            self.next = (self.next + 1) % self.frames.len();
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(self.next as u64 * 2048, LEN as u32).unwrap();
-            draft.finish_plain(0);
-        }
-        Progress { more: true, armed: true }
+        (Self { frames, next: 0 }, map)
     }
 }
 
 impl Traffic for Greedy {
     fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
-        self.send(budget, batch)
-    }
-}
-
-impl Uplink for Greedy {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
-        self.send(budget, batch)
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
+        while budget.allows(batch) {
+            self.next = (self.next + 1) % self.frames.len();
+            send(batch, self.next as u64 * 2048, LEN as u32);
+        }
+        Progress { more: true, armed: true }
     }
 }
 
 /// Counts what leaves, by sender.
 struct Link(Arc<Mutex<[u64; 4]>>);
 
-impl Uplink for Link {
-    fn fetch(&mut self, _: PortId, _: Budget, _: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+impl Traffic for Link {
+    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
         let mut left = self.0.lock().unwrap();
         for (_, _, packet) in frames.iter() {
             left[usize::from(frames.batch.head(packet)[11])] += u64::from(packet.len());
         }
         Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 }
 
@@ -141,15 +102,14 @@ fn shares(host: &Host, senders: Vec<(u8, Vec<Vec<u8>>)>) -> [f64; 4] {
     let uplink = &host.uplinks[0];
     let outward = io_control::control(host, uplink, &names).outward;
     let (plane, left, mut now) = (Plane::new(Limits::default()), Arc::new(Mutex::new([0; 4])), Time(1));
-    let link = Paced::new(Link(Arc::clone(&left)), uplink.rate.unwrap()).unwrap();
+    let link = Paced::new(Linked::new(Link(Arc::clone(&left))), uplink.rate.unwrap()).unwrap();
     let new = |id: u8, end| Arc::new(Port::new(PortId(id.into()), end, Box::new(Silent), 256 << 10).unwrap());
     let mut ports = vec![new(0, End::link(Box::new(link)))];
     plane.join(Arc::clone(&ports[0])).unwrap();
     for (id, frames) in senders {
-        let source = Greedy::new(frames);
-        let map = Arc::clone(&source.map);
+        let (source, map) = Greedy::new(frames);
         let port = match id {
-            OTHER => new(id, End::link(Box::new(source))),
+            OTHER => new(id, End::link(Box::new(Linked::sending_from(source, Arc::clone(&map))))),
             _ => new(id, End::guest(Box::new(Ringed(source)))),
         };
         let config = match id {

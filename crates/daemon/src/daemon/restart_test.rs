@@ -1,9 +1,9 @@
 //! An uplink that is blocked for a loop is restarted.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Progress, Time};
+use nicety_adapter::{Batch, Budget, Context, Progress};
+use nicety_plane::doubles::{Linked, Traffic};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::Pair;
 use rustix::event::{EventfdFlags, eventfd};
@@ -14,21 +14,11 @@ use crate::report::{Condition, PortReport};
 const SOON: Duration = Duration::from_secs(60);
 
 /// An uplink with a defect: it panics when something comes in. Something has.
-struct Defect(OwnedFd);
+struct Defect;
 
-impl Uplink for Defect {
-    fn fetch(&mut self, _: PortId, _: Budget, _: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+impl Traffic for Defect {
+    fn fetch(&mut self, _: u16, _: Budget, _: &mut Batch, _: &mut Context<'_>) -> Progress {
         panic!("a defect")
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
     }
 }
 
@@ -42,7 +32,7 @@ fn an_uplink_that_was_blocked_for_a_loop_stays_blocked_when_it_is_restarted() {
         daemon.open_uplink(name, uplink, 1 << 16, &Policy::default(), Some(maker), None).unwrap();
     };
     open("old", pair());
-    open("new", Box::new(Defect(eventfd(1, EventfdFlags::empty()).unwrap())));
+    open("new", Box::new(Linked::new(Defect).with_bell(eventfd(1, EventfdFlags::empty()).unwrap())));
     let view = || daemon.views().into_iter().find(|view| view.name == "new").unwrap();
     let end = Instant::now() + SOON;
     let has_failed = || PortReport::of(&view()).condition == Condition::Failed;

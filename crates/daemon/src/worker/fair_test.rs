@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Progress, Set, Uplink};
-use nicety_memory::Map;
-use nicety_plane::{End, Port, Shell};
+use nicety_adapter::{Batch, Budget, Context, Progress, Uplink};
+use nicety_plane::doubles::{Linked, Silent, Traffic, frame, memory, send};
+use nicety_plane::{End, Port};
 use nicety_switch::Limits;
 use nicety_uplink::Null;
 
@@ -21,55 +21,32 @@ const TURN: u64 = (128 << 10) + (64 << 10) + 1514 + 64 * FRAME;
 
 /// An uplink that always has more frames, at most this many per turn.
 pub(super) struct Source {
-    map: Arc<Map>,
     len: u32,
     most: Arc<AtomicUsize>,
     fetches: Arc<AtomicU64>,
 }
 
 impl Source {
-    pub fn new(target: u8, source: u8, len: u32, most: usize) -> Self {
-        let map = Arc::new(Map::private(1 << 12).unwrap());
-        let mut frame = vec![0; len as usize];
-        frame[..6].fill(target);
-        frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, source, 0x88, 0xb5]);
-        map.write(0, &frame).unwrap();
-        Self { map, len, most: Arc::new(AtomicUsize::new(most)), fetches: Arc::default() }
+    pub fn new(len: u32, most: usize) -> Self {
+        Self { len, most: Arc::new(AtomicUsize::new(most)), fetches: Arc::default() }
+    }
+
+    /// An uplink that sends frames of this length to everybody.
+    pub fn uplink(self, from: u8) -> Linked<Self> {
+        let frame = frame(0xff, from, self.len as usize);
+        Linked::sending_from(self, memory(&frame))
     }
 }
 
-impl Uplink for Source {
-    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
-        batch.start(&self.map, port, 0);
+impl Traffic for Source {
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         let most = self.most.load(Ordering::Relaxed);
         while budget.allows(batch) && batch.len() < most {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, self.len).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, self.len);
         }
         self.fetches.fetch_add(1, Ordering::Relaxed);
         Progress { more: true, armed: true }
     }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-/// A shell without interrupts and turns.
-pub(super) struct Silent;
-
-impl Shell for Silent {
-    fn messages(&self, _vectors: Set) {}
-    fn line(&self, _level: bool) {}
-    fn schedule(&self) {}
-    fn wake_at(&self, _time: Time) {}
 }
 
 /// A port that floods 254 others, and one that always gets its turn and sends nothing.
@@ -90,11 +67,11 @@ impl Bench {
         let mut worker =
             Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap()), mpsc::channel().1)
                 .unwrap();
-        let flood = Source::new(0xff, 1, len, usize::MAX);
+        let flood = Source::new(len, usize::MAX);
         // The port sends nothing, but always asks for more turns.
-        let other = Source::new(0xff, 2, 60, 0);
+        let other = Source::new(60, 0);
         let (most, turns) = (Arc::clone(&flood.most), Arc::clone(&other.fetches));
-        let mut ends: Vec<Box<dyn Uplink>> = vec![Box::new(flood), Box::new(other)];
+        let mut ends: Vec<Box<dyn Uplink>> = vec![Box::new(flood.uplink(1)), Box::new(other.uplink(2))];
         ends.extend((2..PORTS).map(|_| Box::new(Null) as Box<dyn Uplink>));
         let mut ports = Vec::new();
         for (id, end) in (0..PORTS).zip(ends) {

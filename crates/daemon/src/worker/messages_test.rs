@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use nicety_adapter::Face;
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
+use nicety_plane::doubles::Silent;
 use nicety_plane::{End, Port};
 use nicety_switch::Limits;
 use nicety_vfio_user::{Interrupts, Listener};
 use tempfile::TempDir;
 
-use super::fair_test::Silent;
 use super::*;
 use crate::device::{PortDevice, irq_layout};
 use crate::mapper::Mapper;

@@ -3,11 +3,11 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use nicety_plane::doubles::Silent;
 use nicety_plane::{End, Port};
 use nicety_switch::Limits;
 use nicety_uplink::Null;
 
-use super::fair_test::Silent;
 use super::waiting::sleep;
 use super::*;
 use crate::port_log::PortLog;

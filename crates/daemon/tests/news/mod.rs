@@ -1,35 +1,23 @@
 //! Events at the uplink's other end are logged, one line each.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use crate::logged::{Stage, lines_of};
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Time, Uplink};
-use nicety_memory::Map;
+use nicety_adapter::{Batch, Budget, Context, News, Progress};
+use nicety_plane::doubles::{Linked, Traffic};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// An uplink that discards everything, and reports events when its descriptor is signalled.
+/// Discards everything, and reports events when its bell is signalled.
 struct End {
     bell: OwnedFd,
     news: Arc<Mutex<Option<News>>>,
 }
 
-impl Uplink for End {
-    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+impl Traffic for End {
+    fn fetch(&mut self, _: u16, _: Budget, _: &mut Batch, _: &mut Context<'_>) -> Progress {
         let _not_signalled = rustix::io::read(&self.bell, &mut [0; 8]);
-        batch.start(&Map::empty(), port, 0);
         Progress { more: false, armed: true }
-    }
-
-    fn complete(&mut self, _: &Batch) {}
-
-    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
-        frames.iter().for_each(|_| counters.receive_drop(Reason::LinkDown));
-        Delivery::default()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
     }
 
     fn news(&mut self) -> Option<News> {
@@ -43,6 +31,7 @@ fn an_uplink_that_nobody_is_at_is_logged_once_and_once_more_when_somebody_is(wor
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let news = Arc::new(Mutex::new(None));
     let end = End { bell: bell.try_clone().unwrap(), news: Arc::clone(&news) };
+    let end = Linked::new(end).with_bell(bell.try_clone().unwrap());
     stage.daemon.open_uplink(&name, Box::new(end), 1 << 20, &nicety_switch::Policy::default(), None, None).unwrap();
     let happens = |what| {
         *news.lock().unwrap() = Some(what);

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress, Time};
 use nicety_memory::Map;
+use nicety_plane::doubles::{Ringed, Silent, Traffic, send};
 use nicety_plane::{End, Port};
-
-use crate::ringed::{Ringed, Traffic};
-use crate::silent::Silent;
 
 /// Counts of frames by flow: the last byte of their IPv4 source address.
 pub type Received = Arc<[AtomicU64; 3]>;
@@ -28,9 +26,7 @@ impl Guest {
 impl Traffic for Guest {
     fn fetch(&mut self, _: u16, _: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         if !std::mem::replace(&mut self.has_sent, true) {
-            let mut draft = batch.draft(0).unwrap();
-            draft.push(0, 60).unwrap();
-            draft.finish_plain(0);
+            send(batch, 0, 60);
         }
         Progress { more: false, armed: true }
     }

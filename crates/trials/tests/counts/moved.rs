@@ -10,11 +10,11 @@ use nicety_drivers::Received;
 use nicety_frame::checksum::{self, Verdict};
 use nicety_frame::{Layout as Frame, Mac};
 use nicety_memory::{Map, count};
+use nicety_plane::doubles::Memo;
 use nicety_plane::{End, Plane, Port, Turn};
 use nicety_switch::Limits;
 use nicety_trials::bus::PortBus;
 use nicety_trials::guest::{Guest, MEMORY, Net};
-use nicety_trials::rig::Memo;
 use nicety_trials::scope::{families, pairs};
 
 use crate::{HEADERS, cut, packet};

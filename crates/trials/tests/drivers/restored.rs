@@ -93,7 +93,7 @@ impl Life {
         same.restore(&saved.state).unwrap();
         assert_eq!(same.save(), saved.state, "{}", self.entry.about.name);
 
-        let asked = *old.memo.asked();
+        let asked = old.memo.asked().clone();
         let waiting = old.port.state().backlog_frames;
         middles.timers += u32::from(asked.wake.is_some_and(|at| at > old.now));
         middles.turns += u32::from(asked.scheduled);
