@@ -13,7 +13,7 @@ use rustix::thread::set_thread_res_uid;
 use tempfile::TempDir;
 
 use super::tests::Fake;
-use super::{Ask, Control, Host, REQUEST_MOST, ask, prepare};
+use super::{Ask, Control, Host, ask, prepare};
 
 /// A user number that no account of this machine has.
 const READER: u32 = 54_321;
@@ -130,6 +130,9 @@ fn a_readers_body_is_as_long_as_a_frame_in_hexadecimal_and_no_longer() {
     let frame = format!("{{\"port\":\"vm0\",\"frame\":\"{}\"}}", "00".repeat(65536));
     let reply = as_reader(|| answer(control.path(), &request("POST /v1/trace", frame.as_bytes())));
     assert!(reply.starts_with("HTTP/1.1 409 "), "it was taken, by a daemon without a host file: {reply}");
-    let reply = as_reader(|| answer(control.path(), &request("POST /v1/trace", &vec![b' '; REQUEST_MOST])));
-    assert!(reply.starts_with("HTTP/1.1 413 "), "{reply}");
+    // A body of the limit is read and taken like the frame above. One byte more is not read.
+    for (len, status) in [(256 << 10, 409), ((256 << 10) + 1, 413)] {
+        let reply = as_reader(|| answer(control.path(), &request("POST /v1/trace", &vec![b' '; len])));
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{len} bytes: {reply}");
+    }
 }

@@ -42,7 +42,7 @@ impl Stage {
         let signals = Arc::new(Signals::rings());
         let shell =
             PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::new(Schedule::default()), None, clock);
-        let port = Arc::new(Port::new(id, End::Adapter(adapter), Box::new(shell), 1 << 16).unwrap());
+        let port = Arc::new(Port::new(id, End::guest(adapter), Box::new(shell), 1 << 16).unwrap());
         let log = Arc::new(PortLog::new(id, name, "virtio-net", clock, Arc::clone(&inbox)));
         let path = folder.path().join("vm.sock");
         let listener = Listener::bind(&path).unwrap();

@@ -84,9 +84,6 @@ pub enum ServeError {
         /// One that differs.
         other: (String, u32),
     },
-    /// There is no memory for the daemon's own frames.
-    #[error("the uplink: {0}")]
-    Memory(nicety_memory::MapError),
     /// The ports of the old daemon cannot go on here.
     #[error("taking over: {0}")]
     HandOver(String),
@@ -273,8 +270,8 @@ fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
         });
     }
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
-    let set = daemon.set_uplink_agents(&config.name, agents(config, None));
-    set.map_err(|error| format!("uplink {}: {error}", config.name))
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// The limits of a host file's switch.
@@ -304,9 +301,7 @@ fn settle_agents(daemon: &Daemon, host: &Host, announced: &[(String, Vec<u8>)]) 
     for config in &host.uplinks {
         let before = announced.iter().find(|(name, _)| *name == config.name);
         let address = before.and_then(|(_, frame)| frame.get(6..12)?.try_into().ok()).map(Mac);
-        if let Err(error) = daemon.set_uplink_agents(&config.name, agents(config, address)) {
-            tracing::warn!(uplink = config.name, "neither LLDP nor queries: {error}");
-        }
+        daemon.set_uplink_agents(&config.name, agents(config, address));
     }
 }
 

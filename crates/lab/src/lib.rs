@@ -30,6 +30,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod series;
+pub mod spent;
 pub mod statistics;
 pub mod study;
 pub mod table;

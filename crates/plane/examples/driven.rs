@@ -163,7 +163,7 @@ impl Guest {
         let [high, low] = number.to_be_bytes();
         let mac = Mac([2, 0, 0, 1, high, low]);
         let adapter = (entry.create)(&Settings::new(mac))?;
-        let port = Arc::new(Port::new(PortId(number), End::Adapter(adapter), Box::new(Silent), 1 << 20)?);
+        let port = Arc::new(Port::new(PortId(number), End::guest(adapter), Box::new(Silent), 1 << 20)?);
         let mapping = Arc::new(Mapping::of_file(shared_file("guest", MEMORY)?, 0, MEMORY, true)?);
         let memory = Arc::new(Map::default().with(0, mapping, Rights::BOTH)?);
         if let Some(card) = entry.card

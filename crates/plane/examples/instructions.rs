@@ -150,7 +150,7 @@ impl Guest {
     fn new(plane: &Plane, number: u8, frame: &[u8], packed: bool) -> Result<Self, Error> {
         let adapter = find("virtio-net").ok_or("virtio-net is not registered")?;
         let adapter = (adapter.create)(&Settings::new(Mac([2, 0, 0, 0, 1, number])))?;
-        let port = Port::new(PortId(number.into()), End::Adapter(adapter), Box::new(Silent), 1 << 20)?;
+        let port = Port::new(PortId(number.into()), End::guest(adapter), Box::new(Silent), 1 << 20)?;
         let memory = Arc::new(memory()?);
         let mut receive = Ring::new(&memory, packed, AREA, BUFFER as u32, 2)?;
         let transmit = Ring::new(&memory, packed, 2 * AREA, HEADER as u32 + frame.len() as u32, 0)?;

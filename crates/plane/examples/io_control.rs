@@ -116,7 +116,7 @@ fn main() -> Result<(), Error> {
     let plane = Plane::new(Limits::default());
     let is_open = Arc::new(AtomicU64::new(1));
     let wire = Wire { is_open: Arc::clone(&is_open), message: vec![0; 2048] };
-    let uplink = Port::new(PortId(0), End::Uplink(Box::new(wire)), Box::new(Silent), 256 << 10)?;
+    let uplink = Port::new(PortId(0), End::link(Box::new(wire)), Box::new(Silent), 256 << 10)?;
     if control == "classes" {
         uplink.set_io_control(&classes(count), Time::ZERO);
     }
@@ -126,7 +126,7 @@ fn main() -> Result<(), Error> {
     for id in 1..=count {
         let left = Arc::new(AtomicU64::new(0));
         let guest = Guest { len: bytes.saturating_sub(4).max(60), left: Arc::clone(&left) };
-        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(Ringed(guest))), Box::new(Silent), 64 << 10)?);
+        let port = Arc::new(Port::new(PortId(id), End::guest(Box::new(Ringed(guest))), Box::new(Silent), 64 << 10)?);
         plane.join(Arc::clone(&port))?;
         port.attach();
         let map = Map::private(1 << 12)?;

@@ -38,7 +38,7 @@ impl Guest {
         let adapter = (e1000.create)(&Settings::new(Mac([2, 0, 0, 0, 0, number])))?;
         let interrupt = Arc::new(AtomicBool::new(false));
         let shell = Box::new(Pins(Arc::clone(&interrupt)));
-        let port = Arc::new(Port::new(PortId(number.into()), End::Adapter(adapter), shell, 1 << 20)?);
+        let port = Arc::new(Port::new(PortId(number.into()), End::guest(adapter), shell, 1 << 20)?);
         plane.join(Arc::clone(&port))?;
         port.attach();
         let memory = Arc::new(Map::private(1 << 20)?); // at the guest's address 0

@@ -89,10 +89,10 @@ pub enum Role {
 
 impl Role {
     /// Whether such an agent speaks to the switch on this port, and not to the neighbour of its link.
-    pub(crate) fn faces_switch(self, is_uplink: bool) -> bool {
+    pub(crate) fn faces_switch(self, is_link: bool) -> bool {
         match self {
             Self::Querier => true,
-            Self::Herald => !is_uplink,
+            Self::Herald => !is_link,
             Self::Member | Self::Announcer | Self::Listener | Self::Probe | Self::Other => false,
         }
     }

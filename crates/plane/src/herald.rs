@@ -20,14 +20,9 @@ pub(crate) struct Herald {
 }
 
 impl Herald {
-    /// To the neighbour of an uplink.
-    pub fn outward(frames: VecDeque<Vec<u8>>) -> Self {
-        Self { frames, is_up: false, at: Time::ZERO }
-    }
-
-    /// To the switch.
-    pub fn inward(frames: VecDeque<Vec<u8>>) -> Self {
-        Self { is_up: true, ..Self::outward(frames) }
+    /// To the switch, or to the neighbour of a link.
+    pub fn new(frames: VecDeque<Vec<u8>>, faces_switch: bool) -> Self {
+        Self { frames, is_up: faces_switch, at: Time::ZERO }
     }
 }
 

@@ -23,7 +23,6 @@ use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, News, Packet, PortId, Reason, Time};
 use nicety_frame::vlan::{self, Tag};
-use nicety_memory::MapError;
 use nicety_switch::{Plan, Policy};
 
 use crate::plane::{Plane, Slot};
@@ -406,10 +405,7 @@ impl LoopGuard {
 impl Plane {
     /// This uplink, or this team, leads into a network: the plane finds out if another one leads into the same. Call it after it has
     /// joined. An uplink that is guarded already keeps its place in the order.
-    pub fn guard_uplink(&self, id: PortId, name: &str) -> Result<(), MapError> {
-        if let Some(port) = self.port(id) {
-            port.prepare_voice()?;
-        }
+    pub fn guard_uplink(&self, id: PortId, name: &str) {
         self.guard_changes(|uplinks| {
             let is_known = uplinks.iter().any(|known| known.id == id);
             let free = (0..UPLINKS_MOST).find(|place| uplinks.iter().all(|known| known.place != *place));
@@ -417,7 +413,6 @@ impl Plane {
                 uplinks.push(Guarded { id, name: name.to_owned(), place });
             }
         });
-        Ok(())
     }
 
     /// These have left.
@@ -440,8 +435,8 @@ impl Plane {
         if uplinks.is_empty() {
             return;
         }
-        for port in self.switch().slots().iter().filter_map(Slot::port).filter(|port| port.leads_out()) {
-            port.set_guarded(guards && uplinks.iter().any(|known| known.id == port.origin()));
+        for port in self.switch().slots().iter().filter_map(Slot::port).filter(|port| port.is_link()) {
+            port.set_guarded(guards && uplinks.iter().any(|known| known.id == port.place().origin));
         }
     }
 
@@ -471,10 +466,10 @@ impl Plane {
     #[cold]
     #[inline(never)]
     pub(crate) fn looped(&self, port: &Port, batch: &Batch, now: Time) -> (u64, u64) {
-        if self.switch().is_blocked(port.origin()) {
+        if self.switch().is_blocked(port.place().origin) {
             return (0, 0);
         }
-        let Found { looped, taken, probes, proven } = self.find_looped(port.origin(), batch, now);
+        let Found { looped, taken, probes, proven } = self.find_looped(port.place().origin, batch, now);
         probes.iter().for_each(|probe| self.send_probe(probe));
         proven.iter().for_each(|from| self.block_newer(port, *from, now));
         (looped, taken)
@@ -538,7 +533,7 @@ impl Plane {
     #[cold]
     pub(crate) fn note_flooded(&self, port: &Port, batch: &Batch, plan: &Plan, now: Time) {
         let uplinks = self.guard.uplinks.load();
-        let came = LoopGuard::bit(&uplinks, port.origin());
+        let came = LoopGuard::bit(&uplinks, port.place().origin);
         let (mut once, mut several) = (0, 0);
         for receiver in plan.receivers() {
             let packets = plan.packets(*receiver);
@@ -569,7 +564,7 @@ impl Plane {
             }
             let key = self.guard.key(batch, packet);
             let mut is_member = false;
-            for network in self.switch().networks(port.origin(), batch.head(packet)) {
+            for network in self.switch().networks(port.place().origin, batch.head(packet)) {
                 memory.note(LoopGuard::in_network(key, network), came, left, tag, now);
                 is_member = true;
             }
@@ -604,7 +599,8 @@ impl Plane {
     /// What leaves by `from` comes in by this port: of the two uplinks the newer one is blocked.
     fn block_newer(&self, port: &Port, from: PortId, now: Time) {
         let uplinks = self.guard.uplinks.load();
-        let pair: Vec<&Guarded> = uplinks.iter().filter(|known| [from, port.origin()].contains(&known.id)).collect();
+        let pair: Vec<&Guarded> =
+            uplinks.iter().filter(|known| [from, port.place().origin].contains(&known.id)).collect();
         let [older, newer] = pair[..] else { return };
         let found = Loop { blocked: newer.id, name: newer.name.clone(), other: older.name.clone() };
         if !self.block(&found, older.id, now) {

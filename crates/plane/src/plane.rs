@@ -117,7 +117,7 @@ impl Plane {
     pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
         let id = port.id();
         self.is_free(id)?;
-        let (is_member, is_uplink) = (port.is_behind_another(), port.is_uplink());
+        let (is_member, is_uplink) = (port.place().is_behind_another(), port.is_link());
         let slot = Slot::Port(port);
         let joined = match (is_member, is_uplink) {
             (true, _) => self.switch.keep(id, slot),
@@ -142,7 +142,7 @@ impl Plane {
     pub(crate) fn set_aside(&self, port: &Arc<Port>, aside: bool) {
         let (id, slot) = (port.id(), Slot::Port(Arc::clone(port)));
         // It has joined, so there is room for it.
-        let _joined = match (aside, port.leads_out()) {
+        let _joined = match (aside, port.is_link()) {
             (true, _) => self.switch.keep(id, slot),
             (false, true) => self.switch.join_uplink(id, slot),
             (false, false) => self.switch.join(id, slot),
@@ -218,7 +218,7 @@ impl Plane {
         if self.port(port.id()).is_some_and(|joined| !std::ptr::eq(joined.as_ref(), port)) {
             return;
         }
-        if !port.is_part() {
+        if port.place().shown == port.id() {
             self.set_guarded_policy(port.id(), policy);
             port.listen(policy.lldp);
         }

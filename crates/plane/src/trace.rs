@@ -74,7 +74,7 @@ impl Plane {
         }
         let map = Arc::new(Map::private(frame.len()).map_err(TraceError::Memory)?);
         let (mut batch, mut plan) = (Batch::new(), Plan::new());
-        batch.start(&map, port.origin(), 0);
+        batch.start(&map, port.place().origin, 0);
         if map.write(0, frame).is_err() {
             return Err(wrong);
         }
@@ -83,7 +83,7 @@ impl Plane {
             return Err(wrong);
         }
         draft.finish_plain(0);
-        let port_origin = port.origin();
+        let port_origin = port.place().origin;
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
             let pick = *plan.picks(receiver).first()?;

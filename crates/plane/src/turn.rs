@@ -230,7 +230,7 @@ impl Plane {
             let picks = match slots.get(receiver) {
                 Some(slot @ Slot::Port(port)) if !port.has_left() => {
                     let picks = turn.plan.picks(receiver);
-                    if sender.inward().is_there() && !port.leads_out() {
+                    if sender.inward().is_there() && !port.is_link() {
                         self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
                     } else {
                         self.offer(sender, port, &turn.batch, &picks, now);

@@ -88,7 +88,7 @@ impl Plane {
 
     fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();
-        let shown = port.shown_as();
+        let shown = port.place().shown;
         if !watchers.iter().any(|watcher| watcher.watches_egress(shown)) {
             return port.offer(batch, picks, now);
         }

@@ -25,7 +25,7 @@ impl World {
         let plane = Plane::new(Limits::default());
         let join = |id: u16| {
             let (link, wire) = link();
-            let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Silent), 1 << 16).unwrap();
+            let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(Silent), 1 << 16).unwrap();
             let port = Arc::new(port);
             plane.join(Arc::clone(&port)).unwrap();
             (port, wire)
@@ -61,7 +61,7 @@ fn a_querier_asks_the_other_ports_and_not_its_own_link_and_hears_who_leaves() {
     let world = World::new(3);
     let (port, _) = &world.ports[0];
     let querier = Querier::new(Mac([2, 0x4e, 0, 0, 0, 1]), &[None]);
-    port.set_agent(Role::Querier, Some(Box::new(querier))).unwrap();
+    port.set_agent(Role::Querier, Some(Box::new(querier)));
     world.run_at(0);
     assert_eq!(world.seen(0), Vec::<Vec<u8>>::new());
     for other in [1, 2] {
@@ -86,7 +86,7 @@ fn a_querier_asks_the_other_ports_and_not_its_own_link_and_hears_who_leaves() {
     world.run_at(4);
     assert_eq!(world.seen(2).len(), 0);
     // Without it nobody asks.
-    port.set_agent(Role::Querier, None).unwrap();
+    port.set_agent(Role::Querier, None);
     world.run_at(1000);
     assert_eq!(world.seen(2).into_iter().filter(|frame| frame[38] == IGMP_QUERY).count(), 0);
 }

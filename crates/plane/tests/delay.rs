@@ -185,7 +185,7 @@ struct World {
 /// A team of one link.
 fn team(plane: &Plane, new: impl FnOnce() -> Port) -> Arc<Port> {
     let steering = Arc::new(Steering::new(Box::new(Standby::new(0, std::time::Duration::ZERO)), Hash::Layer2));
-    let member = Arc::new(new().in_team(TEAM, &steering, 0).unwrap());
+    let member = Arc::new(new().in_team(TEAM, &steering, 0));
     let team = Arc::new(Team::new(TEAM, steering, vec![Some(Arc::clone(&member))]));
     plane.join_team(team, &Policy::default()).unwrap();
     member
@@ -203,9 +203,9 @@ impl World {
             let station =
                 Station { id, source: Arc::clone(&source), delays: Arc::clone(&delays), map: Arc::clone(&map) };
             let end = match rate {
-                _ if id != OUTSIDE => End::Adapter(Box::new(Ringed(station))),
-                Some(rate) => End::Uplink(Box::new(Paced::new(station, rate).unwrap())),
-                None => End::Uplink(Box::new(station)),
+                _ if id != OUTSIDE => End::guest(Box::new(Ringed(station))),
+                Some(rate) => End::link(Box::new(Paced::new(station, rate).unwrap())),
+                None => End::link(Box::new(station)),
             };
             let number = PortId(ports.len() as u16);
             let new = || Port::new(number, end, Box::new(Silent), 4 << 20).unwrap();

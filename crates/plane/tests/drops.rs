@@ -88,7 +88,7 @@ impl World {
             let (frames, got) = (Arc::default(), Arc::default());
             let map = Arc::new(Map::private(1 << 20).unwrap());
             let end = Wire { map, frames: Arc::clone(&frames), got: Arc::clone(&got) };
-            let port = world.join(number, End::Uplink(Box::new(end)));
+            let port = world.join(number, End::link(Box::new(end)));
             world.ports.push((port, frames, got));
         }
         // The switch learns the addresses.
@@ -125,7 +125,7 @@ impl World {
 fn frames_for_a_port_without_a_vm_are_counted_there(workers: usize) {
     let world = World::new(1, workers);
     let adapter = (find("e1000").unwrap().create)(&Settings::new(Mac(address(1)))).unwrap();
-    let port = world.join(1, End::Adapter(adapter));
+    let port = world.join(1, End::guest(adapter));
     let drops = |reason: Reason| port.state().counters.receive_drops[reason as usize];
     let send = |frames| {
         world.send(0, &vec![(0, BROADCAST); frames]);
@@ -151,7 +151,7 @@ fn frames_for_a_port_without_a_vm_are_counted_there(workers: usize) {
 fn who_has_moved_to_a_port_is_announced_there_and_gets_its_frames(workers: usize) {
     let world = World::new(2, workers);
     let adapter = (find("e1000").unwrap().create)(&Settings::new(Mac(address(9)))).unwrap();
-    let port = world.join(2, End::Adapter(adapter));
+    let port = world.join(2, End::guest(adapter));
     port.attach();
     (0..2).for_each(|number| _ = world.got(number));
     let turns = || {
@@ -172,7 +172,7 @@ fn who_has_moved_to_a_port_is_announced_there_and_gets_its_frames(workers: usize
     let saved = port.agents();
     port.detach(Time::ZERO);
     port.attach();
-    port.go_on_with_agents(&saved).unwrap();
+    port.go_on_with_agents(&saved);
     (0..3).for_each(|_| turns());
     assert_eq!([world.got(0), world.got(1)], [1, 1], "to all others, once");
     assert_eq!(port.agents(), []);

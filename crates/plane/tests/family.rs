@@ -33,7 +33,7 @@ fn port(number: u8) -> (Port, Notes) {
     let adapter = (find("igbvf").unwrap().create)(&Settings::new(address(number))).unwrap();
     let notes = Notes::default();
     let id = PortId(number.into());
-    let port = Port::new(id, End::Adapter(adapter), Box::new(notes.clone()), 1 << 16).unwrap();
+    let port = Port::new(id, End::guest(adapter), Box::new(notes.clone()), 1 << 16).unwrap();
     port.attach();
     port.config_write(4, &[6, 0], Time(1));
     (port, notes)

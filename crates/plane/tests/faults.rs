@@ -403,8 +403,8 @@ impl World {
     fn join(&mut self, test: Test, seen: Seen, kind: Kind) {
         let id = self.ports.len() as u8;
         let end = match kind {
-            Kind::Uplink => End::Uplink(Box::new(test)),
-            Kind::Function | Kind::Rings => End::Adapter(Box::new(test)),
+            Kind::Uplink => End::link(Box::new(test)),
+            Kind::Function | Kind::Rings => End::guest(Box::new(test)),
         };
         let port = Port::new(PortId(id.into()), end, Box::new(self.owner.clone()), 1 << 20).unwrap();
         let port = Arc::new(port);

@@ -71,7 +71,7 @@ fn an_unfinished_flood_to_1023_ports_keeps_less_than_128_kib() {
     map.write(0, &frame).unwrap();
     let ports: Vec<_> = (0..PORTS)
         .map(|id| {
-            let end = End::Uplink(Box::new(Source(Arc::clone(&map))));
+            let end = End::link(Box::new(Source(Arc::clone(&map))));
             let port = Arc::new(Port::new(PortId(id), end, Box::new(Silent), 512).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.ready();

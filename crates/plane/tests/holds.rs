@@ -131,12 +131,12 @@ impl World {
             received: Vec::new(),
             now: Time(1),
         };
-        world.join(End::Uplink(Box::new(wire)));
+        world.join(End::link(Box::new(wire)));
         for (id, &(len, target)) in (1u8..).zip(senders) {
             let (sent, received, left) = (Arc::default(), Arc::default(), Arc::default());
             let sender =
                 Sender { len, sent: Arc::clone(&sent), received: Arc::clone(&received), left: Arc::clone(&left) };
-            let port = world.join(End::Adapter(Box::new(Ringed(sender))));
+            let port = world.join(End::guest(Box::new(Ringed(sender))));
             port.attach();
             let map = Map::private(1 << 16).unwrap();
             map.write(0, &[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, id, 0x88, 0xb5]).unwrap();
@@ -242,8 +242,8 @@ fn an_agent_speaks_in_time_by_a_link_that_is_full() {
     let wire = Wire::new(6_250, &world.from);
     let said = Arc::<Mutex<Vec<Time>>>::default();
     let speaker = Speaker { next: Time(50 * MS), said: Arc::clone(&said) };
-    let port = Port::new(PortId(0), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER).unwrap();
-    let port = Arc::new(port.with_agent(Role::Other, Box::new(speaker)).unwrap());
+    let port = Port::new(PortId(0), End::link(Box::new(wire)), Box::new(Silent), BUFFER).unwrap();
+    let port = Arc::new(port.with_agent(Role::Other, Box::new(speaker)));
     world.plane.join(Arc::clone(&port)).unwrap();
     port.ready();
     world.ports[0] = port;
@@ -303,8 +303,8 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
     let (stuck, good) = (Wire::new(0, &world.from), Wire::new(125_000, &Arc::default()));
     let (carrier, far) = (Arc::clone(&stuck.carrier), Arc::clone(&good.from));
     let member = |index: usize, wire| {
-        let port = Port::new(PortId(11 + index as u16), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER);
-        Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
+        let port = Port::new(PortId(11 + index as u16), End::link(Box::new(wire)), Box::new(Silent), BUFFER);
+        Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members = vec![member(0, stuck), member(1, good)];
     let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
@@ -357,8 +357,8 @@ fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_fro
     // The first link takes a hundredth of what the second does.
     let wires = [Wire::new(LINK / 100, &froms[0]), Wire::new(LINK, &froms[1])];
     let member = |(index, wire): (usize, Wire)| {
-        let port = Port::new(PortId(11 + index as u16), End::Uplink(Box::new(wire)), Box::new(Silent), BUFFER);
-        Arc::new(port.unwrap().in_team(PortId(10), &steering, index).unwrap())
+        let port = Port::new(PortId(11 + index as u16), End::link(Box::new(wire)), Box::new(Silent), BUFFER);
+        Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members: Vec<Arc<Port>> = wires.into_iter().enumerate().map(member).collect();
     let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
@@ -370,7 +370,7 @@ fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_fro
     }
     world.run(20);
     let port = Arc::new(
-        Port::new(PortId(1), End::Adapter(Box::new(Ringed(TwoFlows { next: 0 }))), Box::new(Silent), BUFFER).unwrap(),
+        Port::new(PortId(1), End::guest(Box::new(Ringed(TwoFlows { next: 0 }))), Box::new(Silent), BUFFER).unwrap(),
     );
     port.attach();
     let map = Map::private(1 << 16).unwrap();
@@ -568,7 +568,7 @@ impl TwoClasses {
     /// Joins as port 1.
     fn join(world: &mut World, left: &Arc<AtomicU64>, has_storage: &Arc<AtomicBool>) {
         let (left, has_storage) = (Arc::clone(left), Arc::clone(has_storage));
-        let port = world.join(End::Adapter(Box::new(Ringed(Self { next: 0, left, has_storage }))));
+        let port = world.join(End::guest(Box::new(Ringed(Self { next: 0, left, has_storage }))));
         port.attach();
         let map = Map::private(4096).unwrap();
         for (place, from, service) in [(0, 1, 5001u16), (2048, 2, 3260)] {
@@ -712,7 +712,7 @@ fn what_comes_in_waits_by_class_and_receiver_and_senders_are_told_early() {
     world.run(1);
     world.plane.leave(PortId(0)).unwrap();
     let feed = Feed::new(&[(1250, 50), (1000, 50), (500, 25)]);
-    let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+    let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
     world.plane.join(Arc::clone(&uplink)).unwrap();
     world.ports[0] = Arc::clone(&uplink);
     let storage = class("storage", 2, terms(1, Some(400_000_000), None));
@@ -766,7 +766,7 @@ fn of_a_burst_a_receive_buffer_keeps_what_fits_in_it_and_who_shares_the_link_los
         world.run(1);
         world.plane.leave(PortId(0)).unwrap();
         let feed = Feed { is_burst: true, ..Feed::new(&[(LEN as u32, BURST), (LEN as u32, BESIDE)]) };
-        let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
+        let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(feed)), Box::new(Silent), BUFFER).unwrap());
         world.plane.join(Arc::clone(&uplink)).unwrap();
         world.ports[0] = Arc::clone(&uplink);
         let control =

@@ -39,7 +39,7 @@ impl World {
     fn new(guests: u16, control: &InwardControl) -> Self {
         let plane = Plane::new(Limits::default());
         let (link, wire) = link();
-        let uplink = Port::new(PortId(0), End::Uplink(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
+        let uplink = Port::new(PortId(0), End::link(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
         let ports = vec![Arc::new(uplink)];
         plane.join(Arc::clone(&ports[0])).unwrap();
         let mut world = Self { plane, wire, ports, received: Vec::new(), turn: Turn::new(), now: Time(1) };

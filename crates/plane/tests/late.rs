@@ -78,7 +78,7 @@ fn windows(seed: u64, mbits: &[u64], inward_mbit: u64, reserved_mbit: u64) -> Ve
         map.write(4096 * u64::from(target), &[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, 0, 0x88, 0xb5]).unwrap();
     }
     let link = Link { map: Arc::new(map), mbits: mbits.to_vec(), fetched: vec![0; mbits.len()] };
-    let uplink = Port::new(PortId(0), End::Uplink(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
+    let uplink = Port::new(PortId(0), End::link(Box::new(link)), Box::new(Silent), 256 << 10).unwrap();
     let (mut ports, mut received) = (vec![Arc::new(uplink)], Vec::new());
     for id in 1..=mbits.len() as u16 {
         let count = Received::default();
@@ -198,7 +198,7 @@ impl Traffic for Sender {
 fn an_uplink_is_told_when_a_turn_ends_with_frames_that_it_has_not_refused() {
     let (plane, pauses) = (Plane::new(Limits::default()), Arc::<Mutex<Vec<Time>>>::default());
     let link = Gated { opens: Time(MS), pauses: Arc::clone(&pauses) };
-    let uplink = Arc::new(Port::new(PortId(0), End::Uplink(Box::new(link)), Box::new(Silent), 256 << 10).unwrap());
+    let uplink = Arc::new(Port::new(PortId(0), End::link(Box::new(link)), Box::new(Silent), 256 << 10).unwrap());
     plane.join(Arc::clone(&uplink)).unwrap();
     let mut turn = Turn::new();
     for id in 1..=2 {

@@ -72,7 +72,7 @@ struct World {
 
 fn make(id: u16, log: &Log) -> (Port, Arc<Mutex<Wire>>) {
     let (link, wire) = link();
-    (Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(log.clone()), 1 << 20).unwrap(), wire)
+    (Port::new(PortId(id), End::link(Box::new(link)), Box::new(log.clone()), 1 << 20).unwrap(), wire)
 }
 
 impl World {
@@ -89,12 +89,12 @@ impl World {
             if of_team && id == 2 {
                 let standby = Standby::new(0, std::time::Duration::ZERO);
                 let steering = Arc::new(Steering::new(Box::new(standby), Hash::Layer2));
-                port = port.in_team(TEAM, &steering, 0).unwrap();
+                port = port.in_team(TEAM, &steering, 0);
                 let port = Arc::new(port);
                 let team = Team::new(TEAM, steering, vec![Some(Arc::clone(&port))]);
                 plane.join_team(Arc::new(team), &Policy::default()).unwrap();
                 plane.join(Arc::clone(&port)).unwrap();
-                plane.guard_uplink(TEAM, "lan").unwrap();
+                plane.guard_uplink(TEAM, "lan");
                 ports.push(port);
             } else {
                 let port = Arc::new(port);
@@ -104,9 +104,9 @@ impl World {
             wires.push(wire);
         }
         if !of_team {
-            plane.guard_uplink(PortId(2), "old").unwrap();
+            plane.guard_uplink(PortId(2), "old");
         }
-        plane.guard_uplink(PortId(3), "new").unwrap();
+        plane.guard_uplink(PortId(3), "new");
         let turns = (0..workers).map(|_| Turn::new()).collect();
         let (now, got) = (Time(MS), Default::default());
         Self { plane, ports, wires, log, turns, now, is_joined: false, third: false, bridges: false, got }
@@ -407,7 +407,7 @@ fn an_uplink_that_leaves_and_comes_again_is_blocked_again_within_100_ms(workers:
     let (port, wire) = make(3, &world.log);
     (world.ports[NEW], world.wires[NEW]) = (Arc::new(port), wire);
     world.plane.join_with(Arc::clone(&world.ports[NEW]), &Policy::default()).unwrap();
-    world.plane.guard_uplink(PortId(3), "new").unwrap();
+    world.plane.guard_uplink(PortId(3), "new");
     world.run(10);
     is_over_within_100_ms(&mut world);
     assert_eq!(world.blocked(), ["new"]);
@@ -422,7 +422,7 @@ fn pairs(world: &World) -> Vec<(String, String)> {
 
 fn of_three_uplinks_into_one_network_one_goes_on(workers: usize) {
     let mut world = World::new(workers);
-    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    world.plane.guard_uplink(PortId(4), "third");
     (world.is_joined, world.third) = (true, true);
     for _ in 0..100 {
         world.send(GUEST, &who_has(1));
@@ -444,7 +444,7 @@ fn an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too(workers: usize) {
     world.run(50);
     assert_eq!(world.blocked(), ["new"]);
     world.third = true;
-    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    world.plane.guard_uplink(PortId(4), "third");
     for _ in 0..100 {
         world.send(GUEST, &who_has(2));
         world.step();
@@ -460,7 +460,7 @@ fn an_uplink_that_is_added_beside_a_blocked_one_is_blocked_too(workers: usize) {
 
 fn when_the_uplink_that_went_on_has_left_for_good_one_of_two_others_goes_on_and_their_loop_is_found(workers: usize) {
     let mut world = World::new(workers);
-    world.plane.guard_uplink(PortId(4), "third").unwrap();
+    world.plane.guard_uplink(PortId(4), "third");
     for (id, name) in [(3, "new"), (4, "third")] {
         world.plane.loop_again(Loop { blocked: PortId(id), name: name.to_owned(), other: "old".to_owned() });
     }

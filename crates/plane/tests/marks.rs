@@ -26,7 +26,7 @@ impl World {
         let (mut ports, mut wires) = (Vec::new(), Vec::new());
         for id in 0..3 {
             let (link, wire) = linked::link();
-            let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
+            let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
             let port = Arc::new(port);
             plane.join(Arc::clone(&port)).unwrap();
             ports.push(port);

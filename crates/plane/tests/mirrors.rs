@@ -42,7 +42,7 @@ const WATCH: usize = 3;
 
 fn port(id: u16) -> (Arc<Port>, Arc<Mutex<Wire>>) {
     let (link, wire) = link();
-    let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
+    let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(Silent), 1 << 20).unwrap();
     (Arc::new(port), wire)
 }
 

@@ -137,8 +137,8 @@ impl World {
                 let map = Arc::new(Map::private(1 << 18).unwrap());
                 let queue = Queue { interface: Arc::clone(&interface), place, map, again: None };
                 let id = PortId(FIRST + place as u16);
-                let port = Port::new(id, End::Uplink(Box::new(queue)), Box::new(Silent), 256 << 10).unwrap();
-                Arc::new(port.in_team(TEAM, &steering, place).unwrap())
+                let port = Port::new(id, End::link(Box::new(queue)), Box::new(Silent), 256 << 10).unwrap();
+                Arc::new(port.in_team(TEAM, &steering, place))
             })
             .collect();
         let members = queues.iter().cloned().map(Some).collect();

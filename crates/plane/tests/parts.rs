@@ -85,13 +85,13 @@ impl World {
     fn new() -> Self {
         let plane = Plane::new(Limits::default());
         let (end, wire) = link();
-        let uplink = Port::new(UPLINK, End::Uplink(Box::new(end)), Box::new(Silent), BUFFER).unwrap();
+        let uplink = Port::new(UPLINK, End::link(Box::new(end)), Box::new(Silent), BUFFER).unwrap();
         let uplink = Arc::new(uplink);
         plane.join(Arc::clone(&uplink)).unwrap();
         let (left, came): ([Arc<AtomicU64>; 2], [Came; 2]) = Default::default();
         let part = |id: PortId, place: usize| {
             let part = Part { left: Arc::clone(&left[place]), came: Arc::clone(&came[place]) };
-            let port = Port::new(id, End::Adapter(Box::new(Ringed(part))), Box::new(Silent), BUFFER).unwrap();
+            let port = Port::new(id, End::guest(Box::new(Ringed(part))), Box::new(Silent), BUFFER).unwrap();
             let port = if place == 0 { port } else { port.part_of(FIRST) };
             port.attach();
             let memory = Map::private(4096).unwrap();

@@ -147,7 +147,7 @@ impl World {
         let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
         let map = Arc::new(Map::private(1 << 20).unwrap());
         let end = Queue { wire: Arc::clone(&wire), map, scratch: Scratch::new() };
-        let port = Port::new(id, End::Uplink(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
+        let port = Port::new(id, End::link(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
         (Arc::new(port), wire)
     }
 

@@ -138,7 +138,7 @@ fn broadcast() -> Arc<Map> {
 /// A port with such an adapter. The doorbells of queues 1, 3 and 5 were rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     let (fetched, alarm) = (Arc::default(), Alarm::default());
-    let end = End::Adapter(Box::new(Ringed(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() })));
+    let end = End::guest(Box::new(Ringed(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() })));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(alarm.clone()), 4096).unwrap());
     let plane = Plane::new(Limits::default());
     plane.join(Arc::clone(&port)).unwrap();
@@ -206,7 +206,7 @@ fn a_checksum_that_is_made_for_a_frame_is_paid_for_though_nobody_gets_the_frame(
     let partial = Offload { checksum: Checksum::Partial { start: 14, field: 16 }, segment: None };
     let [plain, summed] = [Offload::default(), partial].map(|offload| {
         let (progress, sends, bytes) = (Progress { more: false, armed: true }, sends_of(2), 20_000);
-        let end = End::Adapter(Box::new(Ringed(Queues { progress, sends, bytes, offload, ..Queues::default() })));
+        let end = End::guest(Box::new(Ringed(Queues { progress, sends, bytes, offload, ..Queues::default() })));
         let port = Arc::new(Port::new(PortId(0), end, Box::new(Alarm::default()), 4096).unwrap());
         let plane = Plane::new(Limits::default());
         plane.join(Arc::clone(&port)).unwrap();
@@ -254,15 +254,15 @@ fn a_hold_on_a_port_that_has_left_is_none_of_the_port_that_has_its_number_next(w
     let sender = |frames| {
         let (progress, sends, bytes) = (Progress { more: true, armed: true }, sends_of(frames), 60_000);
         let queues = Queues { progress, sends, bytes, ..Queues::default() };
-        let port = port(1, End::Adapter(Box::new(Ringed(queues))));
+        let port = port(1, End::guest(Box::new(Ringed(queues))));
         port.set_memory(broadcast(), Time::ZERO);
         port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         port
     };
     let turn = |port: &Port, turn: &mut Turn| as_worker(workers - 1, || plane.turn(port, turn, Time::ZERO));
     let first = sender(2);
-    let _receivers = [2, 3, 4].map(|id| port(id, End::Adapter(Box::new(Ringed(Queues::default())))));
-    let uplink = port(9, End::Uplink(Box::new(Tube(Arc::clone(&full)))));
+    let _receivers = [2, 3, 4].map(|id| port(id, End::guest(Box::new(Ringed(Queues::default())))));
+    let uplink = port(9, End::link(Box::new(Tube(Arc::clone(&full)))));
     let mut flood = Turn::new();
     assert!(turn(&first, &mut flood).unfinished);
     plane.leave(PortId(1)).unwrap();
@@ -307,7 +307,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     let progress = Progress { more: true, armed: true };
     let sender = Queues { progress, sends: sends_of(2 * PACKETS), bytes: FRAME, ..Queues::default() };
     let sender = Arc::new(
-        Port::new(PortId(1), End::Adapter(Box::new(Ringed(sender))), Box::new(Owner::default()), BUFFER).unwrap(),
+        Port::new(PortId(1), End::guest(Box::new(Ringed(sender))), Box::new(Owner::default()), BUFFER).unwrap(),
     );
     plane.join(Arc::clone(&sender)).unwrap();
     sender.attach();
@@ -345,7 +345,7 @@ fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_go
     let other = Queues { progress, sends: sends_of(1), bytes: FRAME, ..Queues::default() };
     let shells: [Box<dyn Shell>; 2] = [Box::new(alarm.clone()), Box::new(Owner::default())];
     let ports = [guest, other].into_iter().zip(shells).zip(0..).map(|((queues, shell), id)| {
-        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(Ringed(queues))), shell, BUFFER).unwrap());
+        let port = Arc::new(Port::new(PortId(id), End::guest(Box::new(Ringed(queues))), shell, BUFFER).unwrap());
         plane.join(Arc::clone(&port)).unwrap();
         port
     });
@@ -410,7 +410,7 @@ impl Slow {
         let to = Queues { holds: Arc::clone(&holds), clock, ..to };
         let plane = Plane::new(Limits::default());
         let ports = [(0, from), (1, to)].map(|(id, queues)| {
-            let end = End::Adapter(Box::new(Ringed(queues)));
+            let end = End::guest(Box::new(Ringed(queues)));
             let port = Arc::new(Port::new(PortId(id), end, Box::new(owner.clone()), BUFFER).unwrap());
             port.attach();
             plane.join(Arc::clone(&port)).unwrap();

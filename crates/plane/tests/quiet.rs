@@ -133,7 +133,7 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
     let ends: [Box<dyn Uplink>; 2] =
         [Box::new(Sender(story.clone(), Arc::new(map))), Box::new(Receiver(story.clone()))];
     let ports = (0..).zip(ends).map(|(id, end)| {
-        let port = Arc::new(Port::new(PortId(id), End::Uplink(end), Box::new(story.clone()), 4096).unwrap());
+        let port = Arc::new(Port::new(PortId(id), End::link(end), Box::new(story.clone()), 4096).unwrap());
         plane.join(Arc::clone(&port)).unwrap();
         port
     });
@@ -161,7 +161,7 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
 #[test]
 fn a_change_of_memory_by_a_control_thread_is_charged_to_its_port() {
     let (plane, story) = (Plane::new(Limits::default()), Story::default());
-    let end = End::Uplink(Box::new(Receiver(story.clone())));
+    let end = End::link(Box::new(Receiver(story.clone())));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(story), 4096).unwrap());
     plane.join(Arc::clone(&port)).unwrap();
     let mut turn = Turn::new();

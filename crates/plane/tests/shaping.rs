@@ -128,7 +128,7 @@ impl World {
             let asked = Arc::new(Asked::default());
             let shell = Box::new(Notes(Arc::clone(&asked)));
             let port =
-                Arc::new(Port::new(PortId(id.into()), End::Adapter(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
+                Arc::new(Port::new(PortId(id.into()), End::guest(Box::new(Ringed(guest))), shell, BUFFER).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             port.attach();
             let map = Map::private(1 << 17).unwrap();

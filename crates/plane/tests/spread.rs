@@ -257,9 +257,9 @@ fn carried(flows: usize) -> Vec<f64> {
         let carried = Arc::<Mutex<u64>>::default();
         let (news, count) = (Arc::clone(&news), Arc::clone(&carried));
         let link = Link { news, carried: count, until: Time::ZERO, left: 0, is_full: false };
-        let (id, end) = (PortId(11 + index as u16), End::Uplink(Box::new(link)));
+        let (id, end) = (PortId(11 + index as u16), End::link(Box::new(link)));
         let port = Port::new(id, end, Box::new(Silent), 256 << 10).unwrap();
-        ports.push(Arc::new(port.in_team(PortId(10), &steering, index).unwrap()));
+        ports.push(Arc::new(port.in_team(PortId(10), &steering, index)));
         counts.push(carried);
     }
     let team = Team::new(PortId(10), Arc::clone(&steering), ports.iter().cloned().map(Some).collect());
@@ -272,7 +272,7 @@ fn carried(flows: usize) -> Vec<f64> {
     let flows = (0..flows).map(|_| Flow::new()).collect();
     let guest = Guest { flows, news, turn: 0, map: Arc::clone(&map), place: 0 };
     let guest =
-        Arc::new(Port::new(PortId(1), End::Adapter(Box::new(Ringed(guest))), Box::new(Silent), 256 << 10).unwrap());
+        Arc::new(Port::new(PortId(1), End::guest(Box::new(Ringed(guest))), Box::new(Silent), 256 << 10).unwrap());
     guest.attach();
     guest.set_memory(map, Time::ZERO);
     plane.join(Arc::clone(&guest)).unwrap();

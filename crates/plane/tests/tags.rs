@@ -245,7 +245,7 @@ impl World {
 
     fn guest(&mut self, id: u16, policy: &Policy) {
         let guest = Guest::default();
-        let end = End::Adapter(Box::new(Ringed(guest.clone())));
+        let end = End::guest(Box::new(Ringed(guest.clone())));
         let port = Arc::new(Port::new(PortId(id), end, Box::new(Silent), 1 << 20).unwrap());
         port.attach();
         port.set_memory(Arc::new(Map::private(1 << 17).unwrap()), Time::ZERO);
@@ -257,7 +257,7 @@ impl World {
     fn link(&mut self, id: u16) -> Port {
         let (link, wire) = link();
         self.wires.push(wire);
-        Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(Silent), 1 << 20).unwrap()
+        Port::new(PortId(id), End::link(Box::new(link)), Box::new(Silent), 1 << 20).unwrap()
     }
 
     fn uplink(&mut self, id: u16, policy: &Policy) {
@@ -268,7 +268,7 @@ impl World {
 
     fn team(&mut self, policy: &Policy) {
         let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Layer2));
-        let member = Arc::new(self.link(2).in_team(TEAM, &steering, 0).unwrap());
+        let member = Arc::new(self.link(2).in_team(TEAM, &steering, 0));
         let team = Team::new(TEAM, steering, vec![Some(Arc::clone(&member))]);
         self.plane.join_team(Arc::new(team), policy).unwrap();
         self.plane.join(Arc::clone(&member)).unwrap();

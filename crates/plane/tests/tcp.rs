@@ -244,12 +244,12 @@ impl World {
             ports.push(Arc::clone(&port));
             port
         };
-        join(End::Uplink(Box::new(wire)));
+        join(End::link(Box::new(wire)));
         for id in 1..=GUESTS as u8 {
             let mut station = Station::new(id, 1);
             let map = memory();
             let guest = Guest { cable: station.cable.clone(), map: Arc::clone(&map), next: 0 };
-            let port = join(End::Adapter(Box::new(Ringed(guest))));
+            let port = join(End::guest(Box::new(Ringed(guest))));
             port.attach();
             port.set_memory(map, Time::ZERO);
             let Station { iface, sockets, handles, .. } = &mut station;

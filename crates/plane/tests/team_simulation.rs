@@ -162,7 +162,7 @@ impl Side {
             stations: Vec::new(),
         };
         let port = |id: u16, wire| {
-            Port::new(PortId(id), End::Uplink(Box::new(Link::new(wire))), Box::new(Silent), 1 << 20).unwrap()
+            Port::new(PortId(id), End::link(Box::new(Link::new(wire))), Box::new(Silent), 1 << 20).unwrap()
         };
         for id in 1..=u16::from(STATIONS) {
             let station = Arc::default();
@@ -174,7 +174,7 @@ impl Side {
             None => this.ports.extend(ends.map(Arc::new)),
             Some((rule, hash)) => {
                 let steering = Arc::new(Steering::new(rule, hash));
-                let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at).unwrap()));
+                let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at)));
                 let members: Vec<Arc<Port>> = ends.collect();
                 let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
                 this.plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();

@@ -82,7 +82,7 @@ impl World {
             wires.push(wire);
             Port::new(
                 PortId(id),
-                End::Uplink(Box::new(link)),
+                End::link(Box::new(link)),
                 Box::new(Alarm(Arc::clone(&alarm), Arc::clone(&news))),
                 1 << 20,
             )
@@ -94,7 +94,7 @@ impl World {
             ports.push(port);
         }
         let steering = Arc::new(Steering::new(rule, hash));
-        let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index).unwrap());
+        let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index));
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
         let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
         plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
@@ -115,7 +115,7 @@ impl World {
     fn add_station(&mut self, id: u16) -> usize {
         let (link, wire) = link();
         let shell = Alarm(Arc::clone(&self.alarm), Arc::clone(&self.news));
-        let port = Port::new(PortId(id), End::Uplink(Box::new(link)), Box::new(shell), 1 << 20).unwrap();
+        let port = Port::new(PortId(id), End::link(Box::new(link)), Box::new(shell), 1 << 20).unwrap();
         self.ports.push(Arc::new(port));
         self.plane.join(Arc::clone(self.ports.last().unwrap())).unwrap();
         self.wires.push(wire);
@@ -358,7 +358,7 @@ fn stations_that_were_not_announced_yet_are_announced_by_the_process_that_goes_o
     assert_eq!(announced.len(), 1);
     let saved = world.ports[OTHER].agents();
     let mut next = World::new(workers, Standby::new(0, Duration::from_secs(1)), 2);
-    next.ports[OTHER].go_on_with_agents(&saved).unwrap();
+    next.ports[OTHER].go_on_with_agents(&saved);
     next.run();
     announced.extend(next.announced(OTHER));
     announced.sort_unstable();

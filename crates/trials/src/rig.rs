@@ -137,9 +137,9 @@ impl Rig {
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(whole).expect("private memory");
         let memo = Memo::default();
-        let end = End::Adapter(adapter);
+        let end = End::guest(adapter);
         let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), buffer).expect("private memory"));
-        let end = End::Uplink(Box::new(wire));
+        let end = End::link(Box::new(wire));
         let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), BUFFER).expect("private memory"));
         plane.join(Arc::clone(&uplink)).expect("a new switch has room");
         plane.join(Arc::clone(&port)).expect("a new switch has room");

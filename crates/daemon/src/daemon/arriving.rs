@@ -11,7 +11,7 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Neighbour, Port, Saved, SavedAgent, SavedFrames, SavedNumbers, Split};
+use nicety_plane::{Neighbour, Saved, SavedAgent, SavedFrames, SavedNumbers, Split};
 use nicety_socket::Listener;
 use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
@@ -385,7 +385,7 @@ impl Daemon {
         }
         port.shape_on(&numbers);
         port.wait_on(&waiting, self.clock.now());
-        self.agents_go_on(port, &spec.name, &agents);
+        port.go_on_with_agents(&agents);
         services.insert(0, service);
         self.ports().insert(port.id(), running);
         (services, front)
@@ -472,14 +472,8 @@ impl Daemon {
     /// Frames of an uplink wait here, and its agents go on. Then it is served, like [`Daemon::serve_again`].
     pub(crate) fn serve_uplink_again(&self, service: Service, waiting: &SavedFrames, agents: &[SavedAgent]) {
         service.port.wait_on(waiting, self.clock.now());
-        self.agents_go_on(&service.port, service.log.port(), agents);
+        service.port.go_on_with_agents(agents);
         self.hand_to_worker(service);
-    }
-
-    fn agents_go_on(&self, port: &Port, name: &str, agents: &[SavedAgent]) {
-        if let Err(error) = port.go_on_with_agents(agents) {
-            warn!(port = name, "addresses that have moved are not announced: {error}");
-        }
     }
 
     /// The switch knows these addresses again.

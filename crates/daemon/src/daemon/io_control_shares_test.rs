@@ -143,14 +143,14 @@ fn shares(host: &Host, senders: Vec<(u8, Vec<Vec<u8>>)>) -> [f64; 4] {
     let (plane, left, mut now) = (Plane::new(Limits::default()), Arc::new(Mutex::new([0; 4])), Time(1));
     let link = Paced::new(Link(Arc::clone(&left)), uplink.rate.unwrap()).unwrap();
     let new = |id: u8, end| Arc::new(Port::new(PortId(id.into()), end, Box::new(Silent), 256 << 10).unwrap());
-    let mut ports = vec![new(0, End::Uplink(Box::new(link)))];
+    let mut ports = vec![new(0, End::link(Box::new(link)))];
     plane.join(Arc::clone(&ports[0])).unwrap();
     for (id, frames) in senders {
         let source = Greedy::new(frames);
         let map = Arc::clone(&source.map);
         let port = match id {
-            OTHER => new(id, End::Uplink(Box::new(source))),
-            _ => new(id, End::Adapter(Box::new(Ringed(source)))),
+            OTHER => new(id, End::link(Box::new(source))),
+            _ => new(id, End::guest(Box::new(Ringed(source)))),
         };
         let config = match id {
             STORAGE => host.port("storage"),

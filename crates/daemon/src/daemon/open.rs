@@ -97,7 +97,7 @@ impl Daemon {
         let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
-        let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
+        let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
         self.log_calls(tolerated, &port);
@@ -278,7 +278,7 @@ impl Daemon {
         let fd = fd.map_err(|source| StartError::System { what: "watching the uplink", source })?;
         let shell =
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
-        let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
+        let port = Port::new(id, End::link(uplink), Box::new(shell), buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
         let port = match team {
             Some(team) => self.as_member(port, name, team)?,
@@ -295,8 +295,7 @@ impl Daemon {
         let joined = self.plane.join_with(Arc::clone(&port), policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         if leads_out {
-            let guarded = self.plane.guard_uplink(id, name);
-            guarded.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
+            self.plane.guard_uplink(id, name);
         }
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);

@@ -54,7 +54,7 @@ impl Daemon {
         let name = part_name(&spec.name, part);
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), Arc::clone(signals), Arc::clone(&schedule), None, self.clock);
-        let port = Port::new(id, End::Adapter(sharing(spec)?), Box::new(shell), spec.buffer_bytes);
+        let port = Port::new(id, End::guest(sharing(spec)?), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
         let log = self.log(id, &name, spec.entry.about.name);
         Ok(OtherPart { port: Arc::new(port.part_of(first)), schedule, log })

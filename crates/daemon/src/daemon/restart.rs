@@ -140,8 +140,7 @@ impl Daemon {
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
         kept.into_iter().for_each(|kept| self.keep_uplink(name, kept));
-        // Without memory for it nothing is told.
-        let _no_memory = self.set_uplink_agents(name, agents);
+        self.set_uplink_agents(name, agents);
         // It can be restarted again, whatever the result.
         if let Some(uplink) = self.uplinks().iter_mut().find(|uplink| uplink.name == name) {
             uplink.maker = Some(maker);

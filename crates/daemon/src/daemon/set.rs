@@ -4,7 +4,6 @@ use std::os::fd::AsRawFd;
 
 use nicety_adapter::{Uplink, UplinkSettings};
 use nicety_frame::Mac;
-use nicety_memory::MapError;
 use nicety_plane::{Agent, Announcer, Querier, Role};
 use nicety_switch::{Policy, Vlan};
 
@@ -48,23 +47,22 @@ impl Daemon {
 
     /// An uplink has these agents from now on. One that announces itself already goes on with what it tells, as its neighbour would take
     /// another address for another system; and so does a querier of these VLANs.
-    pub fn set_uplink_agents(&self, name: &str, agents: UplinkAgents) -> Result<(), MapError> {
+    pub fn set_uplink_agents(&self, name: &str, agents: UplinkAgents) {
         let mut uplinks = self.uplinks();
-        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return Ok(()) };
+        let Some(running) = uplinks.iter_mut().find(|uplink| uplink.name == name) else { return };
         let UplinkAgents { announcement, querier } = agents;
         if announcement.is_some() != running.port.has_agent(Role::Announcer) {
             let agent = announcement.clone().map(|frame| Box::new(Announcer::new(frame)) as Box<dyn Agent>);
-            running.port.set_agent(Role::Announcer, agent)?;
+            running.port.set_agent(Role::Announcer, agent);
             running.agents.announcement = announcement;
         }
         let [before, after] = [&running.agents.querier, &querier].map(|one| one.as_ref().map(|(_, vlan)| vlan));
         if before != after {
             let agent = |(mac, vlan): &(Mac, Vlan)| Box::new(Querier::new(*mac, &queried(vlan))) as Box<dyn Agent>;
             let agent = querier.as_ref().map(agent);
-            running.port.set_agent(Role::Querier, agent)?;
+            running.port.set_agent(Role::Querier, agent);
             running.agents.querier = querier;
         }
-        Ok(())
     }
 
     /// The announcements of all uplinks that send any, by their names.

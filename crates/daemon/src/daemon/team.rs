@@ -181,8 +181,7 @@ impl Daemon {
         let joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);
         joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })?;
         self.plane.change_team(id, &mode, hash, self.clock.now());
-        let guarded = self.plane.guard_uplink(id, &spec.name);
-        guarded.map_err(|source| StartError::Memory { port: spec.name.clone(), source })?;
+        self.plane.guard_uplink(id, &spec.name);
         self.teams().push(team);
         self.generation.fetch_add(1, Ordering::Relaxed);
         info!(team = spec.name, "opened");
@@ -259,8 +258,7 @@ impl Daemon {
         let teams = self.teams();
         let team = teams.iter().find(|running| running.spec.name == team).ok_or_else(no_team)?;
         let place = team.place(uplink).ok_or_else(no_team)?;
-        let memory = |source| StartError::Memory { port: team.spec.name.clone(), source };
-        port.in_team(team.id, &team.steering, place).map_err(memory)
+        Ok(port.in_team(team.id, &team.steering, place))
     }
 
     /// Notes which uplinks and teams are blocked, and with which other one they would make a loop.

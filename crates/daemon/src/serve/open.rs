@@ -191,7 +191,8 @@ fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<
     let buffer = nicety_plane::SENDER_BYTES;
     daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
     keep(daemon, config);
-    daemon.set_uplink_agents(&config.name, agents(config, None)).map_err(ServeError::Memory)
+    daemon.set_uplink_agents(&config.name, agents(config, None));
+    Ok(())
 }
 
 /// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.

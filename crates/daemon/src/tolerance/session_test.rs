@@ -67,7 +67,7 @@ impl Session {
         let tape = Arc::new(PortTape::new(&spec, &peer, false, Arc::new(Bell::new().unwrap())));
         let adapter = (entry.create)(recorded).unwrap();
         let gate = Gate::new(adapter, Arc::clone(&tape.commit), Arc::clone(&tape) as Arc<dyn Log>).unwrap();
-        let port = Port::new(PortId(1), End::Uplink(Box::new(Null)), Box::new(Silent), 64 << 10);
+        let port = Port::new(PortId(1), End::link(Box::new(Null)), Box::new(Silent), 64 << 10);
         let (port, now) = (Arc::new(port.unwrap()), Instant::now());
         let sender = Sender::new(Arc::clone(&tape), &port, now);
         let (key, names, memory) = (Key::new(&[7; 32]), Names::start().unwrap(), Map::empty());

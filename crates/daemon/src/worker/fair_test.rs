@@ -98,7 +98,7 @@ impl Bench {
         ends.extend((2..PORTS).map(|_| Box::new(Null) as Box<dyn Uplink>));
         let mut ports = Vec::new();
         for (id, end) in (0..PORTS).zip(ends) {
-            let port = Arc::new(Port::new(PortId(id), End::Uplink(end), Box::new(Silent), 1 << 16).unwrap());
+            let port = Arc::new(Port::new(PortId(id), End::link(end), Box::new(Silent), 1 << 16).unwrap());
             plane.join(Arc::clone(&port)).unwrap();
             ports.push(port);
         }

@@ -58,7 +58,7 @@ pub(super) fn open(
     let mut adapter = (find(adapter).unwrap().create)(&settings).unwrap();
     let Face::Pci(pci) = adapter.face() else { panic!("it is a function") };
     let interrupts = Arc::new(Interrupts::new(irq_layout(pci)));
-    let port = Arc::new(Port::new(id, End::Adapter(adapter), Box::new(Silent), 1 << 16).unwrap());
+    let port = Arc::new(Port::new(id, End::guest(adapter), Box::new(Silent), 1 << 16).unwrap());
     worker.plane.join(Arc::clone(&port)).unwrap();
     let log = Arc::new(PortLog::new(id, "vm", "e1000", worker.clock, Arc::clone(&worker.inbox)));
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));

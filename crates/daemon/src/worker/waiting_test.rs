@@ -129,7 +129,7 @@ fn a_watch_that_sees_something_is_told_of_and_spares_the_sleep() {
 fn what_was_carried_before_a_wait_is_told_once() {
     let mut pair = idle();
     let id = PortId(3);
-    let port = Port::new(id, End::Uplink(Box::new(Source::new(0xff, 3, 1514, 1))), Box::new(Silent), 1 << 20);
+    let port = Port::new(id, End::link(Box::new(Source::new(0xff, 3, 1514, 1))), Box::new(Silent), 1 << 20);
     let port = Arc::new(port.unwrap());
     port.ready();
     pair.worker.plane.join(Arc::clone(&port)).unwrap();

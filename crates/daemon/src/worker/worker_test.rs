@@ -26,7 +26,7 @@ fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     worker.read_notes();
     worker.rounds += 1;
     worker.turns();
-    let port = Arc::new(Port::new(id, End::Uplink(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
+    let port = Arc::new(Port::new(id, End::link(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
     let log = Arc::new(PortLog::new(id, "vm1", "e1000", Clock::start(), Arc::clone(&inbox)));
     let service = Service::new(log, port, Arc::clone(&schedule), Link::Rings { kicks: Vec::new() });
     newcomers.send(service).unwrap();

@@ -28,6 +28,7 @@ use crate::bench::BenchError;
 use crate::method::Doorbells;
 use crate::rate::Rate;
 use crate::series::Sampler;
+use crate::spent::Spent;
 use crate::windows::Windows;
 
 /// Time limit for a guest to attach, and to answer beyond the duration of its order.
@@ -458,6 +459,19 @@ impl Rig {
     /// CPU seconds of the daemon so far. None without one.
     pub fn daemon_cpu(&self) -> Option<f64> {
         cpu::seconds_of(self.daemon.as_ref()?.0.id())
+    }
+
+    /// Processor time of the daemon and of these parties so far.
+    ///
+    /// # Errors
+    /// A party does not answer.
+    pub fn spent(&mut self, parties: &[Party], cancel: &AtomicBool) -> Result<Spent, BenchError> {
+        let mut seconds = 0.0;
+        for party in parties {
+            seconds += self.counts(*party, cancel)?.cpu_seconds;
+        }
+        let daemon = self.daemon_cpu().map(Duration::from_secs_f64);
+        Ok(Spent { vmm: Duration::from_secs_f64(seconds), daemon })
     }
 
     /// The daemon's control socket.

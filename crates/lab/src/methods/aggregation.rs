@@ -4,21 +4,21 @@
 //! All rates are the document's divided by one number: a machine of few processors carries two guests and the partner besides.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
-use super::vmxnet3_iperf::{IPERF, PACKAGES, report};
+use super::rig::{Measurement, Run, rig};
 use super::{About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::BenchError;
-use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::rate::Rate;
 use crate::real::bonded::{Bonded, Joined, PARTNER};
+use crate::real::iperf::{IPERF, PACKAGES, report};
 use crate::real::netperf;
 use crate::results::Direction;
+use crate::spent::{Spent, Stopwatch};
 
 /// The document's rates in Mbit/s, and the number by which they are divided.
 const LINK: u32 = 1_000;
@@ -91,25 +91,15 @@ impl Shape {
     }
 
     /// The figures of what the guest said. None if its program failed.
-    fn taken(self, said: &str, cpu: (Duration, Duration)) -> Option<Taken> {
+    fn taken(self, said: &str, spent: Spent) -> Option<Taken> {
         let Some(_) = self.streams else {
-            let measured = netperf::parse(said, netperf::Test::RequestResponse)?;
-            let mut figures = BTreeMap::from([("transactions".to_owned(), measured.rate)]);
-            for known in measured.latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-                figures.insert(format!("p{}", known.percent), known.us);
-            }
-            return Some(Taken { figures, latency: measured.latency, ..Taken::default() });
+            return netperf::parse(said, netperf::Test::RequestResponse).map(netperf::Measured::taken);
         };
         let report = report(&summed(said))?;
-        let (mbit, gbit) = (report.taken.figures.get("mbit").copied()?, report.gbit);
+        let mbit = report.taken.figures.get("mbit").copied()?;
         let all = self.links as f64 * f64::from(self.link_mbit());
-        let figures = BTreeMap::from([
-            ("mbit".to_owned(), mbit),
-            ("share".to_owned(), mbit / all),
-            ("cpu".to_owned(), cpu.0.as_secs_f64() / gbit),
-            ("daemon_cpu".to_owned(), cpu.1.as_secs_f64() / gbit),
-            ("vmm_cpu".to_owned(), cpu.0.saturating_sub(cpu.1).as_secs_f64() / gbit),
-        ]);
+        let mut figures = BTreeMap::from([("mbit".to_owned(), mbit), ("share".to_owned(), mbit / all)]);
+        figures.extend(spent.per(report.gbit, ""));
         let is_low = self.streams > Some(1) && mbit < FULL * all;
         let low = is_low.then(|| format!("the links were not full: below {FULL} of their rates"));
         Some(Taken { figures, marks: low.into_iter().collect(), ..Taken::default() })
@@ -199,82 +189,49 @@ impl Method for Aggregation {
         let Opening { program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
         let bonded = Bonded::open(&program.path, (layer, &[IPERF]), MEMORY_MIB, say)?;
-        Ok(Box::new(Links { bonded, running: None }))
+        Ok(rig(Links(bonded)))
     }
 }
 
 #[derive(Debug)]
-struct Running {
-    round: u32,
-    subject: Subject,
-    links: usize,
-    joined: Joined,
-}
+struct Links(Bonded);
 
-#[derive(Debug)]
-struct Links {
-    bonded: Bonded,
-    running: Option<Running>,
-}
+impl Measurement for Links {
+    type Layout = Shape;
+    type Guests = Joined;
 
-impl Links {
-    fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |running| self.bonded.end(running.joined))
+    fn layout(load: &str) -> Option<Shape> {
+        shape(load)
     }
 
-    /// The guests of this subject in this round. Boots them if they do not run.
-    fn running(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        shape: Shape,
-        stop: &AtomicBool,
-    ) -> Result<&mut Joined, Error> {
-        let fits =
-            |running: &Running| running.round == round && running.subject == *subject && running.links == shape.links;
-        if !self.running.as_ref().is_some_and(fits) {
-            self.end_guests()?;
-            let serve = "netserver -4 >/dev/null </dev/null 2>&1; iperf -s >/dev/null 2>&1 </dev/null & \
-                         until netstat -ltn | grep -q ':5001 '; do rest; done";
-            let joined = self.bonded.start(subject, (shape.links, shape.rate()), serve, stop)?;
-            self.running = Some(Running { round, subject: subject.clone(), links: shape.links, joined });
-        }
-        self.running.as_mut().map(|running| &mut running.joined).ok_or(Error::Stopped)
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        standing.links == wanted.links
     }
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        let joined = self.running(round, subject, shape, stop)?;
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Joined, BenchError> {
+        let serve = "netserver -4 >/dev/null </dev/null 2>&1; iperf -s >/dev/null 2>&1 </dev/null & \
+                     until netstat -ltn | grep -q ':5001 '; do rest; done";
+        Ok(self.0.start(run.subject, (run.layout.links, run.layout.rate()), serve, run.stop)?)
+    }
+
+    fn measure(&mut self, joined: &mut Joined, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let shape = run.layout;
         // The output is held back until the end: lines would cross the console during the measurement.
         let shown = if shape.streams > Some(1) { "grep -v '^\\[ *[0-9]'" } else { "cat" };
-        let command = format!("{} >/tmp/said 2>&1; {shown} /tmp/said", shape.command(load.seconds));
-        let (before, steal) = (joined.cpu_time(), CpuTimes::now());
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let said = joined.guest.succeed_unless(&command, limit, stop)?;
-        let (after, steal_percent) = (joined.cpu_time(), CpuTimes::stolen_percent(steal));
-        let cpu = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
-        let taken = shape.taken(&said, cpu).ok_or(Error::Command { command, code: 0, said })?;
+        let command = format!("{} >/tmp/said 2>&1; {shown} /tmp/said", shape.command(run.load.seconds));
+        let watch = Stopwatch::start(joined.spent());
+        let said = joined.guest.succeed_unless(&command, SLACK + run.duration(), run.stop)?;
+        let (spent, steal_percent) = watch.stop(joined.spent());
+        let taken = shape.taken(&said, spent).ok_or(Error::Command { command, code: 0, said })?;
         Ok(Taken { steal_percent, ..taken })
     }
-}
 
-impl Rig for Links {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        Ok(self.measure(round, subject, load, stop)?)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(self.end_guests()?)
+    fn end(&mut self, joined: Joined) -> Result<(), BenchError> {
+        Ok(self.0.end(joined)?)
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = self.bonded.notes();
+        let mut notes = self.0.notes();
         notes.push(format!(
             "All rates are the document's divided by {SCALE}: four links of {} Mbit/s, and one of {} Mbit/s. iperf 2 with {STREAMS} streams \
              stands for the document's NTttcp. A hash of addresses and ports chooses each stream's link, so that a link may get none.",
@@ -293,7 +250,8 @@ mod tests {
     #[test]
     fn what_many_streams_carry_is_set_beside_the_links_rates() {
         let said = "[SUM] 0.0000-2.0071 sec  557056 KBytes  190000 Kbits/sec\n";
-        let cpu = (Duration::from_millis(380), Duration::from_millis(190));
+        let spent = Duration::from_millis(190);
+        let cpu = Spent { vmm: spent, daemon: Some(spent) };
         let taken = shape("four").unwrap().taken(said, cpu).unwrap();
         let of = |name: &str| taken.figures[name];
         // 190 of 4 × 50 Mbit/s, for 2.0071 s.

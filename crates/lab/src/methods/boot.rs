@@ -1,11 +1,11 @@
 //! `boot`: seconds from power-on to a running kernel by PXE, for each adapter and firmware: the other factor of "VMXNET3 vs E1000E and E1000".
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 
 use nicety_adapters::REGISTRY;
 use nicety_guests::{Accel, Error};
 
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::{Guests, Server};
@@ -107,23 +107,28 @@ impl Method for Boot {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { program, say, .. } = opening;
-        Ok(Box::new(Booting(NetworkBoot::open(&program.path, say)?)))
+        Ok(rig(Booting(NetworkBoot::open(&program.path, say)?)))
     }
 }
 
 #[derive(Debug)]
 struct Booting(NetworkBoot);
 
-impl Rig for Booting {
-    fn in_guests(
-        &mut self,
-        _round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        let bios = if load.name == UEFI { Bios::Uefi } else { Bios::Rom };
-        let booted = self.0.boot(subject, bios, stop)?;
+impl Measurement for Booting {
+    type Layout = Bios;
+    type Guests = ();
+    const STAY: Stay = Stay::Study;
+
+    fn layout(load: &str) -> Option<Bios> {
+        [(ROM, Bios::Rom), (UEFI, Bios::Uefi)].into_iter().find(|(name, _)| *name == load).map(|known| known.1)
+    }
+
+    fn boot(&mut self, _: &Run<'_, Bios>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn measure(&mut self, _: &mut (), run: &Run<'_, Bios>) -> Result<Taken, BenchError> {
+        let booted = self.0.boot(run.subject, run.layout, run.stop)?;
         let times = [("running", booted.running), ("loaded", booted.loaded), ("lease", booted.lease)];
         let figures: BTreeMap<String, f64> =
             times.into_iter().map(|(name, time)| (name.to_owned(), time.as_secs_f64())).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nicety_guests::{Accel, Error, Root};
 
 use super::embedded::taken;
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{Bench, BenchError};
 use crate::embedded::Embedded;
@@ -133,14 +134,14 @@ impl Method for Compare {
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say, .. } = opening;
         let mut bench = match plan.guests {
-            Guests::Embedded => return Ok(Box::new(Comparison::Embedded(Embedded::new(program.clone())))),
+            Guests::Embedded => return Ok(rig(Comparison::Embedded(Embedded::new(program.clone())))),
             Guests::Qemu => RealBench::qemu(&program.path, say)?,
             Guests::Uml => RealBench::user_mode(&program.path, say)?,
         };
         let failed =
             |error: BenchError| Error::Run { doing: "preparing the guests".to_owned(), said: error.to_string() };
         bench.prepare(&prepared(plan), &mut Progress::silent(), &AtomicBool::new(false)).map_err(failed)?;
-        Ok(Box::new(Comparison::Real(Box::new(bench), None)))
+        Ok(rig(Comparison::Real(Box::new(bench), native::Kept::default())))
     }
 }
 
@@ -165,7 +166,7 @@ fn prepared(plan: &crate::study::Plan) -> method::Plan {
 /// The bench, and the link of the native row.
 enum Comparison {
     Embedded(Embedded),
-    Real(Box<RealBench>, Option<Native>),
+    Real(Box<RealBench>, native::Kept<Native>),
 }
 
 impl Comparison {
@@ -177,34 +178,39 @@ impl Comparison {
     }
 }
 
-impl Rig for Comparison {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
+impl Measurement for Comparison {
+    type Layout = method::Load;
+    type Guests = ();
+    const STAY: Stay = Stay::Study;
+
+    fn layout(load: &str) -> Option<method::Load> {
+        of(load)
+    }
+
+    fn boot(&mut self, _: &Run<'_, method::Load>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn measure(&mut self, _: &mut (), run: &Run<'_, method::Load>) -> Result<Taken, BenchError> {
         let missing = || BenchError::Impossible("there is no guest".to_owned());
-        let (contestant, kind) = subject.contestant().zip(of(&load.name)).ok_or_else(missing)?;
-        let (item, duration) =
-            (method::Item { round, contestant, load: kind }, Duration::from_secs(load.seconds.into()));
+        let contestant = run.subject.contestant().ok_or_else(missing)?;
+        let item = method::Item { round: run.round, contestant, load: run.layout };
         Ok(taken(match self {
-            Comparison::Embedded(bench) => bench.run(&item, duration, stop)?,
-            Comparison::Real(bench, _) => bench.run(&item, duration, stop)?,
+            Comparison::Embedded(bench) => bench.run(&item, run.duration(), run.stop)?,
+            Comparison::Real(bench, _) => bench.run(&item, run.duration(), run.stop)?,
         }))
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let missing = || BenchError::Impossible(format!("there is no load {}", load.name));
-        let (kind, duration) = (of(&load.name).ok_or_else(missing)?, Duration::from_secs(load.seconds.into()));
+    fn natively(&mut self, run: &Run<'_, method::Load>) -> Result<Taken, BenchError> {
         match self {
-            Comparison::Embedded(bench) => Ok(taken(bench.natively(kind, (None, None), duration, stop)?)),
-            Comparison::Real(bench, native) => Ok(netperf_natively(bench.root(), native, kind, load.seconds, stop)?),
+            Comparison::Embedded(bench) => {
+                Ok(taken(bench.natively(run.layout, (None, None), run.duration(), run.stop)?))
+            }
+            Comparison::Real(bench, kept) => Ok(netperf_natively(bench.root(), kept, run)?),
         }
     }
 
-    fn end(&mut self) -> Result<(), BenchError> {
+    fn end(&mut self, (): ()) -> Result<(), BenchError> {
         match self {
             // Idle ones sleep.
             Comparison::Embedded(_) => Ok(()),
@@ -228,34 +234,17 @@ impl Rig for Comparison {
     }
 }
 
-/// netperf between two namespaces. After a failure the next run makes them again.
-fn netperf_natively(
-    root: &Root,
-    kept: &mut Option<Native>,
-    load: method::Load,
-    seconds: u32,
-    stop: &AtomicBool,
-) -> Result<Taken, Error> {
-    let mut native = match kept.take() {
-        Some(native) => native,
-        None => {
-            let mut native = Native::open(root)?;
-            let mut netserver = root.program("usr/bin/netserver");
-            netserver.args(["-4", "-D", "-N"]);
-            native.listen(&netserver, native::NETPERF_PORT)?;
-            native
-        }
-    };
-    let test = match load {
+/// netperf between two namespaces.
+fn netperf_natively(root: &Root, kept: &mut native::Kept<Native>, run: &Run<'_, method::Load>) -> Result<Taken, Error> {
+    let test = match run.layout {
         method::Load::BulkTransmit | method::Load::GuestToGuest => netperf::Test::Stream,
         method::Load::BulkReceive => netperf::Test::Maerts,
         method::Load::RequestResponse => netperf::Test::RequestResponse,
     };
-    let mut command = root.program("usr/bin/netperf");
-    command.args(netperf::words(native::FAR, test, seconds));
-    let limit = Duration::from_secs(30 + u64::from(seconds));
-    let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
-    *kept = Some(native);
+    let open = || Native::serving(root, &[(netperf::server(root), native::NETPERF_PORT)]);
+    let command = netperf::program(root, native::FAR, test, run.load.seconds);
+    let limit = Duration::from_secs(30) + run.duration();
+    let (said, _) = kept.with(open, |native| native.run(&command, limit, run.stop, &mut |_| Ok(())))?;
     let doing = || "netperf without a virtual machine".to_owned();
     netperf::parse(&said, test).map(netperf::Measured::taken).ok_or_else(|| Error::Run { doing: doing(), said })
 }

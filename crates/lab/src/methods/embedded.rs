@@ -1,9 +1,6 @@
 //! Embedded guests as a method's guests: their own program in place of the document's, with its streams, write sizes and buffers.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-
-use super::{Subject, Taken};
+use super::{Run, Taken};
 use crate::bench::{BenchError, Latency, Measured, Outcome, Percentile, Usage};
 use crate::embedded::{Embedded, Program, Shape};
 use crate::method::{Item, Load};
@@ -23,30 +20,28 @@ impl Small {
     }
 
     /// A run. The remark says which program ran, with which shape.
-    pub fn run(
+    pub fn run<L>(
         &mut self,
-        (round, subject, load): (u32, &Subject, Load),
+        run: &Run<'_, L>,
+        load: Load,
         (shape, rate): (Option<Shape>, Option<Rate>),
-        seconds: u32,
-        stop: &AtomicBool,
     ) -> Result<Taken, BenchError> {
-        let contestant = subject.contestant().ok_or_else(|| BenchError::Impossible("there is no guest".to_owned()))?;
-        let item = Item { round, contestant, load };
-        let measured = self.bench.shaped(&item, shape, rate, Duration::from_secs(seconds.into()), stop)?;
+        let missing = || BenchError::Impossible("there is no guest".to_owned());
+        let item = Item { round: run.round, contestant: run.subject.contestant().ok_or_else(missing)?, load };
+        let measured = self.bench.shaped(&item, shape, rate, run.duration(), run.stop)?;
         let ran = shape.map_or_else(String::new, |shape| format!(": {}", words(shape)));
         let mark = format!("embedded guests' own program, not {}{ran}", self.instead_of);
         Ok(Taken { marks: vec![mark], ..taken(measured) })
     }
 
     /// The same without a virtual machine.
-    pub fn natively(
+    pub fn natively<L>(
         &mut self,
+        run: &Run<'_, L>,
         load: Load,
         ran: (Option<Shape>, Option<Rate>),
-        seconds: u32,
-        stop: &AtomicBool,
     ) -> Result<Taken, BenchError> {
-        Ok(taken(self.bench.natively(load, ran, Duration::from_secs(seconds.into()), stop)?))
+        Ok(taken(self.bench.natively(load, ran, run.duration(), run.stop)?))
     }
 
     pub fn notes(&self) -> Vec<String> {
@@ -111,11 +106,8 @@ pub fn taken(measured: Measured) -> Taken {
         Outcome::Transactions { count, elapsed, latency } => {
             put("transactions", count as f64 / elapsed.as_secs_f64());
             match latency {
-                Latency::EveryNs(mut each) => taken.latency = distribution(&mut each),
-                Latency::Reported(known) => taken.latency = Some(known),
-            }
-            for known in taken.latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-                taken.figures.insert(format!("p{}", known.percent), known.us);
+                Latency::EveryNs(mut each) => taken = taken.with_latency(distribution(&mut each)),
+                Latency::Reported(known) => taken = taken.with_latency(Some(known)),
             }
         }
     }
@@ -126,6 +118,8 @@ pub fn taken(measured: Measured) -> Taken {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

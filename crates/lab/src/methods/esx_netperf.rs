@@ -4,23 +4,24 @@
 
 use std::collections::HashMap;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Accel, Error};
 
 use super::embedded::{self, Small};
 use super::field::Adapters;
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{ABOUT_CPU, About, CPU, Chart, Figure, Length, Load, Method, Opening, Ratios, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
 use crate::embedded::Shape as Streams;
-use crate::host::CpuTimes;
-use crate::method::{self, Guests, Server};
+use crate::method::{self, Guests};
 use crate::rate::Rate;
 use crate::real::native::{self, Native};
-use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, Spent, subjects};
+use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
 use crate::real::veth::Tc;
+use crate::real::{netperf, quoted};
 use crate::results::Direction;
+use crate::spent::{Spent, Stopwatch};
 use crate::study::Record;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
@@ -292,46 +293,24 @@ impl Method for EsxNetperf {
         shown.flat_map(tables).collect()
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        let Opening { plan, program, before, say } = opening;
-        let bound = Bound::of(before);
-        if plan.guests == Guests::Embedded {
-            let small = Small::new(program, "netperf");
-            return Ok(Box::new(Own { small, bound }));
+    fn open(&self, mut opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let bound = Bound::of(opening.before);
+        if opening.plan.guests == Guests::Embedded {
+            return Ok(rig(Own { small: Small::new(opening.program, "netperf"), bound }));
         }
-        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
-        let has_native = plan.subjects.iter().any(Subject::is_native);
-        let tc = if has_native { Some(Tc::lay(say)?) } else { None };
+        let tc = opening.tc()?;
+        let Opening { plan, program, say, .. } = opening;
         // Every guest has netperf.
-        let opening = outside::Opening {
-            guests: plan.guests,
-            program: &program.path,
-            memory_mib: MEMORY_MIB,
-            programs: None,
-            has_peers,
-            own: None,
-        };
-        let mut outside = Outside::open(opening, say)?;
-        let mut netserver = outside.root().program("usr/bin/netserver");
-        netserver.args(["-4", "-D", "-N"]);
-        outside.serve(&netserver)?;
-        Ok(Box::new(Netperf { outside, running: None, native: None, tc, bound }))
+        let mut outside = Outside::open(outside::Opening::of(plan, program, MEMORY_MIB), say)?;
+        outside.serve(&netperf::server(outside.root()))?;
+        Ok(rig(Netperf { outside, native: native::Kept::default(), tc, bound }))
     }
-}
-
-#[derive(Debug)]
-struct Running {
-    round: u32,
-    subject: Subject,
-    gbit: u32,
-    lone: Lone,
 }
 
 #[derive(Debug)]
 struct Netperf {
     outside: Outside,
-    running: Option<Running>,
-    native: Option<Native>,
+    native: native::Kept<Native>,
     tc: Option<Tc>,
     bound: Bound,
 }
@@ -353,7 +332,7 @@ impl Bound {
     fn skips(&self, round: u32, subject: &Subject, shape: Shape) -> Option<Taken> {
         let at_one = (round, subject.clone(), Shape { gbit: 1, ..shape });
         let bound = shape.gbit != 1 && self.0.get(&at_one).copied().unwrap_or(false);
-        bound.then(|| Taken { marks: vec!["guest-bound at 1 Gbit/s: not repeated".to_owned()], ..Taken::default() })
+        bound.then(|| Taken::marked("guest-bound at 1 Gbit/s: not repeated"))
     }
 
     /// Marks a run that the guest bounds.
@@ -375,27 +354,33 @@ struct Own {
     bound: Bound,
 }
 
-impl Rig for Own {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
-        if let Some(skipped) = self.bound.skips(round, subject, shape) {
-            return Ok(skipped);
-        }
-        let ran = (shape.embedded(), Some(shape.rate()));
-        let mut taken = self.small.run((round, subject, shape.kind()), ran, load.seconds, stop)?;
-        self.bound.mark(round, subject, shape, &mut taken);
+impl Measurement for Own {
+    type Layout = Shape;
+    type Guests = ();
+    const STAY: Stay = Stay::Study;
+
+    fn layout(load: &str) -> Option<Shape> {
+        Shape::of(load)
+    }
+
+    fn skips(&self, run: &Run<'_, Shape>) -> Option<Taken> {
+        self.bound.skips(run.round, run.subject, run.layout)
+    }
+
+    fn boot(&mut self, _: &Run<'_, Shape>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn measure(&mut self, _: &mut (), run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let shape = run.layout;
+        let mut taken = self.small.run(run, shape.kind(), (shape.embedded(), Some(shape.rate())))?;
+        self.bound.mark(run.round, run.subject, shape, &mut taken);
         Ok(taken)
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let shape = Shape::of(&load.name).ok_or_else(|| BenchError::Impossible("there is no such load".to_owned()))?;
-        self.small.natively(shape.kind(), (shape.embedded(), Some(shape.rate())), load.seconds, stop)
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let shape = run.layout;
+        self.small.natively(run, shape.kind(), (shape.embedded(), Some(shape.rate())))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -405,83 +390,81 @@ impl Rig for Own {
     }
 }
 
-impl Netperf {
-    fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |running| self.outside.end(running.lone))
+impl Measurement for Netperf {
+    type Layout = Shape;
+    type Guests = Lone;
+
+    fn layout(load: &str) -> Option<Shape> {
+        Shape::of(load)
     }
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        if let Some(skipped) = self.bound.skips(round, subject, shape) {
-            return Ok(skipped);
-        }
-        let fits =
-            |running: &Running| running.round == round && running.subject == *subject && running.gbit == shape.gbit;
-        if !self.running.as_ref().is_some_and(fits) {
-            self.end_guests()?;
-            let mut lone = self.outside.boot(subject, shape.rate(), stop)?;
-            let served = lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, stop).map(drop);
-            if let Err(error) = served {
-                // An error of ending it has the same cause, so it is dropped.
-                let _ = self.outside.end(lone);
-                return Err(error);
-            }
-            self.running = Some(Running { round, subject: subject.clone(), gbit: shape.gbit, lone });
-        }
-        let Some(Running { lone, .. }) = &mut self.running else { return Err(Error::Stopped) };
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let (before, steal) = (lone.cpu_times(), CpuTimes::now());
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        standing.gbit == wanted.gbit
+    }
+
+    fn skips(&self, run: &Run<'_, Shape>) -> Option<Taken> {
+        self.bound.skips(run.round, run.subject, run.layout)
+    }
+
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Lone, BenchError> {
+        Ok(self.outside.boot(run.subject, run.layout.rate(), run.stop)?)
+    }
+
+    fn warm(&mut self, lone: &mut Lone, run: &Run<'_, Shape>) -> Result<(), BenchError> {
+        Ok(lone.guest.succeed_unless("netserver -4 >/dev/null </dev/null 2>&1", SLACK, run.stop).map(drop)?)
+    }
+
+    fn measure(&mut self, lone: &mut Lone, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, seconds, limit) = (run.layout, run.load.seconds, SLACK + run.duration());
+        let watch = Stopwatch::start(lone.spent());
         let said = if shape.way == Way::Receive {
-            let command = script_outside(&self.outside, shape, GUEST, load.seconds);
-            self.outside.run(&command, limit, stop, &mut |_| Ok(()))?.0
+            let command = script_outside(&self.outside, shape, GUEST, seconds);
+            self.outside.run(&command, limit, run.stop, &mut |_| Ok(()))?.0
         } else {
-            lone.guest.succeed_unless(&shape.script("netperf", OUTSIDE, load.seconds, "/tmp", ""), limit, stop)?
+            lone.guest.succeed_unless(&shape.script("netperf", OUTSIDE, seconds, "/tmp", ""), limit, run.stop)?
         };
-        let (cpu, steal_percent) = (before.until(&lone.cpu_times()), CpuTimes::stolen_percent(steal));
-        let mut taken = parse(&said, shape, Some(cpu)).ok_or_else(|| unparsed(&said))?;
+        let (spent, steal_percent) = watch.stop(lone.spent());
+        let mut taken = parse(&said, shape, Some(spent)).ok_or_else(|| unparsed(&said))?;
         taken.steal_percent = steal_percent;
-        self.bound.mark(round, subject, shape, &mut taken);
+        self.bound.mark(run.round, run.subject, shape, &mut taken);
         Ok(taken)
     }
 
-    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = Shape::of(&load.name).ok_or(Error::Stopped)?;
-        let mut native = match self.native.take() {
-            Some(native) => native,
-            None => {
-                let mut native = Native::open(self.outside.root())?;
-                let mut netserver = self.outside.root().program("usr/bin/netserver");
-                netserver.args(["-4", "-D", "-N"]);
-                native.listen(&netserver, native::NETPERF_PORT)?;
-                native
-            }
-        };
-        let command = script_outside(&self.outside, shape, native::FAR, load.seconds);
-        let Some(tc) = &self.tc else { return Err(Error::Stopped) };
-        native.pace(tc, shape.rate())?;
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let (said, _) = native.run(&command, limit, stop, &mut |_| Ok(()))?;
-        self.native = Some(native);
-        parse(&said, shape, None).ok_or_else(|| unparsed(&said))
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, root, tc) = (run.layout, self.outside.root(), self.tc.as_ref().ok_or(Error::Stopped)?);
+        let open = || Native::serving(root, &[(netperf::server(root), native::NETPERF_PORT)]);
+        let command = script_outside(&self.outside, shape, native::FAR, run.load.seconds);
+        let (said, _) = self.native.with(open, |native| {
+            native.pace(tc, shape.rate())?;
+            native.run(&command, SLACK + run.duration(), run.stop, &mut |_| Ok(()))
+        })?;
+        Ok(parse(&said, shape, None).ok_or_else(|| unparsed(&said))?)
+    }
+
+    fn end(&mut self, lone: Lone) -> Result<(), BenchError> {
+        Ok(self.outside.end(lone)?)
+    }
+
+    fn accelerator(&self) -> Option<Accel> {
+        self.outside.accelerator()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
+        notes.push(format!("netperf {version}. \"8K-128\": sockets of 8 KB on both sides, messages of 128 bytes."));
+        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the link's rate. Transmit and receive are the same there.".to_owned());
+        notes
     }
 }
 
 /// The processes outside, as one shell.
 fn script_outside(outside: &Outside, shape: Shape, address: &str, seconds: u32) -> Command {
-    let netperf = outside.root().program("usr/bin/netperf");
-    let words: Vec<String> = [netperf.get_program()]
-        .into_iter()
-        .chain(netperf.get_args())
-        .map(|word| format!("'{}'", word.display()))
-        .collect();
-    let busybox = outside.root().busybox();
-    let folder = outside.folder().path().display().to_string();
+    let (root, folder) = (outside.root(), outside.folder().path().display().to_string());
+    let (netperf, busybox) = (quoted(&root.program("usr/bin/netperf")), root.busybox());
     let mut shell = Command::new(&busybox);
-    shell.args([
-        "sh",
-        "-c",
-        &shape.script(&words.join(" "), address, seconds, &folder, &format!("'{}' ", busybox.display())),
-    ]);
+    let begin = format!("'{}' ", busybox.display());
+    shell.args(["sh", "-c", &shape.script(&netperf, address, seconds, &folder, &begin)]);
     shell
 }
 
@@ -515,56 +498,23 @@ fn parse(said: &str, shape: Shape, cpu: Option<Spent>) -> Option<Taken> {
     taken.figures.insert(figure.to_owned(), rate);
     let gbit: f64 = rates.iter().zip(&times).map(|(rate, seconds)| rate * seconds / 1000.0).sum();
     if let Some(cpu) = cpu.filter(|_| figure == "mbit" && gbit > 0.0) {
-        taken.figures.extend(cpu.figures(gbit));
+        taken.figures.extend(cpu.per(gbit, ""));
     }
     if shape.way == Way::RequestResponse {
-        let mut before: f64 = 0.0;
+        let (mut known, mut before): (_, f64) = (Vec::new(), 0.0);
         for (percent, key) in PERCENTILES {
             before = before.max(*numbers(key)?.first()?);
-            taken.latency.get_or_insert_default().push(Percentile { percent, us: before });
-            if [50.0, 99.0].contains(&percent) {
-                taken.figures.insert(format!("p{percent}"), before);
-            }
+            known.push(Percentile { percent, us: before });
         }
+        taken = taken.with_latency(Some(known));
     }
     Some(taken)
-}
-
-impl Rig for Netperf {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        Ok(self.measure(round, subject, load, stop)?)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        Ok(self.without_guests(load, stop)?)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(self.end_guests()?)
-    }
-
-    fn accelerator(&self) -> Option<Accel> {
-        self.outside.accelerator()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.outside.notes();
-        let version = self.outside.root().version("netperf").unwrap_or("of unknown version");
-        notes.push(format!("netperf {version}. \"8K-128\": sockets of 8 KB on both sides, messages of 128 bytes."));
-        notes.push("native: the same programs between two network namespaces of the host, joined by a veth pair that tc paces to the link's rate. Transmit and receive are the same there.".to_owned());
-        notes
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::method::Server;
 
     #[test]
     fn the_document_s_six_sizes_run_both_ways_over_both_links_and_each_load_is_found_by_its_name() {

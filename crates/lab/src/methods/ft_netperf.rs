@@ -24,6 +24,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant as Moment;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr, Ipv4Address};
 
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::Guests;
@@ -153,35 +154,36 @@ impl Method for FtNetperf {
     }
 
     fn open(&self, _opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
-        Ok(Box::new(Pair))
+        Ok(rig(Pair))
     }
 }
 
 #[derive(Debug)]
 struct Pair;
 
-impl Rig for Pair {
-    fn in_guests(
-        &mut self,
-        _round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        let row = ROWS.iter().find(|(name, _)| *name == subject.adapter);
-        let known = LOADS.iter().find(|(name, ..)| *name == load.name);
-        let (Some((_, round_trip_us)), Some((_, _, application, _))) = (row, known) else {
-            return Err(BenchError::Fatal(format!("there is no {subject} with {}", load.name)));
-        };
-        let delay = round_trip_us.map(|us| Duration::from_micros(us / 2));
-        measure(*application, delay, Duration::from_secs(load.seconds.into()), stop)
+impl Measurement for Pair {
+    type Layout = Application;
+    type Guests = ();
+    const STAY: Stay = Stay::Study;
+
+    fn layout(load: &str) -> Option<Application> {
+        LOADS.iter().find(|(name, ..)| *name == load).map(|(_, _, application, _)| *application)
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let known = LOADS.iter().find(|(name, ..)| *name == load.name);
-        let missing = || BenchError::Fatal(format!("there is no load {}", load.name));
-        let (_, _, application, _) = known.ok_or_else(missing)?;
-        native::measure(*application, Duration::from_secs(load.seconds.into()), stop)
+    fn boot(&mut self, _: &Run<'_, Application>) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn measure(&mut self, _: &mut (), run: &Run<'_, Application>) -> Result<Taken, BenchError> {
+        let row = ROWS.iter().find(|(name, _)| *name == run.subject.adapter);
+        let missing = || BenchError::Fatal(format!("there is no row {}", run.subject));
+        let (_, round_trip_us) = row.ok_or_else(missing)?;
+        let delay = round_trip_us.map(|us| Duration::from_micros(us / 2));
+        measure(run.layout, delay, run.duration(), run.stop)
+    }
+
+    fn natively(&mut self, run: &Run<'_, Application>) -> Result<Taken, BenchError> {
+        native::measure(run.layout, run.duration(), run.stop)
     }
 
     fn notes(&self) -> Vec<String> {

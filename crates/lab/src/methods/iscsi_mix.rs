@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
-use super::vmxnet3_iperf::{IPERF, parse};
+use super::rig::{Measurement, Run, rig};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::{BenchError, Percentile};
-use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::rate::Rate;
+use crate::real::iperf::{self, IPERF, report};
 use crate::real::native::{self, Native};
 use crate::real::outside::{self, OUTSIDE, Outside, Several};
 use crate::real::veth::Tc;
 use crate::results::Direction;
+use crate::spent::Stopwatch;
 
 /// Programs of guests and target.
 const PACKAGES: &[&str] = &["iperf", "open-iscsi", "fio", "tgt"];
@@ -155,7 +156,7 @@ fn fio(shape: Shape, seconds: u32) -> String {
     )
 }
 
-fn iperf(address: &str, seconds: u32) -> String {
+fn client(address: &str, seconds: u32) -> String {
     format!("iperf -c {address} -P {STREAMS} -t {seconds} -f k")
 }
 
@@ -191,7 +192,7 @@ impl Method for IscsiMix {
             ];
             if shape.loaded {
                 commands.push("outside: iperf -s".to_owned());
-                commands.push(format!("guests 2, 3, 4, meanwhile: {}", iperf("OUTSIDE", seconds)));
+                commands.push(format!("guests 2, 3, 4, meanwhile: {}", client("OUTSIDE", seconds)));
             }
             Load { name: shape.name.to_owned(), title: shape.title.to_owned(), seconds, commands }
         };
@@ -234,25 +235,17 @@ impl Method for IscsiMix {
         tables
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+    fn open(&self, mut opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let tc = opening.tc()?;
         let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("storage", PACKAGES, say)?;
-        let opening = outside::Opening {
-            guests: plan.guests,
-            program: &program.path,
-            memory_mib: MEMORY_MIB,
-            programs: Some((layer.clone(), FILES)),
-            has_peers: false,
-            own: None,
-        };
+        let programs = Some((layer.clone(), FILES));
+        let opening = outside::Opening { programs, ..outside::Opening::of(plan, program, MEMORY_MIB) };
         let mut outside = Outside::open(opening, say)?;
-        let mut server = layer.program(IPERF);
-        server.arg("-s");
-        outside.serve(&server)?;
-        let tc = if plan.subjects.iter().any(Subject::is_native) { Some(Tc::lay(say)?) } else { None };
-        let mut storage = Storage { outside, layer, running: None, native: None, tc };
+        outside.serve(&iperf::program(&layer, "iperf -s"))?;
+        let mut storage = Storage { outside, layer, native: native::Kept::default(), tc };
         storage.target()?;
-        Ok(Box::new(storage))
+        Ok(rig(storage))
     }
 }
 
@@ -260,16 +253,11 @@ impl Method for IscsiMix {
 struct Storage {
     outside: Outside,
     layer: Layer,
-    running: Option<(u32, Subject, &'static str, Several)>,
-    native: Option<Native>,
+    native: native::Kept<Native>,
     tc: Option<Tc>,
 }
 
 impl Storage {
-    fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
-    }
-
     /// A program of tgt, with its control socket in our folder (tgtd(8), `TGT_IPC_SOCKET`).
     fn tgt(&self, program: &str, words: &[&str]) -> Command {
         let program = self.layer.program(format!("usr/sbin/{program}"));
@@ -309,92 +297,106 @@ impl Storage {
         }
         Ok(())
     }
+}
 
-    /// The guests of this subject in this round, the first with its disk. Boots them if they do not run.
-    fn running(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        link: &'static str,
-        stop: &AtomicBool,
-    ) -> Result<&mut Several, Error> {
-        let fits = |(of, known, by, _): &(u32, Subject, &str, Several)| *of == round && known == subject && *by == link;
-        if !self.running.as_ref().is_some_and(fits) {
-            self.end_guests()?;
-            let mut several = self.outside.boot_several(subject, GUESTS, link, 1, stop)?;
-            let attach = format!(
-                "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
-                 until [ -e /sys/block/sda/dev ]; do rest; done; \
-                 [ -b /dev/sda ] || mknod /dev/sda b $(tr : ' ' </sys/block/sda/dev)"
-            );
-            let attached = several.each(&[attach], SLACK, stop);
-            self.running = Some((round, subject.clone(), link, several));
-            attached?;
-        }
-        self.running.as_mut().map(|(.., several)| several).ok_or(Error::Stopped)
+impl Measurement for Storage {
+    type Layout = Shape;
+    type Guests = Several;
+
+    fn layout(load: &str) -> Option<Shape> {
+        shape(load)
     }
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        let several = self.running(round, subject, shape.link, stop)?;
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        standing.link == wanted.link
+    }
+
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Several, BenchError> {
+        Ok(self.outside.boot_several(run.subject, GUESTS, run.layout.link, 1, run.stop)?)
+    }
+
+    /// Gives the first guest its disk.
+    fn warm(&mut self, several: &mut Several, run: &Run<'_, Shape>) -> Result<(), BenchError> {
+        let attach = format!(
+            "iscsistart -i {INITIATOR} -t {TARGET} -g 1 -a {OUTSIDE} -p 3260 >/tmp/iscsi 2>&1 || {{ cat /tmp/iscsi; exit 1; }}; \
+             until [ -e /sys/block/sda/dev ]; do rest; done; \
+             [ -b /dev/sda ] || mknod /dev/sda b $(tr : ' ' </sys/block/sda/dev)"
+        );
+        Ok(several.each(&[attach], SLACK, run.stop).map(drop)?)
+    }
+
+    fn measure(&mut self, several: &mut Several, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, seconds) = (run.layout, run.load.seconds);
         // A library of fio's storage drivers has libraries of its own beside the others.
-        let mut commands = vec![format!("LD_LIBRARY_PATH={CEPH} {}", fio(shape, load.seconds))];
+        let mut commands = vec![format!("LD_LIBRARY_PATH={CEPH} {}", fio(shape, seconds))];
         if shape.loaded {
             // The output is held back until the end: lines would cross the console during the measurement.
             let send = format!(
                 "said=$({} 2>&1); code=$?; echo \"$said\" | grep -v '^\\[ *[0-9]'; (exit $code)",
-                iperf(OUTSIDE, load.seconds)
+                client(OUTSIDE, seconds)
             );
             commands.resize(GUESTS, send);
         }
-        let (before, steal) = (several.cpu_time(), CpuTimes::now());
-        let said = several.each(&commands, SLACK + Duration::from_secs(load.seconds.into()), stop)?;
-        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
+        let watch = Stopwatch::start(several.spent());
+        let said = several.each(&commands, SLACK + run.duration(), run.stop)?;
+        let (spent, steal_percent) = watch.stop(several.spent());
         let unparsed = || Error::Run { doing: "fio and iperf".to_owned(), said: said.join("\n") };
         let (mut figures, latency) = said.first().and_then(|text| storage(text)).ok_or_else(unparsed)?;
         if shape.loaded {
-            let rate = |text: &String| parse(text)?.figures.get("mbit").copied();
-            let others = said.iter().skip(1).map(rate).collect::<Option<Vec<f64>>>().ok_or_else(unparsed)?;
-            figures.insert("others".to_owned(), others.iter().sum());
+            let others = said.iter().skip(1).map(|text| mbit(text)).sum::<Option<f64>>().ok_or_else(unparsed)?;
+            figures.insert("others".to_owned(), others);
         }
-        let seconds = f64::from(load.seconds);
-        let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64() / seconds;
-        figures.insert("cpu_seconds".to_owned(), spent((after.0, before.0)));
-        figures.insert("daemon_cpu_seconds".to_owned(), spent((after.1, before.1)));
-        figures.insert("vmm_cpu_seconds".to_owned(), spent((after.0, before.0)) - spent((after.1, before.1)));
+        figures.extend(spent.per(seconds.into(), "_seconds"));
         Ok(Taken { figures, latency: Some(latency), steal_percent, ..Taken::default() })
+    }
+
+    /// The three that send, between two namespaces over a link of the load's rate.
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let shape = run.layout;
+        let Some(rate) = shape.plain().filter(|_| shape.loaded) else {
+            return Ok(Taken::marked(if shape.loaded { "a plain link has no I/O control" } else { NO_INITIATOR }));
+        };
+        let (root, layer, tc) = (self.outside.root(), &self.layer, self.tc.as_ref().ok_or(Error::Stopped)?);
+        let open = || Native::serving(root, &[(iperf::program(layer, "iperf -s"), native::IPERF_PORT)]);
+        let client = iperf::program(layer, &client(native::FAR, run.load.seconds));
+        let said = self.native.with(open, |native| {
+            native.pace(tc, rate)?;
+            native.at_once(root, &client, GUESTS - 1, SLACK + run.duration(), run.stop)
+        })?;
+        let unparsed = || Error::Run { doing: "iperf without a virtual machine".to_owned(), said: said.join("\n") };
+        let others = said.iter().map(|text| mbit(text)).sum::<Option<f64>>().ok_or_else(unparsed)?;
+        let figures = BTreeMap::from([("others".to_owned(), others)]);
+        Ok(Taken { figures, ..Taken::marked(NO_INITIATOR) })
+    }
+
+    fn end(&mut self, several: Several) -> Result<(), BenchError> {
+        Ok(self.outside.end_several(several)?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(format!(
+            "The disk is one of tgt outside, {} MB in the host's page cache: no disk's speed is in the figures. The initiator is the kernel's \
+             (iscsi_tcp), logged in by open-iscsi's iscsistart. fio stands for the document's IOmeter, whose pattern it does not give.",
+            DISK_BYTES >> 20
+        ));
+        notes.push(
+            "On a link of 10 Gbit/s the machine's processors are the bound, and I/O control has nothing to divide. The two loads of 1 Gbit/s show \
+             it: iSCSI has a reservation of 400 Mbit/s and low delay, outward and inward (at 970 Mbit/s)."
+                .to_owned(),
+        );
+        notes.push(
+            "native: the three that send, between two network namespaces over a veth pair that tc paces to the link's rate. It has no storage: the \
+             initiator would be the host's own kernel, which only root may have log in, and which has one network for all."
+                .to_owned(),
+        );
+        notes
     }
 }
 
-impl Storage {
-    /// The three that send, between two namespaces over a link of the load's rate.
-    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        let marked = |mark: &str| Taken { marks: vec![mark.to_owned()], ..Taken::default() };
-        let Some(rate) = shape.plain().filter(|_| shape.loaded) else {
-            return Ok(marked(if shape.loaded { "a plain link has no I/O control" } else { NO_INITIATOR }));
-        };
-        let mut native = match self.native.take() {
-            Some(native) => native,
-            None => {
-                let mut native = Native::open(self.outside.root())?;
-                let mut server = self.layer.program(IPERF);
-                server.arg("-s");
-                native.listen(&server, native::IPERF_PORT)?;
-                native
-            }
-        };
-        native.pace(self.tc.as_ref().ok_or(Error::Stopped)?, rate)?;
-        let mut client = self.layer.program(IPERF);
-        client.args(iperf(native::FAR, load.seconds).split(' ').skip(1));
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let said = native.at_once(self.outside.root(), &client, GUESTS - 1, limit, stop)?;
-        self.native = Some(native);
-        let rates = said.iter().map(|text| parse(text)?.figures.get("mbit").copied()).collect::<Option<Vec<f64>>>();
-        let unparsed = || Error::Run { doing: "iperf without a virtual machine".to_owned(), said: said.join("\n") };
-        let figures = BTreeMap::from([("others".to_owned(), rates.ok_or_else(unparsed)?.iter().sum())]);
-        Ok(Taken { figures, ..marked(NO_INITIATOR) })
-    }
+/// The rate that iperf reports.
+fn mbit(text: &str) -> Option<f64> {
+    report(text)?.taken.figures.get("mbit").copied()
 }
 
 /// Figures of fio's terse output, version 3 (fio(1), "Terse output"): bandwidth in KB/s, operations, mean completion latency in µs, and twenty
@@ -423,46 +425,6 @@ fn storage(text: &str) -> Option<(BTreeMap<String, f64>, Vec<Percentile>)> {
     ];
     let figures = figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     Some((figures, known))
-}
-
-impl Rig for Storage {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        Ok(self.measure(round, subject, load, stop)?)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        Ok(self.without_guests(load, stop)?)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(self.end_guests()?)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.outside.notes();
-        notes.push(format!(
-            "The disk is one of tgt outside, {} MB in the host's page cache: no disk's speed is in the figures. The initiator is the kernel's \
-             (iscsi_tcp), logged in by open-iscsi's iscsistart. fio stands for the document's IOmeter, whose pattern it does not give.",
-            DISK_BYTES >> 20
-        ));
-        notes.push(
-            "On a link of 10 Gbit/s the machine's processors are the bound, and I/O control has nothing to divide. The two loads of 1 Gbit/s show \
-             it: iSCSI has a reservation of 400 Mbit/s and low delay, outward and inward (at 970 Mbit/s)."
-                .to_owned(),
-        );
-        notes.push(
-            "native: the three that send, between two network namespaces over a veth pair that tc paces to the link's rate. It has no storage: the \
-             initiator would be the host's own kernel, which only root may have log in, and which has one network for all."
-                .to_owned(),
-        );
-        notes
-    }
 }
 
 #[cfg(test)]

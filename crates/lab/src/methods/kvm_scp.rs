@@ -12,17 +12,19 @@ use std::time::Duration;
 use nicety_guests::uml::UmlKernel;
 use nicety_guests::{Accel, Error, Layer, Root};
 
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
-use crate::host::CpuTimes;
 use crate::method::{Guests, Server};
 use crate::rate::Rate;
-use crate::real::Watch;
-use crate::real::outside::{self, GUEST, Lone, Outside, Spent, subjects};
+use crate::real::native;
+use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
 use crate::real::own::{OF_ANY_AGE, Own};
 use crate::real::veth::Tc;
+use crate::real::{Watch, quoted};
 use crate::results::Direction;
 use crate::series::Sampler;
+use crate::spent::{Spent, Stopwatch};
 use crate::study::Plan;
 
 mod natively;
@@ -183,31 +185,22 @@ impl Method for KvmScp {
         Root::DISK_BYTES + kernel + self.about().disk_bytes + file_bytes(plan)
     }
 
-    fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+    fn open(&self, mut opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
+        let tc = opening.tc()?;
         let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("kvm-scp", PACKAGES, say)?;
         let file = file_bytes(plan);
         // The file lies in memory, in a file system that may take half of it.
         let memory_mib = u32::try_from(file * 2 / (1 << 20)).unwrap_or(1024).saturating_add(160);
-        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
-        let tc = if plan.subjects.iter().any(Subject::is_native) { Some(Tc::lay(say)?) } else { None };
         let programs = Some((layer.clone(), FILES));
-        let opening = outside::Opening {
-            guests: plan.guests,
-            program: &program.path,
-            memory_mib,
-            programs,
-            has_peers,
-            own: plan.own.clone(),
-        };
+        let opening = outside::Opening { programs, ..outside::Opening::of(plan, program, memory_mib) };
         let outside = Outside::open(opening, say)?;
-        let ssh = layer.program("usr/bin/ssh");
-        let words: Vec<String> =
-            [ssh.get_program()].into_iter().chain(ssh.get_args()).map(|word| format!("'{}'", word.display())).collect();
-        let script = outside.folder().write("ssh", format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
+        let ssh = quoted(&layer.program("usr/bin/ssh"));
+        let script = outside.folder().write("ssh", format!("#!/bin/sh\nexec {ssh} \"$@\"\n"))?;
         let executable = fs::set_permissions(&script, fs::Permissions::from_mode(0o700));
         executable.map_err(|source| Error::File { doing: "make executable", path: script, source })?;
-        Ok(Box::new(Scp { outside, layer, tc, native: None, own: plan.own.clone(), file_bytes: file }))
+        let (native, own) = (native::Kept::default(), plan.own.clone());
+        Ok(rig(Scp { outside, layer, tc, native, own, file_bytes: file }))
     }
 }
 
@@ -222,7 +215,7 @@ struct Scp {
     outside: Outside,
     layer: Layer,
     tc: Option<Tc>,
-    native: Option<Natively>,
+    native: native::Kept<Natively>,
     own: Option<Own>,
     /// Size of the native row's file.
     file_bytes: u64,
@@ -277,11 +270,12 @@ impl Scp {
             sum: sum.trim(),
         };
         let (command, to) = self.scp(&from);
-        let (cpu, steal) = (lone.cpu_times(), CpuTimes::now());
+        let watch = Stopwatch::start(lone.spent());
         let copied = fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| {
             self.outside.run(&command, limit, stop, watch)
         })?;
-        Ok((copied, cpu.until(&lone.cpu_times()), CpuTimes::stolen_percent(steal)))
+        let (spent, steal_percent) = watch.stop(lone.spent());
+        Ok((copied, spent, steal_percent))
     }
 
     /// The client's command, and the place of the copy.
@@ -314,36 +308,22 @@ impl Scp {
         private.map_err(|source| Error::File { doing: "protect", path, source })
     }
 
-    /// The same programs without a virtual machine, over a link of the same rate.
-    fn without_guest(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let mut native = match self.native.take() {
-            Some(native) => native,
-            None => {
-                let tc = self.tc.as_ref().ok_or(Error::Stopped)?;
-                Natively::open(self.outside.root(), &self.layer, tc, self.file_bytes, stop)?
-            }
-        };
+    /// The copy from a server without a virtual machine.
+    fn copy_natively(&self, native: &mut Natively, limit: Duration, stop: &AtomicBool) -> Result<Copied, Error> {
         self.keep_key(&native.key)?;
-        let sum = native.sum.clone();
         let from = From {
             user: natively::USER,
             port: natively::PORT,
             address: natively::ADDRESS,
             bytes: self.file_bytes / 1024 * 1024,
-            sum: &sum,
+            sum: &native.sum,
         };
-        let limit = SLACK * 2 + Duration::from_secs(u64::from(load.seconds) * 4);
         let (command, to) = self.scp(&from);
-        let copied = fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| {
-            native.network.run(&command, limit, stop, watch)
-        })?;
-        self.native = Some(native);
-        // The log of the host's kernel has much besides.
-        let stability = Stability::of(copied.identical, Some(""), Some(""));
-        Ok(copied.taken(stability, None, BTreeMap::new()))
+        let network = &mut native.network;
+        fetched(&self.outside.root().busybox(), &from, &to, &mut |watch| network.run(&command, limit, stop, watch))
     }
 
-    fn measure(&mut self, lone: &mut Lone, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
+    fn copies(&mut self, lone: &mut Lone, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
         if self.own.is_none() {
             self.serve(lone, stop)?;
         }
@@ -460,7 +440,7 @@ fn fetched(busybox: &Path, from: &From<'_>, to: &Path, run: Runs<'_>) -> Result<
 impl Copied {
     /// The figures of a run, with the processor time if it is known.
     fn taken(self, stability: Stability, spent: Option<Spent>, texts: BTreeMap<String, String>) -> Taken {
-        let cpu = spent.map_or_else(Vec::new, |spent| spent.figures(self.bytes as f64 * 8e-9));
+        let cpu = spent.into_iter().flat_map(|spent| spent.per(self.bytes as f64 * 8e-9, ""));
         let figures = [
             ("megabytes", self.bytes as f64 / self.seconds.max(1e-3) / 1e6),
             ("stable", f64::from(u8::from(stability.is_stable))),
@@ -487,30 +467,47 @@ fn transferred(said: &str) -> Option<f64> {
     (complete && rate > 0.0).then_some(bytes / rate)
 }
 
-impl Rig for Scp {
-    fn in_guests(
-        &mut self,
-        _round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        let mut lone = self.outside.boot(subject, RATE, stop)?;
-        let taken = self.measure(&mut lone, load, stop);
-        let console = lone.guest.console();
-        let ended = self.outside.end(lone);
-        let taken = taken.map_err(|error| match error {
+impl Measurement for Scp {
+    type Layout = ();
+    type Guests = Lone;
+    const STAY: Stay = Stay::Run;
+
+    fn layout(load: &str) -> Option<()> {
+        (load == LOAD).then_some(())
+    }
+
+    fn boot(&mut self, run: &Run<'_, ()>) -> Result<Lone, BenchError> {
+        Ok(self.outside.boot(run.subject, RATE, run.stop)?)
+    }
+
+    fn measure(&mut self, lone: &mut Lone, run: &Run<'_, ()>) -> Result<Taken, BenchError> {
+        let taken = self.copies(lone, run.load, run.stop);
+        Ok(taken.map_err(|error| match error {
             Error::Run { doing, said } => {
+                let console = lone.guest.console();
                 Error::Run { doing, said: format!("{said}\nthe guest's console ended with\n{console}") }
             }
             other => other,
-        })?;
-        ended?;
-        Ok(taken)
+        })?)
     }
 
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        Ok(self.without_guest(load, stop)?)
+    /// The same programs over a link of the same rate.
+    fn natively(&mut self, run: &Run<'_, ()>) -> Result<Taken, BenchError> {
+        let mut kept = std::mem::take(&mut self.native);
+        let open = || {
+            let tc = self.tc.as_ref().ok_or(Error::Stopped)?;
+            Natively::open(self.outside.root(), &self.layer, tc, self.file_bytes, run.stop)
+        };
+        let limit = SLACK * 2 + run.duration() * 4;
+        let copied = kept.with(open, |native| self.copy_natively(native, limit, run.stop))?;
+        self.native = kept;
+        // The log of the host's kernel has much besides.
+        let stability = Stability::of(copied.identical, Some(""), Some(""));
+        Ok(copied.taken(stability, None, BTreeMap::new()))
+    }
+
+    fn end(&mut self, lone: Lone) -> Result<(), BenchError> {
+        Ok(self.outside.end(lone)?)
     }
 
     fn accelerator(&self) -> Option<Accel> {

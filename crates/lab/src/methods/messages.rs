@@ -16,6 +16,7 @@ use nicety_guests::{Error, Folder};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::rig::{Measurement, Run, rig};
 use super::{About, Chart, Figure, Length, Load, Method, Opening, Rig, Stack, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Counts, Layout, Party, Place, Program};
@@ -166,7 +167,7 @@ impl Method for Messages {
         let folder = Folder::new()?;
         let counted = Counter::is_there();
         let common = Common { interrupt_ns: interrupt_ns(), byte_ns: byte_ns() };
-        Ok(Box::new(Counted { program: program.clone(), standing: None, common, folder, counted }))
+        Ok(rig(Counted { program: program.clone(), common, folder, counted }))
     }
 }
 
@@ -184,11 +185,9 @@ struct Prices {
     write_ns: f64,
 }
 
-/// The guest and its daemon, while they run.
+/// The guest and its daemon.
 #[derive(Debug)]
 struct Standing {
-    round: u32,
-    adapter: String,
     rig: embedded::Rig,
     prices: Prices,
 }
@@ -196,66 +195,54 @@ struct Standing {
 #[derive(Debug)]
 struct Counted {
     program: Program,
-    standing: Option<Standing>,
     common: Common,
     folder: Folder,
     /// Whether instructions can be counted.
     counted: bool,
 }
 
-impl Counted {
-    fn standing(&mut self, round: u32, adapter: &str, stop: &AtomicBool) -> Result<&mut Standing, BenchError> {
-        let fits = |standing: &Standing| standing.round == round && standing.adapter == adapter;
-        if !self.standing.as_ref().is_some_and(fits) {
-            self.standing = None;
-            let layout = Layout { guests: vec![Place::new(adapter)], uplink: true, ..Layout::default() };
-            let mut rig = embedded::Rig::start(&self.program, &layout, stop)?;
-            rig.transact(GUEST, Party::Peer, FIRST_EXCHANGE, stop)?;
-            let prices = prices(&mut rig, stop)?;
-            self.standing = Some(Standing { round, adapter: adapter.to_owned(), rig, prices });
+impl Measurement for Counted {
+    type Layout = [Party; 2];
+    type Guests = Standing;
+
+    /// The sender and the receiver, or both ends of exchanges.
+    fn layout(load: &str) -> Option<[Party; 2]> {
+        match load {
+            TRANSMIT | REQUEST_RESPONSE => Some([GUEST, Party::Peer]),
+            RECEIVE => Some([Party::Peer, GUEST]),
+            _ => None,
         }
-        self.standing.as_mut().ok_or_else(|| BenchError::Failed("the guest has gone".to_owned()))
     }
 
-    fn measure(&mut self, round: u32, adapter: &str, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let (common, counted) = (self.common, self.counted);
+    fn boot(&mut self, run: &Run<'_, [Party; 2]>) -> Result<Standing, BenchError> {
+        let layout = Layout { guests: vec![Place::new(&run.subject.adapter)], uplink: true, ..Layout::default() };
+        let mut rig = embedded::Rig::start(&self.program, &layout, run.stop)?;
+        rig.transact(GUEST, Party::Peer, FIRST_EXCHANGE, run.stop)?;
+        let prices = prices(&mut rig, run.stop)?;
+        Ok(Standing { rig, prices })
+    }
+
+    fn measure(&mut self, standing: &mut Standing, run: &Run<'_, [Party; 2]>) -> Result<Taken, BenchError> {
+        let (Standing { rig, prices }, stop, [from, to]) = (standing, run.stop, run.layout);
         let file = self.folder.path().join("instructions");
-        let Standing { rig, prices, .. } = self.standing(round, adapter, stop)?;
-        let duration = Duration::from_secs(load.seconds.into());
         let daemon = rig.pids().last().copied().unwrap_or_default();
-        let counter = counted.then(|| Counter::start(daemon, &file)).flatten();
+        let counter = self.counted.then(|| Counter::start(daemon, &file)).flatten();
         let (before, cpu_before, begun) = (rig.counts(GUEST, stop)?, rig.daemon_cpu(), Instant::now());
-        match load.name.as_str() {
-            TRANSMIT => rig.send(GUEST, Party::Peer, duration, stop).map(drop)?,
-            RECEIVE => rig.send(Party::Peer, GUEST, duration, stop).map(drop)?,
-            _ => rig.transact(GUEST, Party::Peer, duration, stop).map(drop)?,
+        match run.load.name.as_str() {
+            REQUEST_RESPONSE => rig.transact(from, to, run.duration(), stop).map(drop)?,
+            _ => rig.send(from, to, run.duration(), stop).map(drop)?,
         }
         let (elapsed, cpu_after, after) = (begun.elapsed(), rig.daemon_cpu(), rig.counts(GUEST, stop)?);
         let instructions = counter.and_then(|counter| counter.end(&file));
         let cpu_seconds = cpu_after.zip(cpu_before).map(|(after, before)| after - before);
-        let figures = figures(&since(&after, &before), elapsed, cpu_seconds, *prices, common, instructions);
+        let figures = figures(&since(&after, &before), elapsed, cpu_seconds, *prices, self.common, instructions);
         let mark =
             |figures: &BTreeMap<String, f64>| (figures.get("rest_ns") == Some(&0.0)).then(|| TOGETHER.to_owned());
         figures
             .map(|figures| Taken { marks: mark(&figures).into_iter().collect(), figures, ..Taken::default() })
-            .ok_or_else(|| BenchError::Failed(format!("{adapter} carried no frame in {} s", load.seconds)))
-    }
-}
-
-impl Rig for Counted {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        self.measure(round, &subject.adapter, load, stop)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        self.standing = None;
-        Ok(())
+            .ok_or_else(|| {
+                BenchError::Failed(format!("{} carried no frame in {} s", run.subject.adapter, run.load.seconds))
+            })
     }
 
     fn notes(&self) -> Vec<String> {

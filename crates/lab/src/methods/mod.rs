@@ -1,19 +1,20 @@
 //! The seam of the lab's methods: a method is one file here, and everything else about it is the same for all.
 //!
 //! A [`Method`] says what a document measured, which [`Subject`]s it is repeated on, under which [`Load`]s, and how its tables look.
-//! Its [`Rig`] makes one run at a time. [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
+//! Its [`Measurement`] says how guests are laid out and what a run does with them; a [`Rig`] makes one run of it at a time.
+//! [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 
 use nicety_guests::uml::UmlKernel;
-use nicety_guests::{Accel, Error, Root};
+use nicety_guests::{Error, Root};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{BenchError, Percentile};
+use crate::bench::Percentile;
 use crate::embedded::Program;
 use crate::method::{Contestant, Driver, Guests, Server};
 use crate::real::own::Own;
+use crate::real::veth::Tc;
 use crate::results::Direction;
 use crate::series::Series;
 use crate::study::{Plan, Record};
@@ -32,10 +33,13 @@ mod messages;
 mod pairs;
 mod pps;
 mod qos_over_time;
+mod rig;
 mod ten_gig;
 mod vmxnet3_iperf;
 
 pub use chart::{Chart, Heat, Lines, Ratios, Stack};
+pub use rig::Rig;
+use rig::{Measurement, Run};
 
 /// The methods that can run, in the order of lists.
 pub static ALL: &[&dyn Method] = &[
@@ -246,6 +250,23 @@ pub struct Taken {
     pub steal_percent: Option<f64>,
 }
 
+impl Taken {
+    /// A run without figures, and the remark that says why.
+    pub(crate) fn marked(mark: impl Into<String>) -> Taken {
+        Taken { marks: vec![mark.into()], ..Taken::default() }
+    }
+
+    /// Adds latencies: their percentiles, and the figures `p50` and `p99` of them.
+    #[must_use]
+    pub(crate) fn with_latency(mut self, latency: Option<Vec<Percentile>>) -> Taken {
+        for known in latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
+            self.figures.insert(format!("p{}", known.percent), known.us);
+        }
+        self.latency = latency;
+        self
+    }
+}
+
 /// What a method needs to make its rig.
 pub struct Opening<'a> {
     /// The plan whose runs it will make.
@@ -256,6 +277,13 @@ pub struct Opening<'a> {
     pub before: &'a [Record],
     /// Gets a line for each step of laying guests.
     pub say: &'a mut dyn FnMut(&str),
+}
+
+impl Opening<'_> {
+    /// `tc`, if there is a native row, whose link it paces.
+    fn tc(&mut self) -> Result<Option<Tc>, Error> {
+        self.plan.subjects.iter().any(Subject::is_native).then(|| Tc::lay(self.say)).transpose()
+    }
 }
 
 /// A method of measuring (see the module's page).
@@ -308,62 +336,4 @@ pub trait Method: Sync {
     /// # Errors
     /// Something that it needs is missing on this machine; the message names the remedy.
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error>;
-}
-
-/// A method's guests, ready to run. It leaves no process, socket or file behind when it is dropped.
-pub trait Rig {
-    /// One run. After a failure the next run boots other guests.
-    ///
-    /// # Errors
-    /// Those of [`Rig::in_guests`] and [`Rig::natively`].
-    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = if subject.is_native() {
-            // Guests' processes would take part of the machine.
-            match self.end().and_then(|()| self.natively(load, stop)) {
-                // A system that allows no network namespaces still measures its guests: the row says why it is empty.
-                Err(BenchError::Impossible(why)) => Ok(Taken { marks: vec![why], ..Taken::default() }),
-                taken => taken,
-            }
-        } else {
-            self.in_guests(round, subject, load, stop)
-        };
-        if taken.is_err() {
-            // A guest that failed to answer once is not asked again. An error of ending it has the same cause, so it is dropped.
-            let _ = self.end();
-        }
-        taken
-    }
-
-    /// A run with guests. Guests of the same round and subject may go on from run to run.
-    ///
-    /// # Errors
-    /// [`BenchError::Cancelled`] soon after `stop` becomes true. A guest that stops answering gives an error with the last lines of its
-    /// console.
-    fn in_guests(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool)
-    -> Result<Taken, BenchError>;
-
-    /// The same programs without a virtual machine, in methods that have the row [`NATIVE`]. After a failure the next run starts them again.
-    ///
-    /// # Errors
-    /// As [`Rig::in_guests`].
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let _ = (load, stop);
-        Err(BenchError::Impossible("this method needs a virtual machine".to_owned()))
-    }
-
-    /// Ends the guests that run.
-    ///
-    /// # Errors
-    /// Their daemon does not end.
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    /// What runs the instructions of guests in QEMU. None: there are none.
-    fn accelerator(&self) -> Option<Accel> {
-        None
-    }
-
-    /// Facts for the report, a sentence each: kernels, versions, whose processor time is counted.
-    fn notes(&self) -> Vec<String>;
 }

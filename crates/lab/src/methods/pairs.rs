@@ -1,12 +1,12 @@
 //! `pairs`: every adapter with every adapter. A stream from the row's guest to the column's, and request-response between them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::Error;
 
 use super::embedded::{Small, distribution};
+use super::rig::{Measurement, Run, Stay, rig};
 use super::{About, CPU, Chart, Figure, Heat, Length, Load, Method, NATIVE, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Layout, Party, Place, Program};
@@ -141,7 +141,7 @@ impl Method for Pairs {
         let adapters = plan.adapters().into_iter().filter(|name| *name != NATIVE).map(str::to_owned).collect();
         let column = column(&plan.loads).unwrap_or_default().to_owned();
         let native = Small::new(program, "netperf");
-        Ok(Box::new(Field { program: program.clone(), adapters, column, rig: None, native }))
+        Ok(rig(Field { program: program.clone(), adapters, column, native }))
     }
 }
 
@@ -152,7 +152,6 @@ struct Field {
     /// See [`column`].
     column: String,
     native: Small,
-    rig: Option<embedded::Rig>,
 }
 
 impl Field {
@@ -162,89 +161,53 @@ impl Field {
         let number = at.and_then(|at| u8::try_from(2 * at + usize::from(second)).ok());
         number.map(Party::Guest).ok_or_else(|| BenchError::Impossible(format!("there is no guest with {adapter}")))
     }
+}
 
-    fn rig(&mut self, stop: &AtomicBool) -> Result<&mut embedded::Rig, BenchError> {
-        let rig = match self.rig.take() {
-            Some(rig) => rig,
-            None => {
-                let guests = self.adapters.iter().flat_map(|name| [Place::new(name), Place::new(name)]).collect();
-                embedded::Rig::start(&self.program, &Layout { guests, ..Layout::default() }, stop)?
-            }
-        };
-        Ok(self.rig.insert(rig))
+impl Measurement for Field {
+    /// Whether it is request-response.
+    type Layout = bool;
+    type Guests = embedded::Rig;
+    const STAY: Stay = Stay::Study;
+
+    fn layout(load: &str) -> Option<bool> {
+        other(load).map(|_| load.starts_with(REQUEST_RESPONSE))
     }
 
-    fn measure(&mut self, from: &str, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let to = other(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
-        let (from, to) = (self.party(from, false)?, self.party(to, true)?);
-        let duration = Duration::from_secs(load.seconds.into());
-        let rig = self.rig(stop)?;
+    fn boot(&mut self, run: &Run<'_, bool>) -> Result<embedded::Rig, BenchError> {
+        let guests = self.adapters.iter().flat_map(|name| [Place::new(name), Place::new(name)]).collect();
+        embedded::Rig::start(&self.program, &Layout { guests, ..Layout::default() }, run.stop)
+    }
+
+    fn measure(&mut self, rig: &mut embedded::Rig, run: &Run<'_, bool>) -> Result<Taken, BenchError> {
+        let to = other(&run.load.name).unwrap_or_default();
+        let (from, to) = (self.party(&run.subject.adapter, false)?, self.party(to, true)?);
+        let (duration, stop) = (run.duration(), run.stop);
         rig.transact(from, to, FIRST_EXCHANGE, stop)?;
-        if load.name.starts_with(REQUEST_RESPONSE) {
+        if run.layout {
             let (elapsed_ns, each_ns) = rig.transact(from, to, duration, stop)?;
             return Ok(exchanges(elapsed_ns, each_ns));
         }
-        let spent = |rig: &mut embedded::Rig| -> Result<(Option<f64>, f64), BenchError> {
-            let guests = rig.counts(from, stop)?.cpu_seconds + rig.counts(to, stop)?.cpu_seconds;
-            Ok((rig.daemon_cpu(), guests))
-        };
-        let before = spent(rig)?;
+        let before = rig.spent(&[from, to], stop)?;
         let (bytes, elapsed) = rig.send(from, to, duration, stop)?;
-        let after = spent(rig)?;
+        let spent = before.until(&rig.spent(&[from, to], stop)?);
         let gbit = bytes as f64 * 8e-9;
         let series = rig.sampled(to, stop)?.series(elapsed, 8e-6);
         let mut figures = BTreeMap::from([("mbit".to_owned(), gbit * 1000.0 / elapsed.as_secs_f64())]);
-        if let Some((after_daemon, before_daemon)) = after.0.zip(before.0) {
-            let (daemon, guests) = (after_daemon - before_daemon, after.1 - before.1);
-            for (figure, seconds) in CPU.iter().zip([daemon + guests, daemon, guests]) {
-                figures.insert(figure.name.to_owned(), seconds / gbit);
-            }
-        }
+        figures.extend(spent.per(gbit, ""));
         // A guest that carried nothing gives no figure.
         figures.retain(|_, value| value.is_finite());
         Ok(Taken { figures, series: Some(series), ..Taken::default() })
     }
-}
 
-/// Figures of exchanges.
-fn exchanges(elapsed_ns: u64, mut each_ns: Vec<u64>) -> Taken {
-    let mut figures = BTreeMap::new();
-    if elapsed_ns > 0 {
-        figures.insert("transactions".to_owned(), each_ns.len() as f64 * 1e9 / elapsed_ns as f64);
-    }
-    let latency = distribution(&mut each_ns);
-    for known in latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-        figures.insert(format!("p{}", known.percent), known.us);
-    }
-    Taken { figures, latency, ..Taken::default() }
-}
-
-impl Rig for Field {
-    fn in_guests(
-        &mut self,
-        _round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        self.measure(&subject.adapter, load, stop)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        if other(&load.name) != Some(&self.column) {
-            let mark = format!("a link without adapters: its one figure is that of the column {}", self.column);
-            return Ok(Taken { marks: vec![mark], ..Taken::default() });
+    fn natively(&mut self, run: &Run<'_, bool>) -> Result<Taken, BenchError> {
+        if other(&run.load.name) != Some(&self.column) {
+            let column = &self.column;
+            return Ok(Taken::marked(format!(
+                "a link without adapters: its one figure is that of the column {column}"
+            )));
         }
-        let kind = match load.name.starts_with(REQUEST_RESPONSE) {
-            true => method::Load::RequestResponse,
-            false => method::Load::GuestToGuest,
-        };
-        self.native.natively(kind, (None, None), load.seconds, stop)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        self.rig = None;
-        Ok(())
+        let kind = if run.layout { method::Load::RequestResponse } else { method::Load::GuestToGuest };
+        self.native.natively(run, kind, (None, None))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -256,6 +219,15 @@ impl Rig for Field {
             super::embedded::NATIVE_ROW.to_owned(),
         ]
     }
+}
+
+/// Figures of exchanges.
+fn exchanges(elapsed_ns: u64, mut each_ns: Vec<u64>) -> Taken {
+    let mut figures = BTreeMap::new();
+    if elapsed_ns > 0 {
+        figures.insert("transactions".to_owned(), each_ns.len() as f64 * 1e9 / elapsed_ns as f64);
+    }
+    Taken { figures, ..Taken::default() }.with_latency(distribution(&mut each_ns))
 }
 
 #[cfg(test)]

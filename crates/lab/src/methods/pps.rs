@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nicety_guests::{Error, Folder, Layer, Root};
 
 use super::field::Adapters;
+use super::rig::{Measurement, Run, rig};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Attach, Generator, Layout, Offered, Place, Program};
@@ -177,7 +178,7 @@ impl Method for Pps {
         let ovs = if has_ovs { Some(Layer::lay("openvswitch", OVS_PACKAGES, say)?) } else { None };
         let root = if has(|peer| matches!(peer, Peer::Ovs | Peer::Bridge)) { Some(Root::lay(say)?) } else { None };
         let (program, folder) = (program.clone(), Folder::new()?);
-        Ok(Box::new(Forwarding { program, testpmd, ovs, root, folder, running: None }))
+        Ok(rig(Forwarding { program, testpmd, ovs, root, folder }))
     }
 }
 
@@ -225,33 +226,9 @@ struct Forwarding {
     ovs: Option<Layer>,
     root: Option<Root>,
     folder: Folder,
-    running: Option<(u32, Subject, Forwarder)>,
 }
 
 impl Forwarding {
-    fn forwarder(&mut self, round: u32, subject: &Subject, stop: &AtomicBool) -> Result<&mut Forwarder, BenchError> {
-        let fits = |(of, known, _): &(u32, Subject, Forwarder)| *of == round && known == subject;
-        if !self.running.as_ref().is_some_and(fits) {
-            self.running = None;
-            let mut forwarder = match peer(subject) {
-                None => {
-                    let crowd = vec![Place::new(&subject.adapter); 2];
-                    let layout = Layout { crowd, ..Layout::default() };
-                    Forwarder::Nicety(Box::new(embedded::Rig::start(&self.program, &layout, stop)?))
-                }
-                Some(Peer::Testpmd(mode)) => self.testpmd(mode, stop)?,
-                Some(Peer::Ovs) => self.ovs(stop)?,
-                Some(Peer::Bridge) => self.bridge(stop)?,
-            };
-            forwarder.wait(stop)?;
-            self.running = Some((round, subject.clone(), forwarder));
-        }
-        match &mut self.running {
-            Some((_, _, forwarder)) => Ok(forwarder),
-            None => Err(BenchError::Failed("the forwarder has gone".to_owned())),
-        }
-    }
-
     /// testpmd, on the last processor: its main thread, which sleeps, is on the first.
     fn testpmd(&self, mode: &str, stop: &AtomicBool) -> Result<Forwarder, BenchError> {
         let layer = self.testpmd.as_ref().ok_or_else(|| missing("testpmd"))?;
@@ -286,11 +263,36 @@ impl Forwarding {
         let generator = Generator::start(&self.program, &bridge.entrance(), attach, stop)?;
         Ok(Forwarder::Peer { generator, _peer: Box::new(bridge) })
     }
+}
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let bytes = size(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
-        let trial = Duration::from_secs(load.seconds.into()) / TRIALS;
-        let forwarder = self.forwarder(round, subject, stop)?;
+impl Measurement for Forwarding {
+    /// Frame size in bytes.
+    type Layout = u16;
+    type Guests = Forwarder;
+
+    fn layout(load: &str) -> Option<u16> {
+        size(load)
+    }
+
+    fn boot(&mut self, run: &Run<'_, u16>) -> Result<Forwarder, BenchError> {
+        match peer(run.subject) {
+            None => {
+                let crowd = vec![Place::new(&run.subject.adapter); 2];
+                let layout = Layout { crowd, ..Layout::default() };
+                Ok(Forwarder::Nicety(Box::new(embedded::Rig::start(&self.program, &layout, run.stop)?)))
+            }
+            Some(Peer::Testpmd(mode)) => self.testpmd(mode, run.stop),
+            Some(Peer::Ovs) => self.ovs(run.stop),
+            Some(Peer::Bridge) => self.bridge(run.stop),
+        }
+    }
+
+    fn warm(&mut self, forwarder: &mut Forwarder, run: &Run<'_, u16>) -> Result<(), BenchError> {
+        forwarder.wait(run.stop)
+    }
+
+    fn measure(&mut self, forwarder: &mut Forwarder, run: &Run<'_, u16>) -> Result<Taken, BenchError> {
+        let (bytes, trial, stop) = (run.layout, run.duration() / TRIALS, run.stop);
         let mut figures = BTreeMap::new();
         let mut taken = Taken::default();
         let full = forwarder.offer(bytes, FULL_RATE, trial, stop)?;
@@ -314,6 +316,21 @@ impl Forwarding {
             }
         }
         Ok(Taken { figures, ..taken })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "The generator is one process with this project's own drivers at both ports. It polls without sleeping, so it takes a processor, and \
+             its own work limits what it offers."
+                .to_owned(),
+            "Nicety: a switch of two ports with the row's adapter, options as they come; virtio-net over vhost-user, the others over vfio-user. \
+             testpmd: two net_vhost ports, io (frames unchanged) or mac (addresses rewritten), one polling core; it neither learns nor looks up."
+                .to_owned(),
+            "ovs-dpdk: Open vSwitch, a bridge that learns, with two vhost-user ports and one polling thread (Debian's openvswitch-switch-dpdk). VPP is \
+             not packaged in Debian. bridge: the kernel's, with a tap at each port; it works in the generator's system calls, one for each frame and \
+             way, as behind a VMM without vhost."
+                .to_owned(),
+        ]
     }
 }
 
@@ -364,38 +381,6 @@ fn search(most: f64, mut passes: impl FnMut(f64) -> Result<bool, BenchError>) ->
         }
     }
     Ok(Some(low).filter(|low| *low > 0.0))
-}
-
-impl Rig for Forwarding {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        self.measure(round, subject, load, stop)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        self.running = None;
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![
-            "The generator is one process with this project's own drivers at both ports. It polls without sleeping, so it takes a processor, and \
-             its own work limits what it offers."
-                .to_owned(),
-            "Nicety: a switch of two ports with the row's adapter, options as they come; virtio-net over vhost-user, the others over vfio-user. \
-             testpmd: two net_vhost ports, io (frames unchanged) or mac (addresses rewritten), one polling core; it neither learns nor looks up."
-                .to_owned(),
-            "ovs-dpdk: Open vSwitch, a bridge that learns, with two vhost-user ports and one polling thread (Debian's openvswitch-switch-dpdk). VPP is \
-             not packaged in Debian. bridge: the kernel's, with a tap at each port; it works in the generator's system calls, one for each frame and \
-             way, as behind a VMM without vhost."
-                .to_owned(),
-        ]
-    }
 }
 
 #[cfg(test)]

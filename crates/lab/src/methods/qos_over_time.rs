@@ -9,10 +9,12 @@ use nicety_guests::Error;
 
 use super::chart::{Chart, Lines};
 use super::field::Adapters;
+use super::rig::rig;
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::method::Guests;
 use crate::results::Direction;
 use crate::series::Series;
+use crate::spent::Spent;
 use crate::windows::{Flows, Stolen, Windows};
 
 mod in_embedded;
@@ -246,17 +248,10 @@ impl Method for QosOverTime {
 
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         match opening.plan.guests {
-            Guests::Uml => Ok(Box::new(in_user_mode::Four::open(opening)?)),
-            Guests::Embedded | Guests::Qemu => Ok(Box::new(in_embedded::Four::new(opening.program.clone()))),
+            Guests::Uml => Ok(rig(in_user_mode::Four::open(opening)?)),
+            Guests::Embedded | Guests::Qemu => Ok(rig(in_embedded::Four(opening.program.clone()))),
         }
     }
-}
-
-/// Processor time of a run in seconds: of all guests and the daemon, and of the daemon alone.
-#[derive(Debug, Clone, Copy)]
-struct Spent {
-    all: f64,
-    daemon: f64,
 }
 
 /// The figures and lines of a run. `payload`: bytes of payload in a full frame.
@@ -294,16 +289,14 @@ fn taken(
     taken.lines.insert("reserved".to_owned(), reserved);
     taken.figures.insert("mbit".to_owned(), flows.total());
     taken.figures.insert("counted".to_owned(), counted as f64 / flows.len() as f64);
-    if let Some((Spent { all, daemon }, gbit)) = spent.filter(|(_, gbit)| *gbit > 0.0) {
-        for (cpu, seconds) in CPU.iter().zip([all, daemon, all - daemon]) {
-            taken.figures.insert(cpu.name.to_owned(), seconds / gbit);
-        }
-    }
+    taken.figures.extend(spent.into_iter().flat_map(|(spent, gbit)| spent.per(gbit, "")));
     taken
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// 12,500 bytes in 100 ms are 1 Mbit/s.
@@ -320,7 +313,8 @@ mod tests {
         // Not full: the machine stood still.
         ports.iter_mut().for_each(|port| port.bytes[35] = 12_500);
         let outward = (shape("outward").unwrap(), Rates::divided_by(10.0));
-        let taken = taken(outward, &ports, &Stolen::default(), 1460.0, Some((Spent { all: 4.0, daemon: 1.0 }, 2.0)));
+        let spent = Spent { vmm: Duration::from_secs(3), daemon: Some(Duration::from_secs(1)) };
+        let taken = taken(outward, &ports, &Stolen::default(), 1460.0, Some((spent, 2.0)));
         let of = |name: &str| taken.figures[name];
         assert!((of("worst") - 100.0 / 192.87).abs() < 1e-3, "{taken:?}");
         assert!((of("fifth") - 193.0 / 192.87).abs() < 1e-3, "{taken:?}");

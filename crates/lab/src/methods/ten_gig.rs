@@ -4,21 +4,21 @@
 //! paced, with one queue and with four.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nicety_guests::{Error, Layer};
 
 use super::field::Adapters;
-use super::vmxnet3_iperf::{IPERF, PACKAGES, report};
+use super::rig::{Measurement, Run, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken, lower_first};
 use crate::bench::{BenchError, Percentile};
-use crate::host::CpuTimes;
 use crate::method::Guests;
+use crate::real::iperf::{self, IPERF, PACKAGES, report};
 use crate::real::native::{self, Native};
 use crate::real::netperf;
 use crate::real::outside::{self, OUTSIDE, Outside, Several};
 use crate::results::Direction;
+use crate::spent::{Spent, Stopwatch};
 
 /// Guests at the uplink, and streams of each.
 const GUESTS: usize = 4;
@@ -191,34 +191,14 @@ impl Method for TenGig {
     fn open(&self, opening: Opening<'_>) -> Result<Box<dyn Rig>, Error> {
         let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
-        let opening = outside::Opening {
-            guests: plan.guests,
-            program: &program.path,
-            memory_mib: MEMORY_MIB,
-            programs: Some((layer.clone(), &[IPERF])),
-            has_peers: false,
-            own: None,
-        };
+        let programs = Some((layer.clone(), &[IPERF][..]));
+        let opening = outside::Opening { programs, ..outside::Opening::of(plan, program, MEMORY_MIB) };
         let mut outside = Outside::open(opening, say)?;
-        let mut iperf = layer.program(IPERF);
-        iperf.arg("-s");
-        outside.serve(&iperf)?;
-        let mut netserver = outside.root().program("usr/bin/netserver");
-        netserver.args(["-4", "-D", "-N"]);
-        outside.serve(&netserver)?;
+        outside.serve(&iperf::program(&layer, "iperf -s"))?;
+        outside.serve(&netperf::server(outside.root()))?;
         let iproute = Layer::lay("iproute2", &["iproute2"], say)?;
-        Ok(Box::new(Shared { outside, layer, iproute, has_queues: false, running: None, native: None }))
+        Ok(rig(Shared { outside, layer, iproute, has_queues: false, native: native::Kept::default() }))
     }
-}
-
-#[derive(Debug)]
-struct Running {
-    round: u32,
-    subject: Subject,
-    workers: u32,
-    link: &'static str,
-    mtu: u32,
-    several: Several,
 }
 
 #[derive(Debug)]
@@ -228,88 +208,93 @@ struct Shared {
     iproute: Layer,
     /// The tap outside is one of several queues.
     has_queues: bool,
-    running: Option<Running>,
-    native: Option<Native>,
+    native: native::Kept<Native>,
 }
 
-impl Shared {
-    fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |running| self.outside.end_several(running.several))
+/// The guests, and the largest packet of their network in bytes.
+#[derive(Debug)]
+struct Sharing {
+    several: Several,
+    mtu: u32,
+}
+
+impl Measurement for Shared {
+    type Layout = Shape;
+    type Guests = Sharing;
+
+    fn layout(load: &str) -> Option<Shape> {
+        shape(load)
     }
 
-    /// The guests of this subject in this round. Boots them if they do not run.
-    fn running(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
-        let fits = |running: &Running| {
-            let of = (running.round, running.workers, running.link);
-            of == (round, shape.workers, shape.link) && running.subject == *subject
-        };
-        if !self.running.as_ref().is_some_and(fits) {
-            self.end_guests()?;
-            let several = shape.link == FOUR_QUEUES;
-            if std::mem::replace(&mut self.has_queues, several) != several {
-                self.outside.renew_tap(several, &self.iproute)?;
-            }
-            self.outside.set_mtu(1500)?;
-            let several = self.outside.boot_several(subject, GUESTS, shape.link, shape.workers, stop)?;
-            let Shape { workers, link, .. } = shape;
-            self.running = Some(Running { round, subject: subject.clone(), workers, link, mtu: 1500, several });
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        (standing.workers, standing.link) == (wanted.workers, wanted.link)
+    }
+
+    fn skips(&self, run: &Run<'_, Shape>) -> Option<Taken> {
+        let most = nicety_adapters::find(&run.subject.adapter).map_or(1500, |entry| entry.about.mtu_max);
+        let mark = || Taken::marked(format!("this chip carries packets of at most {most} bytes"));
+        (run.layout.mtu > most).then(mark)
+    }
+
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Sharing, BenchError> {
+        let Shape { workers, link, .. } = run.layout;
+        let several = link == FOUR_QUEUES;
+        if std::mem::replace(&mut self.has_queues, several) != several {
+            self.outside.renew_tap(several, &self.iproute)?;
         }
-        let Some(running) = &mut self.running else { return Err(Error::Stopped) };
-        if running.mtu != shape.mtu {
+        self.outside.set_mtu(1500)?;
+        let several = self.outside.boot_several(run.subject, GUESTS, link, workers, run.stop)?;
+        Ok(Sharing { several, mtu: 1500 })
+    }
+
+    fn measure(&mut self, Sharing { several, mtu }: &mut Sharing, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, stop) = (run.layout, run.stop);
+        if *mtu != shape.mtu {
             self.outside.set_mtu(shape.mtu)?;
             // Some drivers take the link down to change it.
             let set = format!("ip link set eth0 mtu {}; until has_carrier eth0; do rest; done", shape.mtu);
             let ping = format!("/usr/bin/ping -n -q -c 1 -W 5 -M do -s {} {OUTSIDE}", shape.mtu - 28);
-            running.several.at_once(GUESTS, &format!("{set}; {ping} || {ping}"), SLACK, stop)?;
-            running.mtu = shape.mtu;
+            several.at_once(GUESTS, &format!("{set}; {ping} || {ping}"), SLACK, stop)?;
+            *mtu = shape.mtu;
         }
-        Ok(())
-    }
-
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        let most = nicety_adapters::find(&subject.adapter).map_or(1500, |entry| entry.about.mtu_max);
-        if shape.mtu > most {
-            let marks = vec![format!("this chip carries packets of at most {most} bytes")];
-            return Ok(Taken { marks, ..Taken::default() });
-        }
-        self.running(round, subject, shape, stop)?;
-        let Some(Running { several, .. }) = &mut self.running else { return Err(Error::Stopped) };
-        let command = script(shape, load.seconds);
-        let (before, steal) = (several.cpu_time(), CpuTimes::now());
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let said = several.at_once(shape.guests, &command, limit, stop)?;
-        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
-        let cpu = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+        let (command, watch) = (script(shape, run.load.seconds), Stopwatch::start(several.spent()));
+        let said = several.at_once(shape.guests, &command, SLACK + run.duration(), stop)?;
+        let (spent, steal_percent) = watch.stop(several.spent());
         let unparsed = || Error::Command { command, code: 0, said: said.join("\n") };
-        let taken = taken(&said, shape.guests > 1, Some(cpu)).ok_or_else(unparsed)?;
+        let taken = taken(&said, shape.guests > 1, Some(spent)).ok_or_else(unparsed)?;
         Ok(Taken { steal_percent, ..taken })
     }
 
     /// So many clients as there are guests, between two namespaces.
-    fn without_guests(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let shape = run.layout;
         if shape.mtu != 1500 || shape.workers != 1 || shape.link != LINK {
-            let marks = vec!["the veth pair has no workers and no queues, and packets of 1500 bytes".to_owned()];
-            return Ok(Taken { marks, ..Taken::default() });
+            return Ok(Taken::marked("the veth pair has no workers and no queues, and packets of 1500 bytes"));
         }
-        let mut native = match self.native.take() {
-            Some(native) => native,
-            None => {
-                let mut native = Native::open(self.outside.root())?;
-                let mut iperf = self.layer.program(IPERF);
-                iperf.arg("-s");
-                native.listen(&iperf, native::IPERF_PORT)?;
-                native
-            }
-        };
-        let mut iperf = self.layer.program(IPERF);
-        iperf.args(client(native::FAR, load.seconds).split(' ').skip(1));
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
-        let each = native.at_once(self.outside.root(), &iperf, shape.guests, limit, stop)?;
-        self.native = Some(native);
-        taken(&each, false, None)
-            .ok_or_else(|| Error::Run { doing: "iperf without a virtual machine".to_owned(), said: each.join("\n") })
+        let (root, layer) = (self.outside.root(), &self.layer);
+        let open = || Native::serving(root, &[(iperf::program(layer, "iperf -s"), native::IPERF_PORT)]);
+        let iperf = iperf::program(layer, &client(native::FAR, run.load.seconds));
+        let limit = SLACK + run.duration();
+        let each = self.native.with(open, |native| native.at_once(root, &iperf, shape.guests, limit, run.stop))?;
+        let unparsed = || Error::Run { doing: "iperf without a virtual machine".to_owned(), said: each.join("\n") };
+        Ok(taken(&each, false, None).ok_or_else(unparsed)?)
+    }
+
+    fn end(&mut self, Sharing { several, .. }: Sharing) -> Result<(), BenchError> {
+        Ok(self.outside.end_several(several)?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(format!(
+            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS gains is not in \
+             these figures. Percentiles of latencies are the slowest guest's."
+        ));
+        notes.push(
+            "native: as many clients as there are guests, between two network namespaces joined by a veth pair that is not paced."
+                .to_owned(),
+        );
+        notes
     }
 }
 
@@ -331,7 +316,7 @@ fn jain(shares: &[f64]) -> f64 {
 }
 
 /// The figures of what each guest said. None if one of them failed.
-fn taken(said: &[String], asked: bool, cpu: Option<(Duration, Duration)>) -> Option<Taken> {
+fn taken(said: &[String], asked: bool, spent: Option<Spent>) -> Option<Taken> {
     let share = |text: &String| {
         let report = report(text)?;
         Some((report.taken.figures.get("mbit").copied()?, report.gbit))
@@ -344,11 +329,7 @@ fn taken(said: &[String], asked: bool, cpu: Option<(Duration, Duration)>) -> Opt
         figures.insert("lowest".to_owned(), shares.iter().copied().fold(f64::MAX, f64::min));
     }
     let gbit: f64 = carried.iter().sum();
-    if let Some((all, daemon)) = cpu {
-        for (cpu, time) in CPU.iter().zip([all, daemon, all.saturating_sub(daemon)]) {
-            figures.insert(cpu.name.to_owned(), time.as_secs_f64() / gbit);
-        }
-    }
+    figures.extend(spent.into_iter().flat_map(|spent| spent.per(gbit, "")));
     let mut latency = None;
     if asked {
         let parsed = |text: &String| netperf::parse(text, netperf::Test::RequestResponse)?.latency;
@@ -360,39 +341,6 @@ fn taken(said: &[String], asked: bool, cpu: Option<(Duration, Duration)>) -> Opt
         latency = each.pop();
     }
     Some(Taken { figures, latency, ..Taken::default() })
-}
-
-impl Rig for Shared {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        Ok(self.measure(round, subject, load, stop)?)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        Ok(self.without_guests(load, stop)?)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(self.end_guests()?)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.outside.notes();
-        notes.push(format!(
-            "iperf 2 with {STREAMS} streams stands for the document's NTttcp. A guest has one processor, so one queue: what RSS gains is not in \
-             these figures. Percentiles of latencies are the slowest guest's."
-        ));
-        notes.push(
-            "native: as many clients as there are guests, between two network namespaces joined by a veth pair that is not paced."
-                .to_owned(),
-        );
-        notes
-    }
 }
 
 #[cfg(test)]
@@ -409,7 +357,8 @@ mod tests {
     #[test]
     fn shares_of_four_guests_give_total_fairness_and_the_slowest_s_response_time() {
         let texts = [said(300_000, 900), said(100_000, 2_100), said(300_000, 1_000), said(100_000, 1_100)];
-        let taken = taken(&texts, true, Some((Duration::from_secs(4), Duration::from_secs(1)))).unwrap();
+        let spent = Spent { vmm: Duration::from_secs(3), daemon: Some(Duration::from_secs(1)) };
+        let taken = taken(&texts, true, Some(spent)).unwrap();
         let of = |name: &str| taken.figures[name];
         assert_eq!((of("mbit"), of("lowest")), (800.0, 100.0));
         // (3 + 1 + 3 + 1)² ÷ (4 × (9 + 1 + 9 + 1)).

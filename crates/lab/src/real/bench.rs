@@ -183,9 +183,7 @@ impl Ground {
     /// Sets up the outside peer: netserver on the host, behind a tap.
     fn outside(&mut self) -> Result<(), Error> {
         self.namespace.tap(UPLINK, Some(&format!("{}/24", address(Server::Nicety, 254))))?;
-        let mut netserver = self.root.program("usr/bin/netserver");
-        netserver.args(["-4", "-D", "-N"]);
-        self.namespace.start(&netserver, Path::new("/dev/null")).map(drop)
+        self.namespace.start(&netperf::server(&self.root), Path::new("/dev/null")).map(drop)
     }
 }
 

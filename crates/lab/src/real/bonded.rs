@@ -28,6 +28,7 @@ use serde::Deserialize;
 use super::bench::take;
 use crate::methods::Subject;
 use crate::rate::Rate;
+use crate::spent::Spent;
 
 /// The partner's address.
 pub const PARTNER: &str = "10.9.6.2";
@@ -67,10 +68,9 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Processor time of the guest and its daemon together, and of the daemon alone. Wires and partner are outside.
-    pub fn cpu_time(&self) -> (Duration, Duration) {
-        let daemon = self.served.cpu_time();
-        (self.guest.cpu_time() + daemon, daemon)
+    /// Processor time of the guest and its daemon so far. Wires and partner are outside.
+    pub fn spent(&self) -> Spent {
+        Spent { vmm: self.guest.cpu_time(), daemon: Some(self.served.cpu_time()) }
     }
 }
 

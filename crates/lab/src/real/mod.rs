@@ -3,6 +3,7 @@
 
 mod bench;
 pub mod bonded;
+pub mod iperf;
 pub mod native;
 pub mod netperf;
 pub mod network_boot;
@@ -15,3 +16,4 @@ mod wait;
 use bench::subjects_outside;
 pub use bench::{Pairs, RealBench, Standing, subjects};
 pub use wait::Watch;
+pub(crate) use wait::quoted;

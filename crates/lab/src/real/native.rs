@@ -13,7 +13,7 @@ use nicety_guests::{Error, Folder, Namespace, Process, Root};
 
 use super::{
     veth::{self, Tc, Veth},
-    wait::{Outputs, Watch},
+    wait::{Outputs, Watch, quoted},
 };
 use crate::rate::Rate;
 
@@ -35,6 +35,33 @@ const END: &str = "==end==";
 /// Interval of looks at a server that starts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// What a method keeps for its native row from run to run. After a failure the next run makes it again.
+#[derive(Debug)]
+pub struct Kept<N>(Option<N>);
+
+impl<N> Default for Kept<N> {
+    fn default() -> Self {
+        Kept(None)
+    }
+}
+
+impl<N> Kept<N> {
+    /// Runs `act` with what is kept, which `open` makes if it is not there.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn with<T>(
+        &mut self,
+        open: impl FnOnce() -> Result<N, Error>,
+        act: impl FnOnce(&mut N) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut kept = self.0.take().map_or_else(open, Ok)?;
+        let done = act(&mut kept)?;
+        self.0 = Some(kept);
+        Ok(done)
+    }
+}
+
 /// Two namespaces (see the module's page). Dropping it ends every program in them.
 #[derive(Debug)]
 pub struct Native {
@@ -54,6 +81,16 @@ impl Native {
         namespace.run(&format!("ip addr add {NEAR}/24 dev {}", veth::NEAR), SLACK)?;
         veth.wait(&mut namespace)?;
         Ok(Native { namespace, veth, outputs: Outputs::new()? })
+    }
+
+    /// The same with these servers at the far end, each at its TCP port.
+    ///
+    /// # Errors
+    /// Those of [`Native::open`] and [`Native::listen`].
+    pub fn serving(root: &Root, servers: &[(Command, u16)]) -> Result<Native, Error> {
+        let mut native = Native::open(root)?;
+        servers.iter().try_for_each(|(server, port)| native.listen(server, *port))?;
+        Ok(native)
     }
 
     /// Limits the link in both directions.
@@ -124,9 +161,7 @@ impl Native {
         limit: Duration,
         stop: &AtomicBool,
     ) -> Result<Vec<String>, Error> {
-        let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
-        let words: Vec<String> = [command.get_program()].into_iter().chain(command.get_args()).map(quoted).collect();
-        let (busybox, folder, words) = (root.busybox(), self.folder().path().display(), words.join(" "));
+        let (busybox, folder, words) = (root.busybox(), self.folder().path().display(), quoted(command));
         let all = (0..count).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
         let script = format!(
             "for n in {all}; do {words} >'{folder}'/n$n 2>&1 & done; wait; for n in {all}; do '{b}' cat '{folder}'/n$n; echo {END}; done",

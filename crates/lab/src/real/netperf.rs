@@ -1,8 +1,8 @@
 //! netperf in a guest: its command line, and its omni output (netperf's manual, "Omni Output Selectors").
 
-use std::{collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
+use std::{collections::BTreeMap, process::Command, sync::atomic::AtomicBool, time::Duration};
 
-use nicety_guests::{Error, Guest};
+use nicety_guests::{Error, Guest, Root};
 
 use crate::{
     bench::Percentile,
@@ -46,18 +46,22 @@ impl Measured {
     /// The figures of a run: `mbit`, or `transactions`, `p50` and `p99`.
     pub fn taken(self) -> Taken {
         let name = if self.latency.is_some() { "transactions" } else { "mbit" };
-        let mut figures = BTreeMap::from([(name.to_owned(), self.rate)]);
-        for known in self.latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-            figures.insert(format!("p{}", known.percent), known.us);
-        }
+        let figures = BTreeMap::from([(name.to_owned(), self.rate)]);
         let series = Some(self.series).filter(|series| !series.values.is_empty());
-        Taken { figures, series, latency: self.latency, ..Taken::default() }
+        Taken { figures, series, ..Taken::default() }.with_latency(self.latency)
     }
 
     /// Payload of a bulk test in bytes.
     pub fn payload_bytes(&self) -> u64 {
         (self.rate * 1e6 / 8.0 * self.seconds) as u64
     }
+}
+
+/// The server, in the foreground.
+pub fn server(root: &Root) -> Command {
+    let mut command = root.program("usr/bin/netserver");
+    command.args(["-4", "-D", "-N"]);
+    command
 }
 
 /// Runs a test in `guest` against the netserver at `address`, for whole seconds.
@@ -76,8 +80,15 @@ pub fn command(address: &str, test: Test, seconds: u32) -> String {
     format!("netperf {}", words(address, test, seconds).join(" "))
 }
 
+/// The same outside of guests.
+pub fn program(root: &Root, address: &str, test: Test, seconds: u32) -> Command {
+    let mut command = root.program("usr/bin/netperf");
+    command.args(words(address, test, seconds));
+    command
+}
+
 /// The words of netperf's command line after its name.
-pub fn words(address: &str, test: Test, seconds: u32) -> Vec<String> {
+fn words(address: &str, test: Test, seconds: u32) -> Vec<String> {
     let (name, more) = match test {
         Test::Stream => ("TCP_STREAM", ""),
         Test::Maerts => ("TCP_MAERTS", ""),

@@ -26,9 +26,12 @@ use super::bench::take;
 use super::own::{OF_ANY_AGE, Own, Reached, Ssh};
 use super::veth::{self, Tc, Veth};
 use super::wait::{Outputs, Watch};
+use crate::embedded::Program;
 use crate::method::{Driver, Guests, Server};
 use crate::methods::Subject;
 use crate::rate::Rate;
+use crate::spent::Spent;
+use crate::study::Plan;
 
 /// The guest's address.
 pub const GUEST: &str = "10.9.5.1";
@@ -90,33 +93,8 @@ pub struct Lone {
 
 impl Lone {
     /// Processor time so far.
-    pub fn cpu_times(&self) -> Spent {
+    pub fn spent(&self) -> Spent {
         Spent { vmm: self.guest.cpu_time(), daemon: self.served.as_ref().map(Served::cpu_time) }
-    }
-}
-
-/// Processor time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent {
-    /// That of the VMMs with their guests, QEMU's model of the adapter included.
-    pub vmm: Duration,
-    /// That of our daemon. None if it serves nothing.
-    pub daemon: Option<Duration>,
-}
-
-impl Spent {
-    /// The time between this and a later one.
-    #[must_use]
-    pub fn until(self, later: &Spent) -> Spent {
-        let daemon = later.daemon.zip(self.daemon).map(|(later, before)| later.saturating_sub(before));
-        Spent { vmm: later.vmm.saturating_sub(self.vmm), daemon }
-    }
-
-    /// Together and apart, per gigabit: the lab's figures of it.
-    pub fn figures(self, gbit: f64) -> Vec<(String, f64)> {
-        let both = Some(self.vmm + self.daemon.unwrap_or_default());
-        let all = [("cpu", both), ("daemon_cpu", self.daemon), ("vmm_cpu", Some(self.vmm))];
-        all.into_iter().filter_map(|(name, time)| Some((name.to_owned(), time?.as_secs_f64() / gbit))).collect()
     }
 }
 
@@ -140,6 +118,21 @@ pub struct Opening<'a> {
     pub has_peers: bool,
     /// A person's own image in their place. ssh is that of `programs`.
     pub own: Option<Own>,
+}
+
+impl<'a> Opening<'a> {
+    /// The settings for a plan, without programs.
+    pub fn of(plan: &Plan, program: &'a Program, memory_mib: u32) -> Opening<'a> {
+        let has_peers = plan.subjects.iter().any(|subject| subject.server == Some(Server::Qemu));
+        Opening {
+            guests: plan.guests,
+            program: &program.path,
+            memory_mib,
+            programs: None,
+            has_peers,
+            own: plan.own.clone(),
+        }
+    }
 }
 
 impl Outside {

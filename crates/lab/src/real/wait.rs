@@ -19,6 +19,12 @@ const SLACK: Duration = Duration::from_secs(10);
 /// Looks at a running program at short intervals. Its error ends the program.
 pub type Watch<'a> = &'a mut dyn FnMut(Duration) -> Result<(), String>;
 
+/// The words of a command for a shell.
+pub(crate) fn quoted(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| format!("'{}'", word.display())).collect::<Vec<_>>().join(" ")
+}
+
 /// A folder for files of programs, with a file for each one's output.
 #[derive(Debug)]
 pub struct Outputs {

@@ -34,13 +34,8 @@ const LAST_WORDS: &str =
     "the guest ended while it ran `iperf`; its console ended with\nKernel panic - not syncing: <0>\n---[ end ]---";
 
 impl Rig for Fake<'_> {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
+    fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
+        let round = if subject.is_native() { 0 } else { round };
         self.runs += 1;
         self.made.set(self.runs);
         if self.stops.is_some_and(|(at, _)| at == self.runs) {
@@ -69,10 +64,6 @@ impl Rig for Fake<'_> {
             figures = [("megabytes".to_owned(), 10.0), ("stable".to_owned(), f64::from(u8::from(stable)))].into();
         }
         Ok(Taken { figures, series: Some(series), latency, steal_percent: self.stolen, ..Taken::default() })
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        self.in_guests(0, &Subject::native(), load, stop)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -425,7 +425,7 @@ impl Host {
         let folder = Folder::new().map_err(io::Error::other)?;
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(false).map_err(io::Error::other)?;
-        let end = End::Uplink(Box::new(wire));
+        let end = End::link(Box::new(wire));
         let uplink = Port::new(PortId(0), end, Box::new(Notes::new(IrqLayout::default())), BUFFER);
         let uplink = Arc::new(uplink.map_err(io::Error::other)?);
         plane.join(Arc::clone(&uplink)).map_err(io::Error::other)?;
@@ -535,7 +535,7 @@ fn slot(world: &Rc<RefCell<World>>, folder: &Folder, number: usize, name: &str) 
     let notes = Notes::new(irq_layout(pci));
     let sizes = std::array::from_fn(|region| size_of(pci, region as u32));
     let id = PortId(number as u16 + 1);
-    let port = Port::new(id, End::Adapter(adapter), Box::new(notes.clone()), BUFFER).map_err(io::Error::other)?;
+    let port = Port::new(id, End::guest(adapter), Box::new(notes.clone()), BUFFER).map_err(io::Error::other)?;
     let port = Arc::new(port);
     let mut own = world.borrow_mut();
     own.plane.join(Arc::clone(&port)).map_err(io::Error::other)?;

@@ -47,7 +47,7 @@ impl Network {
         let mut ports = Vec::new();
         for (number, end) in [Box::new(uplink) as Box<dyn Uplink>, Box::new(wire)].into_iter().enumerate() {
             let id = PortId(number as u16);
-            let port = Port::new(id, End::Uplink(end), Box::new(Memo::default()), BUFFER);
+            let port = Port::new(id, End::link(end), Box::new(Memo::default()), BUFFER);
             let port = Arc::new(port.map_err(|error| text(&error))?);
             plane.join(Arc::clone(&port)).map_err(|error| text(&error))?;
             ports.push(port);

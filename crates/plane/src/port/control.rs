@@ -5,9 +5,10 @@ use nicety_ioc::{CLASSES_MOST, Class, Classifier, Lane, Scheduler, mark_dscp};
 use nicety_memory::MapError;
 
 use super::caught::caught;
-use super::inner::Inner;
-use super::{Port, Shell};
-use crate::backlog::{Arrival, Drained};
+use super::end::{End, Side, either};
+use super::link::Link;
+use super::{Inner, Port, Shell};
+use crate::backlog::{Arrival, Backlog, Drained};
 use crate::inward::{Inward, InwardControl, Terms};
 use crate::order::class_of;
 
@@ -126,6 +127,20 @@ impl Control {
         }
     }
 
+    /// Counts on from another process's counts.
+    pub fn count_on(&mut self, before: &[ClassState]) {
+        ClassState::count_on(&mut self.states, before);
+    }
+
+    /// Counts the packets that wait.
+    pub fn count_waiting(&mut self, backlog: &Backlog) {
+        for (lane, packets) in backlog.waiting_by_lane() {
+            if let Some(state) = self.states.get_mut(usize::from(class_of(lane))) {
+                state.waiting += packets;
+            }
+        }
+    }
+
     /// The backlog was dropped.
     pub fn cleared(&mut self) {
         self.states.iter_mut().for_each(|state| state.waiting = 0);
@@ -149,18 +164,16 @@ impl Port {
         let scheduler = (!classes.is_empty()).then(|| Box::new(Scheduler::new(&terms, nicety_switch::PORTS)));
         let mut control = (!classes.is_empty()).then(|| Box::new(Control::new(classes)));
         let mut inner = self.lock();
-        if !inner.is_uplink() {
-            return;
-        }
+        let Inner { end: End::Link(link), backlog, .. } = &mut *inner else { return };
         let mut places = Vec::new();
-        if let (Some(new), Some(old)) = (&mut control, &inner.control) {
+        if let (Some(new), Some(old)) = (&mut control, &link.control) {
             ClassState::inherit(&mut new.states, &old.states);
             places = ClassState::places(&new.states, &old.states);
         }
-        let old = std::mem::replace(&mut inner.control, control);
-        inner.backlog.change_order(scheduler, &places, now);
-        inner.count_waiting();
-        inner.limited_until = None;
+        let old = std::mem::replace(&mut link.control, control);
+        backlog.change_order(scheduler, &places, now);
+        link.restored(backlog);
+        link.limited_until = None;
         inner.room.insert(0);
         inner.pending.insert(0);
         drop(inner);
@@ -173,7 +186,7 @@ impl Port {
     /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
     /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
     pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
-        let Some(slot) = self.own_inward().filter(|_| self.leads_out()) else { return Ok(()) };
+        let Some(slot) = self.own_inward() else { return Ok(()) };
         let mut new = None;
         if let Some(control) = control {
             let mut terms = Terms::new(control);
@@ -199,9 +212,7 @@ impl Port {
     /// Counts on from another process's counts of this uplink's classes, outward and inward. Call it when the uplink has its I/O control,
     /// and before it is served.
     pub fn count_classes_on(&self, outward: &[ClassState], inward: &[ClassState]) {
-        if let Some(control) = &mut self.lock().control {
-            ClassState::count_on(&mut control.states, outward);
-        }
+        either!(&mut self.lock().end, end => end.count_classes_on(outward));
         self.inward().with(|control| ClassState::count_on(control.states_mut(), inward));
     }
 
@@ -238,7 +249,8 @@ impl Inner {
         now: Time,
         shell: &dyn Shell,
     ) -> usize {
-        let Some(mut control) = self.control.take() else { return 0 };
+        let End::Link(Link { control, .. }) = &mut self.end else { return 0 };
+        let Some(mut control) = control.take() else { return 0 };
         // A class has ports, and the lane of one has the parts of a port side by side.
         let port = batch.sender.0;
         let mut all = Passed::default();
@@ -249,12 +261,14 @@ impl Inner {
             self.pass_each(&mut control, batch, picks, &mut all, now);
         }
         let may_hold = all.waits && self.much_waits(&control, only, port);
-        self.control = Some(control);
-        if all.is_due {
-            // Some may go now, and no event of the uplink says so.
-            self.limited_until = None;
-            self.room.insert(0);
-            shell.schedule();
+        if let End::Link(link) = &mut self.end {
+            link.control = Some(control);
+            if all.is_due {
+                // Some may go now, and no event of the uplink says so.
+                link.limited_until = None;
+                self.room.insert(0);
+                shell.schedule();
+            }
         }
         if may_hold {
             *holds |= self.hold(PortId(port), now, shell);
@@ -316,7 +330,8 @@ impl Inner {
         let Some(state) = control.states.get_mut(usize::from(lane.class)) else { return };
         let frames = Frames::new(batch, picks);
         // Frames that limits hold are in nobody's way.
-        let is_free = self.backlog.is_empty() || self.limited_until.is_some_and(|at| at > now);
+        let limited_until = either!(&self.end, end => end.limited_until());
+        let is_free = self.backlog.is_empty() || limited_until.is_some_and(|at| at > now);
         let passes = is_free
             && dscp.is_none()
             && self
@@ -349,7 +364,7 @@ impl Inner {
             return;
         }
         all.waits = true;
-        all.is_due |= !passes && (is_free || self.limited_until.is_some());
+        all.is_due |= !passes && (is_free || limited_until.is_some());
         let kept = caught(|| {
             for refusal in delivery.refusals() {
                 let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
@@ -381,16 +396,5 @@ impl Inner {
         marked.copy_from_slice(head);
         mark_dscp(marked, l3.offset.into(), dscp);
         self.backlog.push_in_with(lane, Arrival { head: marked, ..Arrival::new(batch, packet, pick) }, now)
-    }
-
-    /// Counts the packets of each class that wait.
-    pub fn count_waiting(&mut self) {
-        if let Some(control) = &mut self.control {
-            for (lane, packets) in self.backlog.waiting_by_lane() {
-                if let Some(state) = control.states.get_mut(usize::from(class_of(lane))) {
-                    state.waiting += packets;
-                }
-            }
-        }
     }
 }

@@ -1,15 +1,15 @@
 //! A panic of an adapter, of an uplink, or of our own work for a port ends that port only.
 
-use nicety_adapter::{Outbox, Reason};
+use nicety_adapter::Reason;
 
 use super::caught::caught;
-use super::inner::Inner;
-use super::{End, Port, Shell};
+use super::end::{Side, either};
+use super::{Inner, Port, Shell};
 
 impl Inner {
     /// Whether its adapter or uplink has panicked.
     pub fn has_failed(&self) -> bool {
-        matches!(self.end, End::Failed(_))
+        self.failure.is_some()
     }
 
     /// Number of frames that were taken or dropped here.
@@ -25,14 +25,11 @@ impl Inner {
         if self.has_failed() {
             return;
         }
-        let end = std::mem::replace(&mut self.end, End::Failed(cause));
-        // Dropping half-changed state may panic again.
-        let _panic = caught(|| drop(end));
+        self.failure = Some(cause);
+        either!(&mut self.end, end => end.abandon());
         let _panic = caught(|| self.drop_backlog(Reason::Failed));
-        self.out = Outbox::default();
         (self.pending, self.polled, self.room) = Default::default();
-        (self.poll_at, self.wake, self.watch_at) = (None, None, None);
-        self.page = None;
+        (self.poll_at, self.wake) = (None, None);
         self.is_failure_reported = false;
     }
 
@@ -46,7 +43,7 @@ impl Inner {
 
     /// Reports the failure to the owner, once. The owner's next turn releases the senders that the port holds.
     pub fn report_failure(&mut self, shell: &dyn Shell) {
-        let End::Failed(cause) = &self.end else { return };
+        let Some(cause) = &self.failure else { return };
         if !std::mem::replace(&mut self.is_failure_reported, true) {
             shell.failed(cause);
             shell.schedule();
@@ -65,9 +62,6 @@ impl Port {
 
     /// The panic message, if it has failed.
     pub fn failure(&self) -> Option<String> {
-        match &self.lock().end {
-            End::Failed(cause) => Some(cause.clone()),
-            End::Adapter(_) | End::Uplink(_) => None,
-        }
+        self.lock().failure.clone()
     }
 }

@@ -1,9 +1,10 @@
 //! A port that goes on in another process: what it has beside its adapter.
 
-use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Shaper, Time};
+use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{End, Port};
+use super::Port;
+use super::end::{Side, either};
 use crate::backlog::SavedFrame;
 
 /// A port's numbers, for the process that goes on with it.
@@ -34,7 +35,7 @@ impl Port {
     pub fn numbers(&self) -> SavedNumbers {
         let inner = self.lock();
         let counters = &inner.counters;
-        let tokens = [&inner.transmit, &inner.receive].map(|shaper| shaper.as_ref().map(Shaper::save));
+        let tokens = either!(&inner.end, end => end.save_tokens());
         SavedNumbers { counters: counters.save(), sent_before: inner.sent_before, tokens }
     }
 
@@ -62,12 +63,11 @@ impl Port {
                 inner.counters.receive_drop(Reason::Removed);
             }
         }
-        inner.pooled |= inner.receive.is_some();
-        inner.count_waiting();
+        either!(&mut inner.end, end => end.restored(&inner.backlog));
         // All are offered once more: a queue without room refuses them.
         let queues = inner.backlog.queues();
         inner.room.extend(queues);
-        if inner.is_uplink() || inner.pooled {
+        if either!(&inner.end, end => end.opens_all()) {
             inner.room.insert(0);
         }
         self.shell.schedule();
@@ -76,27 +76,20 @@ impl Port {
     /// Goes on with saved tokens. Call it when the port has its shapes, which are those of the saved port.
     pub fn shape_on(&self, saved: &SavedNumbers) {
         let mut inner = self.lock();
-        let inner = &mut *inner;
-        for (shaper, saved) in [&mut inner.transmit, &mut inner.receive].into_iter().zip(saved.tokens) {
-            if let (Some(shaper), Some(saved)) = (shaper, saved) {
-                shaper.restore(saved);
-            }
-        }
+        either!(&mut inner.end, end => end.restore_tokens(saved.tokens));
     }
 
     /// Passes `act` how another process goes on with this uplink. `None` if it is none, or has failed.
     pub fn hand_over<R>(&self, act: impl FnOnce(HandOver<'_>) -> R) -> Option<R> {
-        match &self.lock().end {
-            End::Uplink(uplink) => Some(act(uplink.hand_over())),
-            End::Adapter(_) | End::Failed(_) => None,
-        }
+        either!(&mut self.lock().end, end => end.uplink()).map(|uplink| act(uplink.hand_over()))
     }
 
     /// Counts on from the numbers of another process. Call it on a new port, before its adapter is restored.
     pub fn count_on(&self, saved: &SavedNumbers) {
         let mut inner = self.lock();
         inner.counters = Counters::restored(&saved.counters);
-        inner.errors_reported = inner.counters.errors().noted();
+        let noted = inner.counters.errors().noted();
+        either!(&mut inner.end, end => end.go_on_after(noted));
     }
 
     /// A VM is attached that another process has served: like [`Port::attach`], and its packets so far are counted as its own.

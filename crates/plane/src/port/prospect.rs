@@ -3,6 +3,7 @@
 use nicety_adapter::{PortId, Time};
 
 use super::Port;
+use super::end::{Side, either};
 use crate::trace::{Intake, Prospect};
 
 impl Port {
@@ -13,11 +14,10 @@ impl Port {
             Intake::Failed
         } else if !inner.attached {
             Intake::Nobody
-        } else if inner.holds > 0 {
+        } else if either!(&inner.end, end => end.is_held()) {
             Intake::Held
         } else {
-            let unready = inner.transmit.as_ref().filter(|shaper| !shaper.ready(now));
-            unready.map_or(Intake::Fetches, |shaper| Intake::Tokens(shaper.ready_at(now)))
+            either!(&inner.end, end => end.sends_at(now)).map_or(Intake::Fetches, Intake::Tokens)
         }
     }
 
@@ -30,7 +30,7 @@ impl Port {
         if !inner.must_wait(now) {
             return Prospect::Offered { driven: inner.is_driven() };
         }
-        let lane = if inner.is_uplink() { from.0 } else { 0 };
+        let lane = either!(&inner.end, end => end.lane(from, 0));
         match inner.backlog.has_room(lane, len) {
             true => Prospect::Waits(inner.backlog.len()),
             false => Prospect::Dropped(inner.backlog.refusal(len)),

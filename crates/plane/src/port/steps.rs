@@ -4,8 +4,9 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, Progress, Reason, Time};
 
 use super::caught::caught;
-use super::inner::{HeldSender, Inner};
-use super::{AGENTS, End, Port};
+use super::end::{End, Side, either};
+use super::inner::HeldSender;
+use super::{AGENTS, Inner, Port, Shell};
 use crate::backlog::{Drained, sender_of};
 use crate::poll;
 use crate::watch::Fate;
@@ -33,22 +34,30 @@ pub(crate) struct Gathered {
 const RELEASED_MOST: usize = 8;
 /// Most frames that wait in a tap (its `txqueuelen`, 1000 as Linux makes it) before the first that came after them.
 const WAITING_MOST: u32 = 1024;
-/// The minimum time between two logged refusals.
-const LOG_NS: u64 = 1_000_000_000;
 
 impl Inner {
     /// A member that has just taken over has fetched so many frames. True if these were the last that waited before.
     #[cold]
     fn note_drained(&mut self, frames: usize, progress: Progress) -> bool {
-        self.drained += frames as u32;
-        let is_empty = !progress.more && !self.call_uplink(|uplink, _| uplink.withholds());
-        let is_drained = is_empty || self.drained >= WAITING_MOST;
+        self.in_team.drained += frames as u32;
+        let is_empty = !progress.more && !self.ask(|end, _| either!(end, end => end.withholds()));
+        let is_drained = is_empty || self.in_team.drained >= WAITING_MOST;
         if is_drained {
-            self.drained = 0;
+            self.in_team.drained = 0;
         } else {
             self.pending.insert(0);
         }
         is_drained
+    }
+
+    /// The time that the adapter or uplink has asked for has come.
+    fn tick(&mut self, now: Time, shell: &dyn Shell) {
+        if self.ask(|end, counters| either!(end, end => end.tick(counters, now))) {
+            self.room.insert(0);
+            self.pending.insert(0);
+        } else {
+            self.settle(shell);
+        }
     }
 }
 
@@ -118,30 +127,29 @@ impl Port {
             return rest;
         }
         let begin = self.shell.now(now);
-        if inner.is_pooled() {
-            let taken = inner.deliver_shaped(batch, picks, now);
-            self.offered(inner, rest, now);
-            inner.wait_for_tokens(now, self.shell.as_ref());
-            inner.pace.took(taken, begin, self.shell.now(now));
-            return rest;
-        }
-        if inner.control.is_some() {
-            let begin = self.shell.now(now);
-            let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
-            self.offered(inner, rest, now);
-            inner.pace.took(taken, begin, self.shell.now(now));
-            return rest;
+        match &inner.end {
+            End::Guest(guest) if guest.is_pooled() => {
+                let taken = inner.deliver_shaped(batch, picks, now);
+                self.offered(inner, rest, now);
+                inner.wait_for_tokens(now, self.shell.as_ref());
+                inner.pace.took(taken, begin, self.shell.now(now));
+                return rest;
+            }
+            End::Link(link) if link.control.is_some() => {
+                let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
+                self.offered(inner, rest, now);
+                inner.pace.took(taken, begin, self.shell.now(now));
+                return rest;
+            }
+            End::Guest(_) | End::Link(_) => {}
         }
         let frames = Frames { batch, picks, held: inner.backlog.queues() };
-        let is_uplink = inner.is_uplink();
         let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
         if delivery.refused() != 0 {
             if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
                 inner.fail(cause);
             }
-            if is_uplink {
-                *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
-            }
+            *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
         }
         self.offered(inner, rest, now);
         // Refused frames touched none of the receiver's memory, so they do not count for its speed.
@@ -156,7 +164,7 @@ impl Port {
     fn drop_overtaken(&self, inner: &mut Inner) -> Vec<HeldSender> {
         let Some(member) = &self.member else { return Vec::new() };
         let epoch = member.steering.epoch();
-        let is_old = std::mem::replace(&mut inner.epoch, epoch) != epoch;
+        let is_old = std::mem::replace(&mut inner.in_team.epoch, epoch) != epoch;
         if inner.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
             return Vec::new();
         }
@@ -171,7 +179,7 @@ impl Port {
             inner.show(batch, picks, now);
             return false;
         };
-        inner.is_spread = member.steering.spreads_a_port();
+        inner.in_team.is_spread = member.steering.spreads_a_port();
         let is_refused = !member.steering.is_usable(member.index);
         if is_refused {
             picks.iter().for_each(|_| inner.counters.receive_drop(Reason::LinkDown));
@@ -227,17 +235,9 @@ impl Port {
         }
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
-            if matches!(inner.end, End::Uplink(_)) {
-                // After the fetch the uplink reports its next event.
-                inner.room.insert(0);
-                inner.pending.insert(0);
-            } else {
-                inner.call(now, |adapter, cx| adapter.tick(cx));
-                inner.settle(self.shell.as_ref());
-            }
+            inner.tick(now, self.shell.as_ref());
         }
-        let _due = inner.shaped_at.take_if(|at| *at <= now);
-        let _due = inner.limited_until.take_if(|at| *at <= now);
+        either!(&mut inner.end, end => end.pass(now));
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         if self.has_agents() {
             inner.speak_first(now);
@@ -265,9 +265,9 @@ impl Port {
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
         if gathered.drained > 0 && inner.may_drain() {
-            inner.call_uplink(|uplink, _| uplink.pause(now));
+            inner.ask(|end, _| either!(end, end => end.pause(now)));
         }
-        if let Some(at) = inner.limited_until {
+        if let Some(at) = either!(&inner.end, end => end.limited_until()) {
             self.shell.wake_at(at);
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
@@ -281,8 +281,8 @@ impl Port {
         let forged = inner.forged();
         let drains = self.drains();
         gathered.progress = queue.map(|queue| {
-            let progress = inner.fetch(self.origin(), queue, budget, batch, now);
-            batch.sender = self.sender();
+            let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
+            batch.sender = self.place.sender;
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {
@@ -323,8 +323,7 @@ impl Port {
     /// The port's policy refused a frame of its guest.
     #[cold]
     fn log_refusal(&self, inner: &mut Inner, reason: Reason, now: Time) {
-        if inner.logs.is_some_and(|from| from <= now) {
-            inner.logs = Some(now.after_ns(LOG_NS));
+        if either!(&mut inner.end, end => end.logs(now)) {
             self.shell.refused(reason);
         }
     }

@@ -1,13 +1,19 @@
 //! The agents of a port: what they hear, and how they speak.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, Budget, Frames, Pick, PortId, Reason, Time};
+use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
 
 use super::caught::caught;
-use super::inner::Inner;
-use crate::agent::{Agent, INWARD_MOST, LinkState, OUTWARD_MOST, Role};
+use super::end::{Side, either};
+use super::{AGENTS, Inner, LOOKED_AT_FIRST, Port};
+use crate::agent::{Agent, INWARD_MOST, LinkState, OUTWARD_MOST, Role, SavedAgent};
+use crate::herald::Herald;
+use crate::lldp::{Listener, Neighbour};
+use crate::team::announcement;
 
 /// The time until the next try if the uplink has no room for an agent's frame.
 const AGAIN_NS: u64 = 1_000_000;
@@ -24,20 +30,25 @@ impl Voice {
     }
 }
 
-/// The agents of a port, each in its role.
-pub(super) type Agents = Vec<(Role, Box<dyn Agent>)>;
+/// An agent of a port.
+pub(super) struct Placed {
+    pub role: Role,
+    /// It speaks to the switch on this port, and not to the neighbour of its link.
+    pub faces_switch: bool,
+    pub agent: Box<dyn Agent>,
+}
 
 impl Inner {
     /// Lets agents speak before the frames that wait for a full uplink: those take all the room that a turn finds.
     pub fn speak_first(&mut self, now: Time) {
-        let is_due = |(_, agent): &(Role, Box<dyn Agent>)| agent.wake().is_some_and(|at| at <= now);
+        let is_due = |placed: &Placed| placed.agent.wake().is_some_and(|at| at <= now);
         if !self.backlog.is_empty() && self.agents.iter().any(is_due) {
             self.attend(now);
         }
     }
 
     /// Calls the agents. A panic ends the port.
-    fn with_agents(&mut self, act: impl FnOnce(&mut Self, &mut Agents)) {
+    fn with_agents(&mut self, act: impl FnOnce(&mut Self, &mut Vec<Placed>)) {
         let mut agents = std::mem::take(&mut self.agents);
         let called = caught(|| act(self, &mut agents));
         self.agents = agents;
@@ -49,13 +60,12 @@ impl Inner {
     /// The part of a turn of the agents that face the link.
     #[cold]
     pub fn attend(&mut self, now: Time) {
-        let is_uplink = self.is_uplink();
-        let is_up = self.call_uplink(|uplink, _| uplink.carrier());
+        let is_up = self.ask(|end, _| either!(end, end => end.has_carrier()));
         let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
         let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
         self.with_agents(|inner, agents| {
-            agents.retain_mut(|(role, agent)| {
-                if !role.faces_switch(is_uplink) {
+            agents.retain_mut(|Placed { faces_switch, agent, .. }| {
+                if !*faces_switch {
                     agent.link(state, now);
                     if is_up {
                         agent.speak(now, &mut |frame| inner.say(frame, now));
@@ -70,7 +80,6 @@ impl Inner {
     /// none.
     #[cold]
     pub fn speak_inward(&mut self, queue: u16, budget: Budget, batch: &mut Batch, now: Time) -> bool {
-        let is_uplink = self.is_uplink();
         self.with_agents(|inner, agents| {
             let mut send = |frame: &[u8]| {
                 if batch.len() >= budget.packets || frame.len() > INWARD_MOST {
@@ -83,8 +92,8 @@ impl Inner {
                 draft.finish_plain(0);
                 true
             };
-            agents.retain_mut(|(role, agent)| {
-                if role.faces_switch(is_uplink) {
+            agents.retain_mut(|Placed { faces_switch, agent, .. }| {
+                if *faces_switch {
                     agent.speak(now, &mut send);
                 }
                 !agent.is_done()
@@ -96,15 +105,14 @@ impl Inner {
 
     /// Other agents are there.
     pub fn note_agents(&mut self) {
-        let is_uplink = self.is_uplink();
-        self.speaks_inward = self.agents.iter().any(|(role, _)| role.faces_switch(is_uplink));
+        self.speaks_inward = self.agents.iter().any(|placed| placed.faces_switch);
     }
 
     /// Shows agents the frames that the switch sends to the port.
     #[cold]
     pub fn show(&mut self, batch: &Batch, picks: &[Pick], now: Time) {
         self.with_agents(|_, agents| {
-            agents.iter_mut().for_each(|(_, agent)| agent.receive(&Frames::new(batch, picks), now));
+            agents.iter_mut().for_each(|Placed { agent, .. }| agent.receive(&Frames::new(batch, picks), now));
         });
     }
 
@@ -136,13 +144,108 @@ impl Inner {
             for (index, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
                 let Some(packet) = batch.packet(*index) else { continue };
                 let len = batch.copy(packet, &mut frame);
-                for (_, agent) in agents.iter_mut() {
+                for Placed { agent, .. } in agents.iter_mut() {
                     if agent.hear(&frame[..len], now) {
                         taken |= 1u64.wrapping_shl((*index).into());
                     }
                 }
             }
         });
+        taken
+    }
+}
+
+impl Port {
+    /// An agent speaks on this port from now on.
+    pub fn with_agent(self, role: Role, agent: Box<dyn Agent>) -> Self {
+        self.set_agent(role, Some(agent));
+        self
+    }
+
+    /// An agent takes a role from now on, in place of the one that has it, or nobody does.
+    pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) {
+        let faces_switch = role.faces_switch(self.is_link);
+        let mut inner = self.lock();
+        inner.agents.retain(|had| had.role != role);
+        inner.agents.extend(agent.map(|agent| Placed { role, faces_switch, agent }));
+        self.note_agents(&mut inner);
+        drop(inner);
+        self.stir();
+    }
+
+    /// Other agents are there.
+    pub(super) fn note_agents(&self, inner: &mut Inner) {
+        inner.note_agents();
+        self.mark(AGENTS, !inner.agents.is_empty());
+        let is_shown = inner.agents.iter().any(|placed| placed.role == Role::Querier);
+        self.mark(LOOKED_AT_FIRST, is_shown || self.member.is_some());
+    }
+
+    /// The state of its agents, for another process. Changes nothing.
+    pub fn agents(&self) -> Vec<SavedAgent> {
+        self.lock().agents.iter().filter_map(|placed| placed.agent.save()).collect()
+    }
+
+    /// Its agents go on from this state: those that it has, and those that leave when they are done. Call it before the port is served.
+    pub fn go_on_with_agents(&self, saved: &[SavedAgent]) {
+        for saved in saved {
+            if let SavedAgent::Herald(frames) = saved {
+                self.announce_all(frames.iter().cloned().collect());
+            }
+            self.lock().agents.iter_mut().for_each(|placed| placed.agent.restore(saved));
+        }
+    }
+
+    /// Whether an agent has this role.
+    pub fn has_agent(&self, role: Role) -> bool {
+        self.lock().agents.iter().any(|had| had.role == role)
+    }
+
+    /// Listens for the LLDP of its neighbour, or no longer. What was heard stays until it is too old.
+    pub(crate) fn listen(&self, listens: bool) {
+        if listens != self.has_agent(Role::Listener) {
+            let agent = listens.then(|| Box::new(Listener::default()) as Box<dyn Agent>);
+            self.set_agent(Role::Listener, agent);
+        }
+    }
+
+    /// The present LLDP neighbour, if the port listens.
+    pub(crate) fn neighbour(&self, now: Time) -> Option<Neighbour> {
+        self.lock().agents.iter().find_map(|placed| placed.agent.neighbour(now).cloned())
+    }
+
+    /// Its LLDP neighbour, which another process has heard, if the port listens.
+    pub fn meet(&self, neighbour: &Neighbour) {
+        self.lock().agents.iter_mut().for_each(|placed| placed.agent.meet(neighbour));
+    }
+
+    /// Sends these frames to the neighbour of the link.
+    pub(crate) fn probe(&self, frames: VecDeque<Vec<u8>>) {
+        self.set_agent(Role::Probe, Some(Box::new(Herald::new(frames, false))));
+    }
+
+    /// Announces addresses by these frames: to the neighbour of a link, or to the switch as a guest's port; in place of earlier ones
+    /// that were not sent yet.
+    pub(crate) fn announce_all(&self, frames: VecDeque<Vec<u8>>) {
+        let faces_switch = Role::Herald.faces_switch(self.is_link);
+        self.set_agent(Role::Herald, Some(Box::new(Herald::new(frames, faces_switch))));
+    }
+
+    /// A guest with this address was migrated here. The port sends a frame that needs no answer, so that every switch on the path
+    /// learns the guest's new port. Not for a link.
+    pub fn announce(&self, address: Mac) {
+        if !self.is_link {
+            // QEMU's announcement has the same form.
+            self.announce_all(announcement(address, None).into_iter().collect());
+        }
+    }
+
+    /// Shows its agents the frames that the switch did not forward. Returns those that they took, a bit each.
+    #[cold]
+    pub(crate) fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) -> u64 {
+        let mut inner = self.lock();
+        let taken = inner.hear(batch, drops, now);
+        inner.settle(self.shell.as_ref());
         taken
     }
 }

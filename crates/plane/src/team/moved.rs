@@ -109,7 +109,7 @@ impl Plane {
         for (place, frames) in frames.into_iter().enumerate().filter(|(_, frames)| !frames.is_empty()) {
             if let Some(member) = team.member(place) {
                 // It speaks for the team, so it has memory for that.
-                let _has_memory = member.announce_all(frames);
+                member.announce_all(frames);
             }
         }
     }

@@ -48,7 +48,7 @@ impl Traffic for Guest {
 
 /// The port of a guest, with a broadcast from it at the start of its memory.
 pub fn port(id: u16, guest: impl Traffic + 'static) -> Arc<Port> {
-    let port = Port::new(PortId(id), End::Adapter(Box::new(Ringed(guest))), Box::new(Silent), 4 << 20).unwrap();
+    let port = Port::new(PortId(id), End::guest(Box::new(Ringed(guest))), Box::new(Silent), 4 << 20).unwrap();
     port.attach();
     let map = Map::private(1 << 16).unwrap();
     map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, id as u8, 0x88, 0xb5]).unwrap();

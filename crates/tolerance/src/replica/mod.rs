@@ -134,9 +134,9 @@ impl Hardware {
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(false)?;
         let memo = Memo::default();
-        let end = End::Adapter((entry.create)(&nicety_adapters::Settings::new(settings.mac))?);
+        let end = End::guest((entry.create)(&nicety_adapters::Settings::new(settings.mac))?);
         let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), BUFFER)?);
-        let end = End::Uplink(Box::new(wire));
+        let end = End::link(Box::new(wire));
         let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), BUFFER)?);
         // A new switch has room for two ports.
         let _joined = (plane.join(Arc::clone(&uplink)), plane.join(Arc::clone(&port)));

@@ -74,7 +74,7 @@ impl Pair {
         let memos = [Memo::default(), Memo::default()];
         let ports = [0, 1].map(|index: usize| {
             let entry = find(names[index]).unwrap();
-            let end = End::Adapter((entry.create)(&Settings::new(Mac(MACS[index]))).unwrap());
+            let end = End::guest((entry.create)(&Settings::new(Mac(MACS[index]))).unwrap());
             let id = PortId(index as u16);
             let port = Arc::new(Port::new(id, end, Box::new(memos[index].clone()), 1 << 20).unwrap());
             plane.join(Arc::clone(&port)).unwrap();

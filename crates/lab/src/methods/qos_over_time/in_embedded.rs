@@ -1,13 +1,12 @@
 //! The run under embedded guests: four of them at one switch, and one station outside, at the far end of the uplink.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::{PORTS, Rates, STORAGE_STREAMS, Shape, Spent, shape, taken};
+use super::{PORTS, Rates, STORAGE_STREAMS, Shape, shape, taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Flow, Layout, Party, Place, Program};
 use crate::method::Guests;
-use crate::methods::{Load, Rig, Subject, Taken};
+use crate::methods::{Measurement, Run, Taken};
 use crate::rate::Rate;
 use crate::windows::StolenWatch;
 
@@ -21,14 +20,14 @@ const LINUX_PAYLOAD: f64 = 1448.0;
 const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
 
 /// What the report says of the native row.
-pub const NATIVE_ROW: &str = "native: the same streams by the kernel's TCP between two network namespaces, over a veth pair of the link's rate (a token bucket), with a \
+pub(super) const NATIVE_ROW: &str = "native: the same streams by the kernel's TCP between two network namespaces, over a veth pair of the link's rate (a token bucket), with a \
      thread for each stream. A plain link has no I/O control, and is the same both ways: nothing is sent against the streams.";
 
 /// The streams of all ports over a plain link of the link's rate, without virtual machines.
-pub fn natively(program: &Program, rates: Rates, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-    let shape = shape(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
+pub(super) fn natively(program: &Program, rates: Rates, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+    let (shape, stop) = (run.layout, run.stop);
     if shape.has_control {
-        return Ok(Taken { marks: vec!["a plain link has no I/O control".to_owned()], ..Taken::default() });
+        return Ok(Taken::marked("a plain link has no I/O control"));
     }
     let mut rig = embedded::Rig::natively(program, Some(Rate { mbit: rates.link as u32 }), stop)?;
     let streams = |guest: Party| if guest == GUESTS[0] { STORAGE_STREAMS } else { 1 };
@@ -36,7 +35,7 @@ pub fn natively(program: &Program, rates: Rates, load: &Load, stop: &AtomicBool)
     let flows: Vec<Flow> = GUESTS.map(flow).into();
     rig.listen(Party::Peer, OUTWARD, stop)?;
     let watch = StolenWatch::start();
-    rig.send_all(&flows, Duration::from_secs(load.seconds.into()), stop)?;
+    rig.send_all(&flows, run.duration(), stop)?;
     let windows = rig.windows(Party::Peer, &GUESTS, stop)?;
     let windows: [_; PORTS.len()] =
         windows.try_into().map_err(|_| BenchError::Failed("a port has no windows".to_owned()))?;
@@ -52,49 +51,37 @@ const RECEIVE_BUFFER: &str = "1MiB";
 
 /// Four guests and a peer (see the module's page).
 #[derive(Debug)]
-pub struct Four {
-    program: Program,
-    running: Option<(u32, Subject, Shape, embedded::Rig)>,
-}
+pub(super) struct Four(pub(super) Program);
 
-impl Four {
-    pub fn new(program: Program) -> Four {
-        Four { program, running: None }
+impl Measurement for Four {
+    type Layout = Shape;
+    type Guests = embedded::Rig;
+
+    fn layout(load: &str) -> Option<Shape> {
+        shape(load)
     }
 
-    fn rig(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        shape: Shape,
-        stop: &AtomicBool,
-    ) -> Result<&mut embedded::Rig, BenchError> {
-        let fits = |(of, known, with, _): &(u32, Subject, Shape, embedded::Rig)| {
-            *of == round && known == subject && *with == shape
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        standing == wanted
+    }
+
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<embedded::Rig, BenchError> {
+        let layout = Layout {
+            guests: vec![Place::new(&run.subject.adapter); PORTS.len()],
+            uplink: true,
+            rate: Some(Rate { mbit: RATES.link as u32 }),
+            uplink_more: run.layout.host_file(RATES, "pair", ["p0", "p1", "p2", "p3"], RECEIVE_BUFFER),
+            ..Layout::default()
         };
-        if !self.running.as_ref().is_some_and(fits) {
-            self.running = None;
-            let layout = Layout {
-                guests: vec![Place::new(&subject.adapter); PORTS.len()],
-                uplink: true,
-                rate: Some(Rate { mbit: RATES.link as u32 }),
-                uplink_more: shape.host_file(RATES, "pair", ["p0", "p1", "p2", "p3"], RECEIVE_BUFFER),
-                ..Layout::default()
-            };
-            let mut rig = embedded::Rig::start(&self.program, &layout, stop)?;
-            for guest in GUESTS {
-                rig.transact(guest, Party::Peer, FIRST_EXCHANGE, stop)?;
-            }
-            self.running = Some((round, subject.clone(), shape, rig));
-        }
-        let gone = || BenchError::Failed("the guests have gone".to_owned());
-        self.running.as_mut().map(|(.., rig)| rig).ok_or_else(gone)
+        embedded::Rig::start(&self.0, &layout, run.stop)
     }
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let shape = shape(&load.name).ok_or_else(|| BenchError::Fatal(format!("there is no load {}", load.name)))?;
-        let duration = Duration::from_secs(load.seconds.into());
-        let rig = self.rig(round, subject, shape, stop)?;
+    fn warm(&mut self, rig: &mut embedded::Rig, run: &Run<'_, Shape>) -> Result<(), BenchError> {
+        GUESTS.into_iter().try_for_each(|guest| rig.transact(guest, Party::Peer, FIRST_EXCHANGE, run.stop).map(drop))
+    }
+
+    fn measure(&mut self, rig: &mut embedded::Rig, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, stop) = (run.layout, run.stop);
         let few = if shape.is_inward { 2 } else { 1 };
         let streams = |guest: Party| if guest == GUESTS[0] { STORAGE_STREAMS } else { few };
         let of = if shape.is_inward { INWARD } else { OUTWARD };
@@ -114,19 +101,11 @@ impl Four {
             let to = GUESTS.into_iter().flat_map(|guest| std::iter::repeat_n(guest, streams(guest))).collect();
             flows.push(Flow { from: Party::Peer, to, shape: of, bytes_a_second: None });
         }
-        let spent = |rig: &mut embedded::Rig| -> Result<Spent, BenchError> {
-            let daemon = rig.daemon_cpu().unwrap_or(0.0);
-            let mut all = daemon;
-            for guest in GUESTS {
-                all += rig.counts(guest, stop)?.cpu_seconds;
-            }
-            Ok(Spent { all, daemon })
-        };
         let watch = StolenWatch::start();
-        let before = spent(rig)?;
+        let before = rig.spent(&GUESTS, stop)?;
         let frames = rig.counts(Party::Peer, stop)?.frames;
-        rig.send_all(&flows, duration, stop)?;
-        let after = spent(rig)?;
+        rig.send_all(&flows, run.duration(), stop)?;
+        let spent = before.until(&rig.spent(&GUESTS, stop)?);
         let frames = rig.counts(Party::Peer, stop)?.frames - frames;
         let at_peer = rig.windows(Party::Peer, &GUESTS, stop)?;
         let windows = if shape.is_inward {
@@ -141,33 +120,15 @@ impl Four {
         let windows: [_; PORTS.len()] =
             windows.try_into().map_err(|_| BenchError::Failed("a port has no windows".to_owned()))?;
         let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
-        let spent = Spent { all: after.all - before.all, daemon: after.daemon - before.daemon };
         let mut taken = taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit)));
         if shape.is_inward && frames > 0 {
             taken.figures.insert("inward".to_owned(), gbit * 1e9 / 8.0 / PAYLOAD / frames as f64);
         }
         Ok(taken)
     }
-}
 
-impl Rig for Four {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        self.measure(round, subject, load, stop)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        natively(&self.program, RATES, load, stop)
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        self.running = None;
-        Ok(())
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        natively(&self.0, RATES, run)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -9,14 +9,15 @@ use std::time::Duration;
 use nicety_guests::{Error, Layer};
 use serde_json::Value;
 
-use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, Spent, in_embedded, shape, taken};
+use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, in_embedded, shape, taken};
 use crate::bench::BenchError;
 use crate::embedded::Program;
-use crate::host::CpuTimes;
 use crate::method::Guests;
-use crate::methods::vmxnet3_iperf::{IPERF, PACKAGES};
-use crate::methods::{Load, Opening, Rig, Subject, Taken};
+use crate::methods::{Measurement, Opening, Run, Taken};
+use crate::real::iperf::{self, IPERF, PACKAGES};
 use crate::real::outside::{self, OUTSIDE, Outside, Several, UPLINK};
+use crate::real::quoted;
+use crate::spent::Stopwatch;
 use crate::windows::{Meter, StolenWatch, machine_time};
 
 const RATES: Rates = Rates::under(Guests::Uml);
@@ -33,63 +34,28 @@ const SLACK: Duration = Duration::from_secs(60);
 
 /// Four guests and the network outside (see the module's page).
 #[derive(Debug)]
-pub struct Four {
+pub(super) struct Four {
     program: Program,
     outside: Outside,
     layer: Layer,
-    running: Option<(u32, Subject, Shape, Several)>,
 }
 
 impl Four {
     pub fn open(opening: Opening<'_>) -> Result<Four, Error> {
         let Opening { plan, program, say, .. } = opening;
         let layer = Layer::lay("iperf", PACKAGES, say)?;
-        let opening = outside::Opening {
-            guests: plan.guests,
-            program: &program.path,
-            memory_mib: MEMORY_MIB,
-            programs: Some((layer.clone(), &[IPERF])),
-            has_peers: false,
-            own: None,
-        };
+        let programs = Some((layer.clone(), &[IPERF][..]));
+        let opening = outside::Opening { programs, ..outside::Opening::of(plan, program, MEMORY_MIB) };
         let mut outside = Outside::open(opening, say)?;
-        let mut iperf = layer.program(IPERF);
-        iperf.arg("-s");
-        outside.serve(&iperf)?;
+        outside.serve(&iperf::program(&layer, "iperf -s"))?;
         // Senders outside know ECN, so that what waits too long is marked and not dropped.
         outside.tell_congestion()?;
-        Ok(Four { program: program.clone(), outside, layer, running: None })
-    }
-
-    fn end_guests(&mut self) -> Result<(), Error> {
-        self.running.take().map_or(Ok(()), |(.., several)| self.outside.end_several(several))
-    }
-
-    /// Guests of this subject with the load's I/O control. Boots them if they do not run.
-    fn boot(&mut self, round: u32, subject: &Subject, shape: Shape, stop: &AtomicBool) -> Result<(), Error> {
-        let fits =
-            |(of, known, with, _): &(u32, Subject, Shape, Several)| *of == round && known == subject && *with == shape;
-        if !self.running.as_ref().is_some_and(fits) {
-            self.end_guests()?;
-            let names = ["guest0", "guest1", "guest2", "guest3"];
-            let link =
-                format!("rate = \"{}Mbit/s\"\n", RATES.link) + &shape.host_file(RATES, UPLINK, names, RECEIVE_BUFFER);
-            let mut several = self.outside.boot_several(subject, PORTS.len(), &link, 1, stop)?;
-            let listens = "echo 1 >/proc/sys/net/ipv4/tcp_ecn; (iperf -s >/dev/null 2>&1 &); \
-                           until netstat -ltn | grep -q :5001; do rest; done";
-            let listening = several.at_once(PORTS.len(), listens, SLACK, stop);
-            self.running = Some((round, subject.clone(), shape, several));
-            listening?;
-        }
-        Ok(())
+        Ok(Four { program: program.clone(), outside, layer })
     }
 
     /// One line of shell that runs iperf outside to all guests at once.
     fn clients(&self, seconds: u32) -> Command {
-        let iperf = self.layer.program(IPERF);
-        let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.display());
-        let words: Vec<String> = [iperf.get_program()].into_iter().chain(iperf.get_args()).map(quoted).collect();
-        let words = words.join(" ");
+        let words = quoted(&self.layer.program(IPERF));
         let each = (0..PORTS.len()).map(|guest| {
             let streams = if guest == 0 { STORAGE_STREAMS } else { 1 };
             format!("{words} -c {} -P {streams} -t {seconds} >/dev/null 2>&1 &", outside::address(guest))
@@ -98,23 +64,47 @@ impl Four {
         shell.args(["sh", "-c", &format!("{} wait", each.collect::<String>())]);
         shell
     }
+}
 
-    fn measure(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, Error> {
-        let shape = shape(&load.name).ok_or(Error::Stopped)?;
-        self.boot(round, subject, shape, stop)?;
-        let clients = self.clients(load.seconds);
-        let Some((.., several)) = &mut self.running else { return Err(Error::Stopped) };
+impl Measurement for Four {
+    type Layout = Shape;
+    type Guests = Several;
+
+    fn layout(load: &str) -> Option<Shape> {
+        shape(load)
+    }
+
+    fn serves(standing: Shape, wanted: Shape) -> bool {
+        standing == wanted
+    }
+
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Several, BenchError> {
+        let names = ["guest0", "guest1", "guest2", "guest3"];
+        let classes = run.layout.host_file(RATES, UPLINK, names, RECEIVE_BUFFER);
+        let link = format!("rate = \"{}Mbit/s\"\n{classes}", RATES.link);
+        Ok(self.outside.boot_several(run.subject, PORTS.len(), &link, 1, run.stop)?)
+    }
+
+    fn warm(&mut self, several: &mut Several, run: &Run<'_, Shape>) -> Result<(), BenchError> {
+        let listens = "echo 1 >/proc/sys/net/ipv4/tcp_ecn; (iperf -s >/dev/null 2>&1 &); \
+                       until netstat -ltn | grep -q :5001; do rest; done";
+        Ok(several.at_once(PORTS.len(), listens, SLACK, run.stop).map(drop)?)
+    }
+
+    fn measure(&mut self, several: &mut Several, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let (shape, seconds, stop) = (run.layout, run.load.seconds, run.stop);
+        let clients = self.clients(seconds);
         let commands: Vec<String> = (0..PORTS.len())
             .map(|guest| {
                 let streams = if guest == 0 && !shape.is_inward { STORAGE_STREAMS } else { 1 };
                 let most = if shape.is_inward { format!(" -b {}m", RATES.beside()) } else { String::new() };
-                format!("iperf -c {OUTSIDE} -P {streams} -t {}{most} >/dev/null 2>&1", load.seconds)
+                format!("iperf -c {OUTSIDE} -P {streams} -t {}{most} >/dev/null 2>&1", seconds)
             })
             .collect();
-        let limit = SLACK + Duration::from_secs(load.seconds.into());
+        let limit = SLACK + run.duration();
         let (watch, ended) = (StolenWatch::start(), AtomicBool::new(false));
         let control = several.control();
-        let (before, steal) = (several.cpu_time(), CpuTimes::now());
+        let stopwatch = Stopwatch::start(several.spent());
         let outside = &mut self.outside;
         let (meters, told) = thread::scope(|scope| -> Result<_, Error> {
             let reader = scope.spawn(|| read(&control, shape, &ended));
@@ -126,11 +116,9 @@ impl Four {
             let read = reader.join().unwrap_or_default();
             outside.and(inside).map(|()| read)
         })?;
-        let (after, steal_percent) = (several.cpu_time(), CpuTimes::stolen_percent(steal));
+        let (spent, steal_percent) = stopwatch.stop(several.spent());
         let windows = meters.map(Meter::windows);
         let gbit = windows.iter().flat_map(|port| &port.bytes).sum::<u64>() as f64 * 8e-9;
-        let spent = |of: (Duration, Duration)| of.0.saturating_sub(of.1).as_secs_f64();
-        let spent = Spent { all: spent((after.0, before.0)), daemon: spent((after.1, before.1)) };
         let mut taken = taken((shape, RATES), &windows, &watch.stolen(), PAYLOAD, Some((spent, gbit)));
         let Told { frames, marked, dropped } = told;
         if shape.is_inward && frames > 0 {
@@ -140,6 +128,28 @@ impl Four {
             taken.figures.extend([("marked".to_owned(), marked as f64), ("dropped".to_owned(), dropped as f64)]);
         }
         Ok(Taken { steal_percent, ..taken })
+    }
+
+    fn natively(&mut self, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
+        let taken = in_embedded::natively(&self.program, RATES, run)?;
+        let marks = taken.marks.into_iter().chain(["the lab's own program, not iperf".to_owned()]).collect();
+        Ok(Taken { marks, ..taken })
+    }
+
+    fn end(&mut self, several: Several) -> Result<(), BenchError> {
+        Ok(self.outside.end_several(several)?)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.outside.notes();
+        notes.push(RATES.note());
+        notes.push(in_embedded::NATIVE_ROW.to_owned());
+        notes.push(
+            "iperf 2 sends; rates are what the daemon counts every 40 ms: by class as frames leave the uplink or, inward and without I/O \
+             control, at the guests' adapters. Both sides know ECN (tcp_ecn = 1)."
+                .to_owned(),
+        );
+        notes
     }
 }
 
@@ -214,40 +224,6 @@ fn uplink(answer: &Value) -> Told {
         frames: sum("transmit", "frames") + sum("receive", "frames"),
         marked: sum("inward_classes", "marked"),
         dropped: sum("inward_classes", "dropped"),
-    }
-}
-
-impl Rig for Four {
-    fn in_guests(
-        &mut self,
-        round: u32,
-        subject: &Subject,
-        load: &Load,
-        stop: &AtomicBool,
-    ) -> Result<Taken, BenchError> {
-        Ok(self.measure(round, subject, load, stop)?)
-    }
-
-    fn natively(&mut self, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError> {
-        let taken = in_embedded::natively(&self.program, RATES, load, stop)?;
-        let marks = taken.marks.into_iter().chain(["the lab's own program, not iperf".to_owned()]).collect();
-        Ok(Taken { marks, ..taken })
-    }
-
-    fn end(&mut self) -> Result<(), BenchError> {
-        Ok(self.end_guests()?)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = self.outside.notes();
-        notes.push(RATES.note());
-        notes.push(in_embedded::NATIVE_ROW.to_owned());
-        notes.push(
-            "iperf 2 sends; rates are what the daemon counts every 40 ms: by class as frames leave the uplink or, inward and without I/O \
-             control, at the guests' adapters. Both sides know ECN (tcp_ecn = 1)."
-                .to_owned(),
-        );
-        notes
     }
 }
 

@@ -1,19 +1,18 @@
 //! Pairs of real guests for the lab's methods: the same kinds, servers and daemons as in `nicety compare`, with further programs in the
 //! guests, from a [`Layer`].
 
-use std::{path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{path::Path, sync::atomic::AtomicBool};
 
-use nicety_guests::{Accel, Counts, Error, Guest, Layer, Namespace, Root, Served};
+use nicety_guests::{Accel, Error, Guest, Layer, Namespace, Root, Served};
 
 use super::{
     super::{netperf, pair::Pair},
     Ground, Kind, SLACK, Up, address, driver, qemu, user_mode, version,
 };
 use crate::{
-    bench::Usage,
-    host::CpuTimes,
     method::{Contestant, Guests, Server},
     methods::Subject,
+    spent::Spent,
 };
 
 /// The kind of guests, and what all pairs share.
@@ -32,21 +31,6 @@ pub struct Standing {
     pub pair: Pair,
     served: Vec<Served>,
     server: Server,
-}
-
-/// Processor time and messages of guests and servers since their start.
-#[derive(Debug, Clone, Copy)]
-pub struct Costs {
-    /// Processor time of the VMMs with their guests.
-    vmm: Duration,
-    /// That of our daemons.
-    daemon: Duration,
-    /// The guests' own part of the VMMs'.
-    own: Duration,
-    /// The daemons' counts.
-    counts: Option<Counts>,
-    /// The machine's processor time.
-    machine: Option<CpuTimes>,
 }
 
 /// Servers of an adapter under these guests, with the driver that Linux lacks.
@@ -179,31 +163,10 @@ impl Standing {
         self.pair.left.succeed_unless(&ping, SLACK, stop).map(drop)
     }
 
-    /// Costs since the start.
-    pub fn costs(&self) -> Costs {
-        let counts = self.served.iter().map(Served::counts).reduce(|sum, counts| Some(sum?.and(counts?))).flatten();
-        let daemon = self.served.iter().map(Served::cpu_time).sum();
-        let machine = CpuTimes::now();
-        Costs { vmm: self.pair.cpu_time(), daemon, own: self.pair.own_cpu_time(), counts, machine }
-    }
-
-    /// The costs since `before`.
-    pub fn usage(&self, before: &Costs) -> Usage {
-        let now = self.costs();
-        let counts = now.counts.zip(before.counts).map(|(now, before)| now.since(before));
-        let seconds = |now: Duration, before| now.saturating_sub(before).as_secs_f64();
-        let (vmm, daemon) = (seconds(now.vmm, before.vmm), seconds(now.daemon, before.daemon));
-        Usage {
-            frames: counts.map(|counts| counts.frames),
-            register_reads: counts.map(|counts| counts.reads),
-            register_writes: counts.map(|counts| counts.writes),
-            interrupts: counts.map(|counts| counts.interrupts),
-            cpu_seconds: Some(vmm + daemon),
-            guest_cpu_seconds: Some(seconds(now.own, before.own)),
-            vmm_cpu_seconds: Some(vmm),
-            daemon_cpu_seconds: (!self.served.is_empty()).then_some(daemon),
-            steal_percent: CpuTimes::stolen_percent(before.machine),
-        }
+    /// Processor time so far.
+    pub fn spent(&self) -> Spent {
+        let daemon = (!self.served.is_empty()).then(|| self.served.iter().map(Served::cpu_time).sum());
+        Spent { vmm: self.pair.cpu_time(), daemon }
     }
 
     /// netperf's TCP_RR of one byte from the left guest to the right one.

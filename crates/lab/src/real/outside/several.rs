@@ -6,6 +6,8 @@ use nicety_guests::{Error, Guest, Layer, Link, Machine, Port, Served, Setup, uml
 
 use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
 use crate::methods::Subject;
+use crate::real::quoted;
+use crate::spent::Spent;
 
 /// The chips of cards, with the adapter that is a function of each.
 const CARDS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];
@@ -51,10 +53,9 @@ impl Several {
         Control { socket: self.served.socket("control.sock") }
     }
 
-    /// Processor time of the guests and the daemon together, and of the daemon alone.
-    pub fn cpu_time(&self) -> (Duration, Duration) {
-        let daemon = self.served.cpu_time();
-        (self.guests.iter().map(Guest::cpu_time).sum::<Duration>() + daemon, daemon)
+    /// Processor time so far.
+    pub fn spent(&self) -> Spent {
+        Spent { vmm: self.guests.iter().map(Guest::cpu_time).sum(), daemon: Some(self.served.cpu_time()) }
     }
 
     /// Runs the first command in the first guest, the second in the second, and so on, all at once. Returns their outputs in order.
@@ -188,10 +189,7 @@ impl Outside {
         if !several {
             return self.namespace.tap(UPLINK, Some(&address));
         }
-        let ip = layer.program(IP);
-        let words: Vec<_> = [ip.get_program()].into_iter().chain(ip.get_args()).collect();
-        let words: Vec<_> = words.into_iter().map(|word| format!("'{}'", word.display())).collect();
-        let make = format!("{} tuntap add dev {UPLINK} mode tap multi_queue", words.join(" "));
+        let make = format!("{} tuntap add dev {UPLINK} mode tap multi_queue", quoted(&layer.program(IP)));
         let up = format!("ip addr add {address} dev {UPLINK} && ip link set {UPLINK} up");
         self.namespace.run(&format!("{make} && {up}"), SLACK).map(drop)
     }
