@@ -245,6 +245,36 @@ pub struct PortView {
     pub in_loop: Option<Loop>,
 }
 
+impl PortView {
+    /// A view of which only this is known.
+    pub(crate) fn new(name: &str, id: PortId, policy: &Policy, state: State, epoch: Duration) -> Self {
+        Self {
+            spec: None,
+            name: name.to_owned(),
+            id,
+            policy: policy.clone(),
+            link: BTreeMap::new(),
+            wanted: Vec::new(),
+            neighbour: None,
+            state,
+            signals: 0,
+            blank: false,
+            starved: Duration::ZERO,
+            last_end: None,
+            absence: None,
+            epoch,
+            workers: Vec::new(),
+            members: None,
+            mirror: None,
+            mirrored_by: Vec::new(),
+            tolerance: None,
+            not_kept: None,
+            blocked: false,
+            in_loop: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct WorkerHandle {
     inbox: Arc<Inbox>,
@@ -566,31 +596,11 @@ impl Daemon {
     pub fn views(&self) -> Vec<PortView> {
         let epoch = self.epoch();
         let uplinks = self.uplinks();
-        let mut views: Vec<PortView> = Vec::new();
-        views.extend(uplinks.iter().map(|uplink| PortView {
-            spec: None,
-            name: uplink.name.clone(),
-            id: uplink.port.id(),
-            policy: uplink.policy.clone(),
-            wanted: Vec::new(),
-            neighbour: None,
-            state: uplink.port.state(),
-            signals: 0,
-            blank: false,
-            starved: Duration::ZERO,
-            last_end: None,
-            absence: None,
-            epoch,
-            workers: vec![self.worker_of(uplink.port.id())],
-            members: None,
-            mirror: None,
-            mirrored_by: Vec::new(),
-            tolerance: None,
-            not_kept: None,
-            blocked: false,
-            in_loop: None,
-            link: BTreeMap::new(),
-        }));
+        let of_uplink = |RunningUplink { name, port, policy, .. }: &RunningUplink| PortView {
+            workers: vec![self.worker_of(port.id())],
+            ..PortView::new(name, port.id(), policy, port.state(), epoch)
+        };
+        let mut views: Vec<PortView> = uplinks.iter().map(of_uplink).collect();
         let name_of = |id| uplinks.iter().find(|uplink| uplink.port.id() == id).map(|uplink| uplink.name.clone());
         views.extend(self.team_views(name_of));
         drop(uplinks);
@@ -664,29 +674,16 @@ impl Daemon {
 fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<Holder>>) -> PortView {
     // The worker hears it when the port changes next.
     let lost = || Some(NotKept::from(holder?.lost(&running.spec.name)?).why);
+    let spec = &running.spec;
     PortView {
-        spec: Some(running.spec.clone()),
-        name: running.spec.name.clone(),
-        id: running.port.id(),
-        policy: running.spec.policy.clone(),
-        wanted: Vec::new(),
-        neighbour: None,
-        state: running.state(),
+        spec: Some(spec.clone()),
         signals: running.signals(),
         blank: running.blank.load(Ordering::Relaxed),
-        starved: Duration::ZERO,
         last_end: running.log.last_end(),
         absence: running.rings.as_ref().and_then(RingsServer::absence),
-        epoch,
         workers: running.parts().map(|part| usize::from(part.id().0) % workers).collect(),
-        members: None,
-        mirror: None,
-        mirrored_by: Vec::new(),
-        tolerance: None,
         not_kept: running.log.why_not_kept().or_else(lost),
-        blocked: false,
-        in_loop: None,
-        link: BTreeMap::new(),
+        ..PortView::new(&spec.name, running.port.id(), &spec.policy, running.state(), epoch)
     }
 }
 

@@ -45,33 +45,9 @@ fn facts() -> Facts {
         failed: None,
     };
     let name = "a\"\\".to_owned();
-    let uplink = PortView {
-        spec: None,
-        name,
-        id: PortId(0),
-        policy: Policy {
-            vlan: Vlan::Trunk { allowed: "10,20-30".parse().unwrap(), native: None },
-            ..Policy::default()
-        },
-        wanted: Vec::new(),
-        neighbour: None,
-        state,
-        signals: 6,
-        blank: false,
-        starved: Duration::ZERO,
-        last_end: None,
-        absence: None,
-        epoch: Duration::from_secs(1_700_000_000),
-        workers: Vec::new(),
-        members: None,
-        mirror: None,
-        mirrored_by: Vec::new(),
-        tolerance: None,
-        not_kept: None,
-        blocked: false,
-        in_loop: None,
-        link: BTreeMap::new(),
-    };
+    let vlan = Vlan::Trunk { allowed: "10,20-30".parse().unwrap(), native: None };
+    let (policy, epoch) = (Policy { vlan, ..Policy::default() }, Duration::from_secs(1_700_000_000));
+    let uplink = PortView { signals: 6, ..PortView::new(&name, PortId(0), &policy, state, epoch) };
     let team = PortView { name: "lan".to_owned(), id: PortId(9), members: Some(Vec::new()), ..uplink.clone() };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

@@ -186,29 +186,13 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     let policy = nicety_switch::Policy { forged_transmits: false, ..nicety_switch::Policy::default() };
     let mut view = PortView {
         spec: Some(PortSpec { group: Some("web".into()), ..spec }),
-        name: "vm1".into(),
-        id: PortId(1),
-        policy,
         wanted: [(0, Interest::Router), (10, Interest::Group([239, 1, 2, 3].into())), (0, Interest::Everything)]
             .map(|(fid, interest)| Wanted { fid, port: PortId(1), interest, left: Duration::from_secs(9) })
             .to_vec(),
         neighbour: Some(Neighbour { system: "core1".into(), port: "1/1".into(), until: Time(5) }),
-        state,
         signals: 4,
-        blank: false,
-        starved: Duration::ZERO,
         last_end,
-        absence: None,
-        epoch: Duration::from_secs(1_700_000_000),
-        workers: Vec::new(),
-        members: None,
-        mirror: None,
-        mirrored_by: Vec::new(),
-        tolerance: None,
-        not_kept: None,
-        blocked: false,
-        in_loop: None,
-        link: BTreeMap::new(),
+        ..PortView::new("vm1", PortId(1), &policy, state, Duration::from_secs(1_700_000_000))
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");

@@ -84,9 +84,6 @@ pub enum ServeError {
         /// One that differs.
         other: (String, u32),
     },
-    /// There is no memory for the daemon's own frames.
-    #[error("the uplink: {0}")]
-    Memory(nicety_memory::MapError),
     /// The ports of the old daemon cannot go on here.
     #[error("taking over: {0}")]
     HandOver(String),

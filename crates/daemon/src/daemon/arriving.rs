@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use tracing::warn;
 
+use super::open::JoiningUplink;
 use super::parts::sharing;
 use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
 use crate::device::PortDevice;
@@ -461,8 +462,9 @@ impl Daemon {
     pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) -> Option<(Service, SavedFrames, Vec<SavedAgent>)> {
         let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers, waiting, agents } = arriving;
         uplink.own();
-        let (buffer, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
-        let joined = self.join_uplink(id, &name, uplink, buffer, &policy, maker, team, Some(&numbers));
+        let (buffer_bytes, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
+        let (name, policy, numbers) = (name.as_str(), &policy, Some(&numbers));
+        let joined = self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers });
         let joined = joined.map_err(|error| warn!("uplink {name} does not go on: {error}"));
         Some((joined.ok()?, waiting, agents))
     }

@@ -47,12 +47,6 @@ impl Daemon {
         }
     }
 
-    /// Gives an uplink's port its classes.
-    pub(super) fn control_port(&self, name: &str, port: &nicety_plane::Port, control: &IoControl) {
-        port.set_io_control(&control.outward, self.clock.now());
-        self.set_inward(name, port, control.inward.as_ref());
-    }
-
     fn set_inward(&self, name: &str, port: &nicety_plane::Port, control: Option<&InwardControl>) {
         if let Err(error) = port.set_inward(control, self.clock.now()) {
             warn!(uplink = name, "what comes in is not controlled as the host file says: {error}");

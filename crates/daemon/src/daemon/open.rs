@@ -11,6 +11,7 @@ use nicety_switch::Policy;
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::info;
 
+use super::io_control::IoControl;
 use super::parts::sharing;
 use super::{Daemon, PortSpec, Running, RunningUplink, StartError, UplinkAgents, UplinkMaker};
 use crate::device::{PortDevice, irq_layout};
@@ -29,6 +30,20 @@ pub(super) struct Opened {
     pub schedule: Arc<Schedule>,
     pub port: Arc<Port>,
     pub log: Arc<PortLog>,
+}
+
+/// An uplink that is about to join the switch.
+pub(super) struct JoiningUplink<'a> {
+    pub name: &'a str,
+    pub uplink: Box<dyn Uplink>,
+    pub buffer_bytes: u32,
+    pub policy: &'a Policy,
+    /// Makes it again, if it can be restarted.
+    pub maker: Option<UplinkMaker>,
+    /// The team that it is in.
+    pub team: Option<&'a str>,
+    /// What another process has counted, if it goes on.
+    pub numbers: Option<&'a SavedNumbers>,
 }
 
 impl Daemon {
@@ -223,7 +238,8 @@ impl Daemon {
         team: Option<&str>,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        let service = self.join_uplink(id, name, uplink, buffer_bytes, policy, maker, team, None)?;
+        let service =
+            self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers: None })?;
         self.hand_to_worker(service);
         Ok(())
     }
@@ -240,8 +256,9 @@ impl Daemon {
         place: usize,
     ) -> Result<(), StartError> {
         let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        let buffer = nicety_plane::SENDER_BYTES;
-        let service = self.join_uplink(id, name, uplink, buffer, policy, maker, Some(team), None)?;
+        let (buffer_bytes, team) = (nicety_plane::SENDER_BYTES, Some(team));
+        let service =
+            self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers: None })?;
         self.hand_to_worker(service);
         Ok(())
     }
@@ -251,22 +268,10 @@ impl Daemon {
         self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id())
     }
 
-    /// Adds an uplink as the port with this number. It counts on from `numbers`, if there are any. It is served once a worker has what is
-    /// returned.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of an uplink")]
-    pub(super) fn join_uplink(
-        &self,
-        id: PortId,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        buffer_bytes: u32,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: Option<&str>,
-        numbers: Option<&SavedNumbers>,
-    ) -> Result<Service, StartError> {
-        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.control.clone());
-        let control = known.unwrap_or_default();
+    /// Adds an uplink as the port with this number. It is served once a worker has what is returned, and controlled once the daemon has
+    /// [settled](Daemon::settle).
+    pub(super) fn join_uplink(&self, id: PortId, joining: JoiningUplink<'_>) -> Result<Service, StartError> {
+        let JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers } = joining;
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -279,7 +284,6 @@ impl Daemon {
             Some(team) => self.as_member(port, name, team)?,
             None => port,
         };
-        self.control_port(name, &port, &control);
         let port = Arc::new(port);
         numbers.into_iter().for_each(|numbers| port.count_on(numbers));
         if let Some(team) = team {
@@ -295,7 +299,8 @@ impl Daemon {
         }
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let (name, policy, agents) = (name.to_owned(), policy.clone(), UplinkAgents::default());
+        let (name, policy, control) = (name.to_owned(), policy.clone(), IoControl::default());
+        let agents = UplinkAgents::default();
         let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, kept: None, control, agents };
         let mut uplinks = self.uplinks();
         uplinks.retain(|other| other.name != running.name);

@@ -1,6 +1,5 @@
 //! Teams of uplinks.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -325,28 +324,8 @@ impl Daemon {
             state.counters.received_all(0, receive);
             (state.classes, state.inward_classes) = (outward, inward);
             PortView {
-                spec: None,
-                name: team.spec.name.clone(),
-                id: team.id,
-                policy: team.spec.policy.clone(),
-                wanted: Vec::new(),
-                neighbour: None,
-                state,
-                signals: 0,
-                blank: false,
-                starved: Duration::ZERO,
-                last_end: None,
-                absence: None,
-                epoch,
-                workers: Vec::new(),
                 members: Some(self.members_of(team, &uplink, now)),
-                mirror: None,
-                mirrored_by: Vec::new(),
-                tolerance: None,
-                not_kept: None,
-                blocked: false,
-                in_loop: None,
-                link: BTreeMap::new(),
+                ..PortView::new(&team.spec.name, team.id, &team.spec.policy, state, epoch)
             }
         };
         self.teams().iter().map(view).collect()
