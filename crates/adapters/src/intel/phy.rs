@@ -37,11 +37,12 @@ pub struct Rule {
 /// A PHY as data. Other registers read as zeros.
 pub type Rules = &'static [Rule];
 
+const fn rule(register: usize, reset: u16, write: u16) -> Rule {
+    Rule { register, reset, write }
+}
+
 /// A Marvell M88E1000 with this second identifier word (manual, 13.4.7 and table 13-12 on; Marvell 88E1011 datasheet).
 pub const fn m88e1000(identity: u16) -> [Rule; 18] {
-    const fn rule(register: usize, reset: u16, write: u16) -> Rule {
-        Rule { register, reset, write }
-    }
     [
         rule(CONTROL, 0x1140, 0x7dc0),
         rule(STATUS, 0x7949, 0),
@@ -66,9 +67,6 @@ pub const fn m88e1000(identity: u16) -> [Rule; 18] {
 
 /// The BM PHY of the 82574 (82574 datasheet, 10.2.2 and chapter 9; its numbers in Linux's e1000e/phy.h): page 0.
 pub const fn bm(identity: u16) -> [Rule; 22] {
-    const fn rule(register: usize, reset: u16, write: u16) -> Rule {
-        Rule { register, reset, write }
-    }
     [
         rule(CONTROL, 0x1140, 0x7dc0),
         rule(STATUS, 0x7949, 0),
@@ -102,30 +100,25 @@ const IGP_PAGE: usize = 31;
 
 /// Intel's IGP03E1000, the PHY inside the 82576 (IGP03E1000_E_PHY_ID in igb's e1000_defines.h in Linux; registers 16 to 25 in its
 /// e1000_phy.h).
-pub const IGP03E1000: [Rule; 17] = {
-    const fn rule(register: usize, reset: u16, write: u16) -> Rule {
-        Rule { register, reset, write }
-    }
-    [
-        rule(CONTROL, 0x1140, 0x7dc0),
-        rule(STATUS, 0x7949, 0),
-        rule(2, IGP, 0),
-        rule(IDENTITY, 0x0391, 0),
-        rule(ADVERTISE, 0x0de1, 0xafff),
-        rule(5, 0x41e1, 0),
-        rule(6, 0x000d, 0),
-        rule(7, 0x2001, 0xb7ff),
-        rule(GIGABIT_CONTROL, 0x0e00, 0xff00),
-        rule(10, 0x3c00, 0),
-        rule(15, 0x3000, 0),
-        rule(16, 0x0120, 0xffff),
-        rule(17, 0x0000, 0),
-        rule(18, 0x1000, 0xffff),
-        rule(19, 0x0000, 0),
-        rule(25, 0x008d, 0xffff),
-        rule(IGP_PAGE, 0x0000, 0xffff),
-    ]
-};
+pub const IGP03E1000: [Rule; 17] = [
+    rule(CONTROL, 0x1140, 0x7dc0),
+    rule(STATUS, 0x7949, 0),
+    rule(2, IGP, 0),
+    rule(IDENTITY, 0x0391, 0),
+    rule(ADVERTISE, 0x0de1, 0xafff),
+    rule(5, 0x41e1, 0),
+    rule(6, 0x000d, 0),
+    rule(7, 0x2001, 0xb7ff),
+    rule(GIGABIT_CONTROL, 0x0e00, 0xff00),
+    rule(10, 0x3c00, 0),
+    rule(15, 0x3000, 0),
+    rule(16, 0x0120, 0xffff),
+    rule(17, 0x0000, 0),
+    rule(18, 0x1000, 0xffff),
+    rule(19, 0x0000, 0),
+    rule(25, 0x008d, 0xffff),
+    rule(IGP_PAGE, 0x0000, 0xffff),
+];
 
 /// Effect of a write to the PHY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

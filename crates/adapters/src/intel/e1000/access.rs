@@ -1,4 +1,4 @@
-//! Register accesses whose side effects are this family's (manual, chapter 13).
+//! Side effects of register accesses that only these chips have (manual, chapter 13).
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::Delay;

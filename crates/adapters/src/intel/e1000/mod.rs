@@ -67,7 +67,7 @@ use crate::settings::{CreateError, Settings};
 /// An adapter of this family.
 type E1000 = Mac<I8254x, 1>;
 
-/// What only these chips have.
+/// State of these chips only.
 #[derive(Debug)]
 struct I8254x {
     /// Words of the EEPROM.

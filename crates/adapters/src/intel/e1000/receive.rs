@@ -1,4 +1,4 @@
-//! What these chips have otherwise on the way of frames, and the lone descriptor: see [`Ring`].
+//! Receive: offloads, buffers, and the lone descriptor.
 
 use nicety_adapter::{Context, Frames, Packet, Pick, Time, Wants};
 use nicety_pci::Changes;
@@ -56,7 +56,7 @@ impl Chip for E1000 {
         }
     }
 
-    fn own_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Vec<(bool, &'static str)> {
         let own = [(self.loops(), "loopback")];
         self.features_by_mode(true).into_iter().chain(own).collect()
     }

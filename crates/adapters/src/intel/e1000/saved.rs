@@ -1,4 +1,4 @@
-//! Saved state that only these chips have.
+//! Saved state of these chips only.
 
 use nicety_adapter::interrupts::Delay;
 use nicety_adapter::snapshot::RestoreError;

@@ -1,4 +1,4 @@
-//! Register accesses whose side effects are this chip's (datasheet, chapter 10).
+//! Side effects of register accesses that only this chip has (datasheet, chapter 10).
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::Delay;

@@ -67,7 +67,7 @@ use crate::settings::{CreateError, Settings};
 /// An adapter of this family.
 type E1000e = Mac<I82574, { r::QUEUES }>;
 
-/// What only these chips have.
+/// State of this chip only.
 #[derive(Debug)]
 struct I82574 {
     nvm: Nvm,

@@ -99,7 +99,7 @@ impl Chip for E1000e {
         ring.share(self.registers[r::RCTL])
     }
 
-    fn own_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Vec<(bool, &'static str)> {
         let own =
             [(self.registers[r::MRQC] & 3 == 1, "rss"), (self.has_vectors(), "msi-x"), (self.loops(), "loopback")];
         self.features_by_mode(true).into_iter().chain(own).collect()

@@ -1,4 +1,4 @@
-//! Register accesses whose side effects are this chip's (82576 datasheet, chapter 8).
+//! Side effects of register accesses that only this chip has (82576 datasheet, chapter 8).
 
 use nicety_adapter::Context;
 

@@ -80,7 +80,7 @@ use crate::settings::{CreateError, Settings};
 /// An adapter of this family.
 type Igb = Mac<I82576, { r::QUEUES }>;
 
-/// What only these chips have.
+/// State of this chip only.
 #[derive(Debug)]
 struct I82576 {
     /// Offered MSI-X vectors.

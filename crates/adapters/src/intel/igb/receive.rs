@@ -1,4 +1,4 @@
-//! What this chip has otherwise on the way of frames (82576 datasheet, 7.1): queues of their own format, and arrival times.
+//! Receive: offloads, descriptor formats and arrival times (82576 datasheet, 7.1 and 7.9).
 
 use nicety_adapter::{Frames, Packet, Pick, Time, Wants};
 
@@ -64,7 +64,7 @@ impl Chip for Igb {
         (self.registers.of(r::SRRCTL)[queue] >> 20 & 0x1f) * 16
     }
 
-    fn own_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Vec<(bool, &'static str)> {
         let queues = self.registers.of(r::RXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
         let own = [(self.registers[r::MRQC] & 7 == 2, "rss"), (queues > 1, "mq"), (self.loops(), "loopback")];
         self.features_by_mode(self.registers[r::RLPML] > 1600).into_iter().chain(own).collect()

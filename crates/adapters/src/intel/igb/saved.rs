@@ -1,4 +1,4 @@
-//! Saved state that only this chip has.
+//! Saved state of this chip only.
 
 use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::snapshot::RestoreError;

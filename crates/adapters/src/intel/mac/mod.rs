@@ -1,5 +1,5 @@
-//! The core of Intel's chips: rings, filter, link, interrupts, registers and saved state. A chip's folder holds what its datasheet says
-//! differently: its table, its [`Facts`], its own state ([`Own`]), and its interrupts, and the methods of [`Chip`] and [`Wired`].
+//! The core of Intel's chips: rings, filter, link, registers and saved state. A chip's folder holds the differences in its datasheet:
+//! its table, its [`Facts`], its own state ([`Own`]), its interrupts, and the methods of [`Chip`] and [`Wired`].
 //!
 //! ```text
 //!            Mac ── access.rs ── transmit.rs, receive.rs ── saved.rs
@@ -207,8 +207,8 @@ pub trait Chip: Interrupting + Link {
     /// A transmit ring was walked.
     fn walked(&mut self) {}
 
-    /// Enabled features that other chips lack, or show otherwise.
-    fn own_features(&self) -> Vec<(bool, &'static str)>;
+    /// Its features, and whether the driver has enabled each.
+    fn known_features(&self) -> Vec<(bool, &'static str)>;
 
     /// The next ask for its family.
     fn next_ask(&mut self) -> Option<Ask> {
@@ -221,7 +221,7 @@ pub trait Chip: Interrupting + Link {
     }
 }
 
-/// How a chip has its link, and is reset: by PHY and CTRL ([`Wired`]), or by its family.
+/// A chip's link and its resets: by PHY and CTRL ([`Wired`]), or by its family.
 pub trait Link {
     /// Handles a guest's read of a register that is not a ring's.
     fn read_other(&mut self, place: &Place, cx: &mut Context<'_>) -> u32;
@@ -466,7 +466,7 @@ where
     }
 
     fn features(&self) -> Vec<&'static str> {
-        let on = self.own_features();
+        let on = self.known_features();
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
     }
 

@@ -17,7 +17,7 @@ pub trait Own: std::fmt::Debug + Send + Sized {
     type Contexts: Contexts;
     /// Saved before the rings: the PHY, memories.
     type Parts: Serialize + DeserializeOwned;
-    /// How the receive queues are saved that refused frames.
+    /// Saved form of [`Mac::starved`].
     type Starved: Serialize + DeserializeOwned + From<Mask> + Into<Mask>;
     /// Saved behind the interrupts: more of them, and delays.
     type Delays: Serialize + DeserializeOwned;
@@ -26,10 +26,13 @@ pub trait Own: std::fmt::Debug + Send + Sized {
     /// The version of the saved state.
     const VERSION: u16;
 
-    /// What is saved, with the PHY's state. The rest is rebuilt, or configuration.
+    /// The saved parts; the PHY's state is one of them. Other fields are rebuilt, or configuration.
     fn save(&self, phy: phy::State) -> (Self::Parts, Self::Delays, Self::Clock);
 
-    /// The saved state, and the PHY, which `phy` is of the model's. Refuses what is impossible.
+    /// State and PHY with these saved parts. `phy`: the present PHY, for its model.
+    ///
+    /// # Errors
+    /// A part is impossible.
     fn restored(
         &self,
         saved: (Self::Parts, Self::Delays, Self::Clock),

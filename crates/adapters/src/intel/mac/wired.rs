@@ -1,4 +1,4 @@
-//! The part of a chip that virtual functions lack: the PHY and the link, CTRL and STATUS, and resets (Intel 317453, 13.4).
+//! PHY and link, CTRL and STATUS, and resets (Intel 317453, 13.4): virtual functions have none of these.
 
 use nicety_adapter::{Context, Registers, Reset};
 use nicety_pci::Mode;
@@ -13,25 +13,26 @@ const WINDOW: u8 = 0;
 /// STATUS: DMA is possible.
 const MASTERS: u32 = 1 << 19;
 
-/// A chip's differences in the part that virtual functions lack.
+/// Differences between chips with a PHY.
 pub trait Wired: Chip {
     /// STATUS: bits that are always set.
     const STATUS: u32;
     /// STATUS: the PHY was reset; software clears it. 0: it has no such bit.
     const PHY_RESET: u32;
-    /// Causes with which a driver looks whether it has lost its link, or its chip.
+    /// Causes that make a driver look for its link, and reset the chip.
     const LOST: u32;
 
-    /// The value that a guest reads in a register that only this chip has, or has otherwise. `stored`: what it keeps there.
+    /// The value that a guest reads from a register with a side effect of this chip's; `None` for other registers. `stored`: its bits in
+    /// the bank.
     fn read_own(&mut self, place: &Place, stored: u32, cx: &mut Context<'_>) -> Option<u32>;
 
     /// Handles a guest's write to such a register, whose value was `old`.
     fn write_own(&mut self, place: &Place, old: u32, value: u32, cx: &mut Context<'_>);
 
-    /// Power fails: for what only this chip has, and keeps in [`Wired::clear_own`].
+    /// Resets own state that outlives CTRL.RST.
     fn power_off(&mut self) {}
 
-    /// Resets what only this chip has. Other registers have their reset values.
+    /// Resets own state and registers. The table's registers have their reset values.
     fn clear_own(&mut self);
 
     /// The address in the nonvolatile memory, if that is valid.

@@ -1,4 +1,4 @@
-//! Register accesses whose side effects are a function's, and its resets.
+//! Side effects of register accesses that only virtual functions have, and their resets.
 
 use nicety_adapter::family::Answer;
 use nicety_adapter::{Context, Reset};

@@ -65,7 +65,7 @@ use crate::settings::{CreateError, Settings};
 /// A virtual function.
 type VirtualFunction = Mac<Virtual, QUEUES_MOST>;
 
-/// What only virtual functions have.
+/// State of virtual functions only.
 #[derive(Debug)]
 struct Virtual {
     model: &'static Model,

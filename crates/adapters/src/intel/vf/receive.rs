@@ -1,4 +1,4 @@
-//! What a virtual function has otherwise on the way of frames. An 82576's function has its frames in queue 0, as long as the physical
+//! Receive: offloads, formats and queues; and the counters. An 82576's function has its frames in queue 0, as long as the physical
 //! function sorts by address alone (7.1.1.2: VMDq without RSS). An 82599's driver may have two queues, between which the physical
 //! function's hash decides (82599 datasheet, 7.1.2.8).
 
@@ -93,7 +93,7 @@ impl Chip for VirtualFunction {
         self.count_octets(r::VFGOTC, r::VFGOTCH, octets);
     }
 
-    fn own_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Vec<(bool, &'static str)> {
         let queues = self.registers.of(r::TXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
         vec![
             (self.own.mailbox.standing.ready, "rx-checksum"),

@@ -1,4 +1,4 @@
-//! Saved state that only virtual functions have.
+//! Saved state of virtual functions only.
 
 use nicety_adapter::snapshot::RestoreError;
 
