@@ -169,7 +169,7 @@ pub enum ControlError {
 
 impl ControlError {
     /// Whether this process may not make sockets of the page's kind. A systemd unit may forbid it (RestrictAddressFamilies=).
-    pub fn is_page_forbidden(&self) -> bool {
+    fn is_page_forbidden(&self) -> bool {
         let forbids = |error: &io::Error| {
             let errno = Errno::from_io_error(error);
             matches!(errno, Some(Errno::AFNOSUPPORT | Errno::PERM | Errno::ACCESS))

@@ -237,6 +237,12 @@ impl<'a> Prepared<'a> {
             let before = Before { opened, holder, opener: opener.flatten(), groups, follows };
             (control::prepare(host, socket), serve::prepare_from(host, target, before))
         };
+        // Without the page VMs have their networks all the same.
+        if let Ok(control::Prepared { page: Err(why), .. }) = &control
+            && !args.check
+        {
+            warn!("the page is not served: {why}; `nicety serve --check` says what allows it");
+        }
         match (control, ports) {
             (Ok(control), Ok(ports)) => {
                 let control = control.accepted_by(kept.as_ref().and_then(|kept| kept.opener.clone()));
@@ -284,16 +290,11 @@ impl<'a> Prepared<'a> {
 
     fn serve(self, socket: &Path, recent: &Arc<Recent>) -> Result<(), Failure> {
         let soon = Arc::new(Soon::default());
+        let page_fails = self.control.page.is_err();
         let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
         let mut control = control.map_err(|error| unheld(error, self.host, socket))?;
-        let (bound, page_fails) = match Bound::take(self.host) {
-            // Without the page VMs have their networks all the same.
-            Err(error) if error.is_page_forbidden() => {
-                warn!("the page is not served: {error}; `nicety serve --check` says what allows it");
-                (None, true)
-            }
-            bound => (bound.map_err(Failure::with(Exit::Failed))?, false),
-        };
+        let bound = if page_fails { Ok(None) } else { Bound::take(self.host) };
+        let bound = bound.map_err(Failure::with(Exit::Failed))?;
         let mut page = start_page(bound, self.host, &soon, recent).map_err(Failure::with(Exit::Failed))?;
         let mut entry = None;
         report_kept_changes(self.begin);

@@ -193,6 +193,21 @@ fn a_daemon_that_cannot_be_confined_does_not_serve_unless_it_is_told_to() {
     }
 }
 
+/// A systemd unit may forbid it (RestrictAddressFamilies=).
+#[test]
+fn a_page_whose_sockets_are_forbidden_is_not_served_and_the_daemon_is() {
+    let scratch = Scratch::with(&format!("{HOST}\n[daemon]\npage = \"127.0.0.1:8642\"\n"));
+    let inet = argument(0, u64::try_from(libc::AF_INET).unwrap());
+    let forbid =
+        || filter([(libc::SYS_socket, vec![inet.clone()])], SeccompAction::Errno(libc::EAFNOSUPPORT.cast_unsigned()));
+    let why = "the page is not served: the page at http://127.0.0.1:8642/: Address family not supported by protocol";
+    let check = under(forbid(), || scratch.run(&["serve", "--check"]));
+    assert!(check.code == Some(0) && check.err.contains(&format!("warning: {why}")), "{check:?}");
+    let served = under(forbid(), || Served::start(&scratch));
+    assert!(served.before.iter().any(|line| line.contains("WARN") && line.contains(why)), "{:?}", served.before);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn a_folder_of_the_host_file_that_is_missing_at_the_start_is_a_warning_with_what_to_do() {
     let scratch = Scratch::with(&format!("{HOST}\n[daemon]\nfolders = \"vms\"\n"));
