@@ -6,7 +6,7 @@ use nicety_pci::Changes;
 use super::E1000;
 use super::registers::{self as r, cause};
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts, Interrupting};
+use crate::intel::mac::{Chip, Facts, Interrupting, Known};
 use crate::intel::receive::{Format, Ring, buffer_size};
 
 /// Time after a read of ICR in which a driver copies the frame in its lone descriptor, in nanoseconds.
@@ -56,7 +56,7 @@ impl Chip for E1000 {
         }
     }
 
-    fn known_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Known {
         let own = [(self.loops(), "loopback")];
         self.features_by_mode(true).into_iter().chain(own).collect()
     }

@@ -6,7 +6,7 @@ use nicety_frame::L4Kind;
 use super::E1000e;
 use super::registers::{self as r, ctrl, rctl, rfctl, rxcsum};
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts, ROUTES};
+use crate::intel::mac::{Chip, Facts, Known, ROUTES};
 use crate::intel::ptp::Message;
 use crate::intel::receive::{Format, Offer, Ring, Verdict, buffer_size};
 use crate::intel::rss::Rss;
@@ -99,7 +99,7 @@ impl Chip for E1000e {
         ring.share(self.registers[r::RCTL])
     }
 
-    fn known_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Known {
         let own =
             [(self.registers[r::MRQC] & 3 == 1, "rss"), (self.has_vectors(), "msi-x"), (self.loops(), "loopback")];
         self.features_by_mode(true).into_iter().chain(own).collect()

@@ -5,7 +5,7 @@ use nicety_adapter::{Frames, Packet, Pick, Time, Wants};
 use super::Igb;
 use super::registers::{self as r, ctrl, dctl, rctl};
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts, ROUTES};
+use crate::intel::mac::{Chip, Facts, Known, ROUTES};
 use crate::intel::ptp::Message;
 use crate::intel::receive::{Format, Offer, Ring, buffer_size, shape};
 
@@ -64,7 +64,7 @@ impl Chip for Igb {
         (self.registers.of(r::SRRCTL)[queue] >> 20 & 0x1f) * 16
     }
 
-    fn known_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Known {
         let queues = self.registers.of(r::RXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
         let own = [(self.registers[r::MRQC] & 7 == 2, "rss"), (queues > 1, "mq"), (self.loops(), "loopback")];
         self.features_by_mode(self.registers[r::RLPML] > 1600).into_iter().chain(own).collect()

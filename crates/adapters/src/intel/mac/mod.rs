@@ -20,6 +20,7 @@ pub mod wired;
 
 use std::sync::LazyLock;
 
+use arrayvec::ArrayVec;
 use nicety_adapter::family::{Answer, Ask, Family};
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
 use nicety_adapter::{
@@ -102,6 +103,9 @@ pub struct Mac<O: Own, const N: usize> {
     /// State of this kind of chip only.
     pub own: O,
 }
+
+/// Features that the driver may have enabled, and whether it has. Asked for after messages of a VMM: it allocates nothing.
+pub type Known = ArrayVec<(bool, &'static str), 8>;
 
 /// Facts in which datasheets differ.
 #[derive(Debug)]
@@ -208,7 +212,7 @@ pub trait Chip: Interrupting + Link {
     fn walked(&mut self) {}
 
     /// Its features, and whether the driver has enabled each.
-    fn known_features(&self) -> Vec<(bool, &'static str)>;
+    fn known_features(&self) -> Known;
 
     /// The next ask for its family.
     fn next_ask(&mut self) -> Option<Ask> {

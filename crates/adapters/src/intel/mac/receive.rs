@@ -76,9 +76,9 @@ where
     }
 
     /// Features in the modes of RXCSUM, CTRL and RCTL.
-    pub fn features_by_mode(&self, jumbo: bool) -> Vec<(bool, &'static str)> {
+    pub fn features_by_mode(&self, jumbo: bool) -> [(bool, &'static str); 5] {
         let control = self.registers[RCTL];
-        vec![
+        [
             (self.registers[RXCSUM] & rxcsum::TUOFL != 0, "rx-checksum"),
             (self.registers[CTRL] & ctrl::VME != 0, "vlan-strip"),
             (control & rctl::VFE != 0, "vlan-filter"),

@@ -10,7 +10,7 @@ use super::VirtualFunction;
 use super::registers::{self as r, RXDCTL_VME, Reg, dctl, psrtype, rctl, vmolr};
 use crate::intel::igb::queues::packet_type;
 use crate::intel::mac::receive::Route;
-use crate::intel::mac::{Chip, Facts};
+use crate::intel::mac::{Chip, Facts, Known};
 use crate::intel::receive::{Format, Offer, Ring, Verdict, shape};
 use crate::intel::rss::Rss;
 
@@ -93,9 +93,9 @@ impl Chip for VirtualFunction {
         self.count_octets(r::VFGOTC, r::VFGOTCH, octets);
     }
 
-    fn known_features(&self) -> Vec<(bool, &'static str)> {
+    fn known_features(&self) -> Known {
         let queues = self.registers.of(r::TXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
-        vec![
+        Known::from_iter([
             (self.own.mailbox.standing.ready, "rx-checksum"),
             (self.strips(0), "vlan-strip"),
             (self.own.mailbox.standing.vlans > 0, "vlan-filter"),
@@ -103,7 +103,7 @@ impl Chip for VirtualFunction {
             (self.registers[r::RCTL] & rctl::MPE != 0, "all-multicast"),
             (self.spreads(), "rss"),
             (queues > 1, "mq"),
-        ]
+        ])
     }
 
     fn next_ask(&mut self) -> Option<Ask> {
