@@ -67,7 +67,7 @@ pub trait Shell: Send + Sync {
         given
     }
 
-    /// The guest broke queue `number` ([`Outbox::stalled`]). The queue is stopped.
+    /// The guest broke queue `number` ([`stalled`](nicety_adapter::Outbox::stalled)). The queue is stopped.
     fn stalled(&self, _number: u16, _stall: Stall) {}
 
     /// The guest's driver made a mistake ([`Counters::errors`]). A hostile guest does so in each call.
@@ -76,7 +76,7 @@ pub trait Shell: Send + Sync {
     /// The guest's memory map refused the adapter an access: the last one since the last call. A hostile guest causes one in each call.
     fn refused_access(&self, _refusal: &Refusal) {}
 
-    /// The adapter's state must be kept, in case this process is killed ([`Outbox::KEEP`]).
+    /// The adapter's state must be kept, in case this process is killed ([`KEEP`](nicety_adapter::Outbox::KEEP)).
     fn changed(&self) {}
 
     /// An event at an uplink's peer.

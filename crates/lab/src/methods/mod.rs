@@ -1,7 +1,7 @@
 //! The seam of the lab's methods: a method is one file here, and everything else about it is the same for all.
 //!
 //! A [`Method`] says what a document measured, which [`Subject`]s it is repeated on, under which [`Load`]s, and how its tables look.
-//! Its [`Measurement`] says how guests are laid out and what a run does with them; a [`Rig`] makes one run of it at a time.
+//! Its `Measurement` says how guests are laid out and what a run does with them; a [`Rig`] makes one run of it at a time.
 //! [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
 
 use std::collections::BTreeMap;

@@ -27,7 +27,7 @@ pub struct State {
     pub misplaced: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
-    /// Why its receiver takes no frame now ([`Adapter::receive_block`]).
+    /// Why its receiver takes no frame now ([`receive_block`](nicety_adapter::Adapter::receive_block)).
     pub receive_block: Option<&'static str>,
     /// Frames in the receive buffer.
     pub backlog_frames: usize,
