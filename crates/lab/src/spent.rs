@@ -7,9 +7,9 @@ use crate::host::CpuTimes;
 /// Processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
-    /// That of the VMMs with their guests, QEMU's model of the adapter included, or of embedded guests.
+    /// By the VMMs with their guests, QEMU's model of the adapter included, or by embedded guests.
     pub vmm: Duration,
-    /// That of our daemons. None where they serve nothing.
+    /// By our daemons. `None`: they serve nothing.
     pub daemon: Option<Duration>,
 }
 

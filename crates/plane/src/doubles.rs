@@ -112,7 +112,7 @@ impl Shell for Memo {
     }
 }
 
-/// What one end of a port sends and takes. Each method's default is an end that sends nothing and takes everything.
+/// The traffic of one end of a port. By default it sends nothing and takes everything.
 pub trait Traffic: Send {
     /// Number of rings of a [`Ringed`], and of its transmit queues.
     const RINGS: u16 = 1;

@@ -27,6 +27,7 @@ use nicety_switch::{Plan, Policy};
 
 use crate::plane::{Plane, Slot};
 use crate::port::Port;
+use crate::team::numbers;
 
 /// A frame is remembered for this long after it was last seen.
 const WINDOW_NS: u64 = 250_000_000;
@@ -254,15 +255,6 @@ fn probe(probe: &Probe, seed: u64) -> Vec<u8> {
     frame.extend(name(seed).to_be_bytes());
     frame.resize(frame.len().max(LEAST), 0);
     frame
-}
-
-/// The numbers of the bits that are set.
-fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let number = (bits != 0).then_some(bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        number
-    })
 }
 
 impl Memory {

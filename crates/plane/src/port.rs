@@ -99,14 +99,14 @@ pub struct Saved {
     pub state: Vec<u8>,
 }
 
-/// Where a port stands in the switch.
+/// The numbers of a port in the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Its number: no other port has it.
     pub number: PortId,
     /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
     pub origin: PortId,
-    /// The number by which an uplink tells it from other senders.
+    /// The number of its lane in the backlog of a link.
     pub sender: PortId,
     /// The number by which captures name it.
     pub shown: PortId,
@@ -150,7 +150,7 @@ pub struct Port {
     inner: Lock<Inner>,
 }
 
-/// What a port's lock guards.
+/// The state that a port's lock guards.
 struct Inner {
     end: End,
     /// The message of its adapter's or uplink's panic: then it passes no frames any more.
@@ -169,7 +169,7 @@ struct Inner {
     /// Receive queues with room for waiting frames; a link sets any number.
     room: Set,
     backlog: Backlog,
-    /// What it may still get of a mirror's copies, if it is a mirror's port.
+    /// The rate of copies, if it is a mirror's port.
     copies: Option<Copies>,
     /// Limits the frames per hold.
     pace: Pace,
@@ -201,7 +201,7 @@ struct Inner {
     in_team: InTeam,
 }
 
-/// What a member of a team notes.
+/// State of a team's member.
 #[derive(Debug, Default)]
 struct InTeam {
     /// The team's epoch in which the waiting frames came.
@@ -307,7 +307,7 @@ impl Port {
         Self { place: self.place.part_of(port), ..self }
     }
 
-    /// Where it stands in the switch.
+    /// Its numbers in the switch.
     #[inline]
     pub(crate) fn place(&self) -> Place {
         self.place

@@ -42,7 +42,7 @@ pub(super) struct JoiningUplink<'a> {
     pub maker: Option<UplinkMaker>,
     /// The team that it is in.
     pub team: Option<&'a str>,
-    /// What another process has counted, if it goes on.
+    /// Counts of another process, if it goes on from there.
     pub numbers: Option<&'a SavedNumbers>,
 }
 

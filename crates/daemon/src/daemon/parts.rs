@@ -76,13 +76,13 @@ impl Daemon {
 }
 
 impl Running {
-    /// What the worker of its first part needs.
+    /// Its first part, for a worker.
     pub(super) fn service(&self, link: Link) -> Service {
         let (log, port, schedule) = (Arc::clone(&self.log), Arc::clone(&self.port), Arc::clone(&self.schedule));
         Service { recorder: self.recorder.clone(), ..Service::new(log, port, schedule, link) }
     }
 
-    /// What the workers of its parts need. Nobody kicks them yet.
+    /// Its parts, for workers: rings without kicks so far.
     pub(super) fn services(&self) -> Vec<Service> {
         let link = || Link::Rings { kicks: Vec::new() };
         let of = |OtherPart { port, schedule, log }: &OtherPart| {

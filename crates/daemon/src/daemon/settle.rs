@@ -1,4 +1,4 @@
-//! What knows ports, uplinks and teams by their numbers: I/O control, mirrors, loops.
+//! I/O control, mirrors and loops know ports, uplinks and teams by their numbers: they are set once all of these are open.
 
 use nicety_host::Host;
 

@@ -22,16 +22,16 @@ fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
     nicety_socket::check(path, access)
 }
 
-/// What is there before a daemon starts.
+/// Things that a daemon finds when it starts.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// What was opened with rights that are given up by now.
+    /// Opened by this process before it gave its rights up.
     pub opened: OpenedAhead,
     /// The keeper.
     pub holder: Option<Arc<Holder>>,
     /// Opens what this process may not.
     pub opener: Option<Arc<Opener>>,
-    /// What the keeper holds of a daemon that was killed.
+    /// Descriptors that the keeper holds of a daemon that was killed.
     pub groups: Vec<Group>,
     /// A daemon of this keeper served these ports, and was killed.
     pub follows: bool,
@@ -85,7 +85,7 @@ fn checked<'a>(
             Err(error) => errors.push(error),
         }
     }
-    // What is held is open already.
+    // Uplinks that are held are open already.
     for config in host.uplinks.iter().filter(|config| !ahead.has(config) && !uplinks.has(config)) {
         errors.extend(check_uplink(&config.kind, &mut served, look, opener.as_deref()).err());
     }
@@ -111,7 +111,7 @@ fn is_in_use(error: &std::io::Error) -> bool {
 pub fn check_team(host: &Host, team: &TeamConfig) -> Result<(), ServeError> {
     let members = team.members.iter().filter_map(|member| host.uplink(member));
     let of = |uplink: &UplinkConfig| match &uplink.kind {
-        // A tap that is not there yet is made with the usual one.
+        // A tap that is still to be made gets the usual MTU.
         UplinkKind::Tap { name, .. } | UplinkKind::Xdp { interface: name, .. } => Some((name.clone(), mtu(name)?)),
         _ => None,
     };

@@ -18,7 +18,7 @@ use crate::kept_uplinks::HeldUplinks;
 use crate::rings::Preparing;
 use crate::service::Service;
 
-/// How a port comes to this daemon.
+/// The state in which a port comes to this daemon.
 #[derive(Debug)]
 pub(crate) enum PortArrival {
     /// It is new. If it cannot be opened, it is as if it had never been asked for.
@@ -31,7 +31,7 @@ pub(crate) enum PortArrival {
     Held(Vec<Group>),
 }
 
-/// How an uplink comes to this daemon.
+/// The state in which an uplink comes to this daemon.
 #[derive(Debug)]
 pub(crate) enum UplinkArrival {
     /// It is new. If it cannot be opened, it is as if it had never been asked for.
@@ -44,7 +44,7 @@ pub(crate) enum UplinkArrival {
     Held(HeldUplinks),
 }
 
-/// What another daemon hands over, which stands still meanwhile.
+/// The ports, uplinks and teams that another daemon hands over. It stands still meanwhile.
 #[derive(Default)]
 pub(crate) struct HandedOver<'a> {
     pub teams: Vec<(TeamSpec, &'a TeamImage)>,
@@ -58,7 +58,7 @@ pub(crate) struct HandedOver<'a> {
     pub announced: &'a [(String, Vec<u8>)],
 }
 
-/// What is to be closed, opened and changed.
+/// The changes to make: everything that is to be closed, opened or set.
 #[derive(Default)]
 pub(crate) struct Steps<'a> {
     pub close_ports: Vec<String>,
@@ -81,11 +81,11 @@ type UplinkToServe = (String, Option<(Service, SavedFrames, Vec<SavedAgent>)>);
 
 /// The result.
 pub(crate) struct Reconciled<'a> {
-    /// What runs: the host, without what is new and could not be opened.
+    /// The host that is served: without new ports and uplinks that could not be opened.
     pub host: Cow<'a, Host>,
     /// The last states of the ports that were closed.
     pub closed: Vec<PortView>,
-    /// What was handed over, and is not served yet.
+    /// Uplinks and ports that were handed over, and are not served yet.
     pub uplinks: Vec<UplinkToServe>,
     pub ports: Vec<PortToServe>,
 }
@@ -152,7 +152,7 @@ fn open_port(daemon: &Daemon, spec: PortSpec, arrival: PortArrival) -> Result<()
     }
 }
 
-/// What is handed over joins the switch. The cards know their uplinks before ports are restored, which are their functions.
+/// Uplinks and ports that are handed over join the switch. Cards get their uplinks before their functions' ports are restored.
 fn arrive(daemon: &Daemon, host: &Host, handed_over: HandedOver<'_>) -> (Vec<UplinkToServe>, Vec<PortToServe>) {
     let HandedOver { teams, uplinks, ports, since, learned, announced } = handed_over;
     teams.iter().for_each(|(spec, image)| daemon.team_arrives(spec, image));

@@ -18,7 +18,7 @@ pub trait Rig {
     /// console.
     fn run(&mut self, round: u32, subject: &Subject, load: &Load, stop: &AtomicBool) -> Result<Taken, BenchError>;
 
-    /// What runs the instructions of guests in QEMU. None: there are none.
+    /// The accelerator of guests in QEMU, if there are some.
     fn accelerator(&self) -> Option<Accel> {
         None
     }
@@ -49,7 +49,7 @@ impl<L> Run<'_, L> {
     }
 }
 
-/// How long guests stand.
+/// The time after which guests are ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stay {
     /// For one run.
@@ -66,7 +66,7 @@ pub trait Measurement {
     type Layout: Copy;
     /// The guests that stand, with what serves them.
     type Guests;
-    /// How long they stand.
+    /// The time after which they are ended.
     const STAY: Stay = Stay::Subject;
 
     /// The layout of the load with this name.

@@ -53,7 +53,7 @@ impl std::fmt::Debug for End {
     }
 }
 
-/// What both ends do. Where only one of them has something to do, the other has the method from here.
+/// The work of an end. A method with a body here is for one kind of end alone: the other keeps this body, which does nothing.
 ///
 /// Methods that call the adapter or uplink may panic: [`Inner::ask`](super::Inner::ask) catches that.
 pub(super) trait Side {
@@ -81,7 +81,7 @@ pub(super) trait Side {
     /// Carries out what its adapter or uplink asks for outside of the port, and returns the rest. `Err`: it panicked.
     fn settle(&mut self, counters: &mut Counters, shell: &dyn Shell) -> Result<Outbox, String>;
 
-    /// Descriptors read since the last [`settle`](Side::settle), beyond the usual number.
+    /// Descriptors read beyond the usual number since the last [`settle`](Side::settle).
     fn excess(&self) -> u32 {
         0
     }
@@ -146,7 +146,7 @@ pub(super) trait Side {
         None
     }
 
-    /// Where the frames lie that are fetched from it.
+    /// The memory of frames that are fetched from it.
     fn source(&self) -> &Arc<Map>;
 
     /// Fetches into a batch that has its origin and queue.
@@ -195,7 +195,7 @@ pub(super) trait Side {
         true
     }
 
-    /// When there will be tokens for frames from it, if there are none now.
+    /// The time of the next tokens for frames from it, if there are none now.
     fn sends_at(&self, _now: Time) -> Option<Time> {
         None
     }
@@ -243,7 +243,7 @@ pub(super) trait Side {
         None
     }
 
-    /// What frames waited for until now is there.
+    /// Forgets waits whose time has come.
     fn pass(&mut self, now: Time);
 
     /// The backlog has frames of another process.

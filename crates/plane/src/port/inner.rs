@@ -1,4 +1,4 @@
-//! What a port does with its lock held, whatever its end.
+//! The work of a port with its lock held, the same for both ends.
 
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
@@ -277,13 +277,11 @@ impl Inner {
         either!(end, end => end.publish());
         let drained = match drained {
             Ok(Ok(drained)) => drained,
-            Ok(Err(until)) => {
-                if let Some(until) = until {
-                    either!(end, end => end.limit(until));
-                    return Drained::default();
-                }
-                Drained::default()
+            Ok(Err(Some(until))) => {
+                either!(end, end => end.limit(until));
+                return Drained::default();
             }
+            Ok(Err(None)) => Drained::default(),
             Err(cause) => return self.fail_drained(cause, settled),
         };
         if opens_all && (drained.refused || drained.packets == 0) {

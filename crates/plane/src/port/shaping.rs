@@ -4,7 +4,7 @@ use nicety_adapter::{Counters, Shape, Shaper, Time};
 
 use super::moved::SavedTokens;
 
-/// What limits the frames from a guest, and those for it.
+/// The limits of frames from a guest, and of those for it.
 #[derive(Default)]
 pub(super) struct Shaping {
     pub transmit: Option<Shaper>,
@@ -21,7 +21,7 @@ fn tokens(shaper: &Option<Shaper>, now: Time) -> u64 {
     shaper.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1))
 }
 
-/// When there will be tokens, if there are none now.
+/// The time of the next tokens, if there are none now.
 fn unready(shaper: &Option<Shaper>, now: Time) -> Option<Time> {
     shaper.as_ref().filter(|shaper| !shaper.ready(now)).map(|shaper| shaper.ready_at(now))
 }
@@ -46,7 +46,7 @@ impl Shaping {
         self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
     }
 
-    /// When the guest may send again, if it may not now.
+    /// The time from which the guest may send again, if it may not now.
     pub fn sends_at(&self, now: Time) -> Option<Time> {
         unready(&self.transmit, now)
     }
@@ -78,7 +78,7 @@ impl Shaping {
                 *shaper = shape.map(Shaper::new);
             }
         }
-        // What waited for tokens of the old shapes may go now, or needs a new wake-up time.
+        // Frames that waited for tokens of the old shapes may go now, or need a new wake-up time.
         self.at = None;
     }
 

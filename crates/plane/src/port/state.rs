@@ -62,7 +62,7 @@ pub struct State {
 }
 
 impl State {
-    /// That of a team: it has no queue of its own.
+    /// A team's state: it has no queue of its own.
     pub fn of_team() -> Self {
         Self { attached: true, driven: true, ..Self::default() }
     }

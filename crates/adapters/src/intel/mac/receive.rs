@@ -28,9 +28,9 @@ pub struct Route {
 pub struct Arrived {
     /// All of them.
     pub queues: u32,
-    /// Those in which few descriptors are left since this delivery.
+    /// Queues that have had few descriptors left since this delivery.
     pub few: u32,
-    /// Those in which a small frame arrived.
+    /// Queues in which a small frame arrived.
     pub small: u32,
 }
 
