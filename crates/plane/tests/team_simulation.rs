@@ -10,7 +10,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress,
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
 use nicety_plane::doubles::{Linked, Silent, Traffic, bytes, send};
-use nicety_plane::{Capacity, End, Hash, Lacp, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Group, Hash, Lacp, Plane, Port, Rule, Spread, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -148,7 +148,7 @@ impl Side {
                 let steering = Arc::new(Steering::new(rule, hash));
                 let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at)));
                 let members: Vec<Arc<Port>> = ends.collect();
-                let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
+                let team = Arc::new(Group::team(TEAM, steering, members.iter().cloned().map(Some)));
                 this.plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
                 this.ports.extend(members);
                 this.team = Some(team);

@@ -12,7 +12,7 @@ use nicety_adapter::{News, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_lacp::{Info, Pdu, Settings, State};
 use nicety_plane::doubles::{Memo, Wire, link};
-use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Group, Hash, Lacp, Mode, Plane, Port, Rule, Spread, Standby, Steering, Turn};
 use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -70,7 +70,7 @@ impl World {
         let steering = Arc::new(Steering::new(rule, hash));
         let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index));
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
-        let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
+        let team = Arc::new(Group::team(TEAM, steering, members.iter().cloned().map(Some)));
         plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
         for member in members {
             plane.join(Arc::clone(&member)).unwrap();
