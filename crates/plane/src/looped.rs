@@ -17,7 +17,7 @@
 //! hears another one's probe waits for [`HOLD_NS`], unless it had sent one before and its own name is the lower one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;

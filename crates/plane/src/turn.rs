@@ -214,7 +214,7 @@ impl Plane {
     fn stir_team(&self, port: &Port, now: Time) {
         if let Some(team) = port.team().and_then(|id| self.team(id)) {
             self.announce_moved(&team, now);
-            if let Some(moved) = team.steering().take_told()
+            if let Some(moved) = team.steering().and_then(|steering| steering.take_told())
                 && let Some(port) = self.port(moved.port)
             {
                 port.tell(News::Moved(moved.words));

@@ -114,7 +114,7 @@ impl World {
                 Arc::new(port.in_team(TEAM, &steering, place))
             })
             .collect();
-        let members = queues.iter().cloned().map(Some).collect();
+        let members = queues.iter().cloned().map(Some);
         plane.join_team(Arc::new(Group::team(TEAM, Arc::clone(&steering), members)), &Policy::default()).unwrap();
         let received: Vec<Received> = (0..=guests).map(|_| Received::default()).collect();
         let guests: Vec<Arc<Port>> = (1..=guests)

@@ -40,7 +40,7 @@ const RARP: [u8; 2] = [0x80, 0x35];
 /// Two stations (ports 1 and 2, links too: any frames may come from there), and a team of two or more links (ports 11 …).
 struct World {
     plane: Plane,
-    team: Arc<Team>,
+    team: Arc<Group>,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
     memo: Memo,
@@ -271,7 +271,7 @@ fn a_team_without_a_link_counts_what_it_cannot_send(workers: usize) {
     world.set_carrier(PRIMARY, false);
     world.set_carrier(OTHER, false);
     world.send(ONE, (0..10).map(|number| frame(9, 1, number)));
-    assert_eq!(world.team.steering().lost_frames(), 10);
+    assert_eq!(world.team.steering().unwrap().lost_frames(), 10);
     world.set_carrier(OTHER, true);
     world.send(ONE, [frame(9, 1, 10)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![], vec![10]));
@@ -347,7 +347,7 @@ fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
     world.plane.leave_team(TEAM, 0, world.now);
     world.send(ONE, [frame(9, 1, 2)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
-    assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
+    assert_eq!((world.announced(OTHER), world.team.steering().unwrap().lost_frames()), (vec![1], 0));
 }
 
 fn another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake(workers: usize) {

@@ -483,7 +483,7 @@ impl Steering {
     }
 
     /// A member has left: its link is down.
-    pub(super) fn leave(&self, member: usize, now: Time) {
+    pub(crate) fn leave(&self, member: usize, now: Time) {
         self.report(member, LinkState { is_up: false, has_backlog: false, bytes: [0; 2] }, now);
         if self.inward.is_there() {
             // It may have been the one with a turn for what has come in.
