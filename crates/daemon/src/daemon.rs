@@ -48,7 +48,7 @@ use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
 use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{Loop, Neighbour, Plane, Port, Split, State};
+use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
@@ -151,8 +151,8 @@ impl Running {
         std::iter::once(&self.port).chain(self.others.iter().map(|part| &part.port))
     }
 
-    fn split(&self) -> Arc<Split> {
-        Arc::new(Split::new(Arc::clone(&self.port), self.others.iter().map(|part| Arc::clone(&part.port))))
+    fn group(&self) -> Arc<Group> {
+        Arc::new(Group::parts(Arc::clone(&self.port), self.others.iter().map(|part| Arc::clone(&part.port))))
     }
 
     /// The failure of one of its parts.

@@ -18,7 +18,7 @@ use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_peer::{Table, UNCLOSED_MOST};
-use nicety_plane::Split;
+use nicety_plane::Group;
 use nicety_vhost_user::{
     Accepted, Bell, Closer, Ended, Kick, Listener, NotSaved, RECORD_RING_BYTES, Refusal, SavedSession,
     Served as SessionServed, Session,
@@ -79,7 +79,7 @@ impl Preparing {
     pub fn new(
         log: Arc<PortLog>,
         socket: FrontendSocket,
-        split: Arc<Split>,
+        group: Arc<Group>,
         signals: Arc<Signals>,
         inboxes: Vec<Arc<Inbox>>,
         clock: Clock,
@@ -90,7 +90,7 @@ impl Preparing {
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause, socket: OnceLock::new() });
         let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
         let (kicks, allowance) = (Arc::default(), Mutex::default());
-        let served = Served { log, split, signals, inboxes, clock, recorder, kicks, record, allowance };
+        let served = Served { log, group, signals, inboxes, clock, recorder, kicks, record, allowance };
         Ok(Self { socket, stop, served: Arc::new(served), absence, session: None })
     }
 
@@ -238,13 +238,13 @@ impl RingsServer {
     pub fn start(
         log: Arc<PortLog>,
         socket: FrontendSocket,
-        split: Arc<Split>,
+        group: Arc<Group>,
         signals: Arc<Signals>,
         inboxes: Vec<Arc<Inbox>>,
         clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
-        Self::launch(Preparing::new(log, socket, split, signals, inboxes, clock, recorder)?)
+        Self::launch(Preparing::new(log, socket, group, signals, inboxes, clock, recorder)?)
     }
 
     fn launch(preparing: Preparing) -> std::io::Result<Self> {
@@ -391,7 +391,7 @@ fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served:
     }
     if is_new {
         // From here on the end of the session detaches the VM.
-        served.split.parts().for_each(|part| part.attach());
+        served.group.ports().for_each(|part| part.attach());
         served.note(Event::Connect);
         session.greet();
     }
@@ -433,7 +433,7 @@ fn talk(mut session: Session, is_new: bool, listener: Option<&Listener>, served:
 struct Served {
     log: Arc<PortLog>,
     /// The parts that serve its rings; one, if the port has no others.
-    split: Arc<Split>,
+    group: Arc<Group>,
     signals: Arc<Signals>,
     /// The inboxes of the parts' workers.
     inboxes: Vec<Arc<Inbox>>,
@@ -461,7 +461,7 @@ impl Served {
 
     /// The failure of one of its parts.
     fn failure(&self) -> Option<String> {
-        self.split.parts().find_map(|part| part.failure())
+        self.group.ports().find_map(|part| part.failure())
     }
 
     /// Rests if the thread has used more than its part of a processor.
@@ -483,22 +483,26 @@ impl Served {
 
 impl nicety_vhost_user::Port for Served {
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
-        for part in self.split.parts() {
+        for part in self.group.ports() {
             part.with_quiet_rings(self.clock.now(), |face, cx| act(face, cx));
         }
-        self.split.look(self.clock.now());
+        self.group.look(self.clock.now());
     }
 
     fn with_ring(&self, ring: u16, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
-        self.split.of_pair(ring / 2).with_quiet_rings(self.clock.now(), act);
-        self.split.look(self.clock.now());
+        if let Some(part) = self.group.of_pair(ring / 2) {
+            part.with_quiet_rings(self.clock.now(), act);
+        }
+        self.group.look(self.clock.now());
     }
 
     fn set_memory(&self, map: Arc<Map>) {
-        for part in self.split.parts().skip(1) {
+        for part in self.group.ports().skip(1) {
             part.set_quiet_memory(Arc::new(map.beside()), self.clock.now());
         }
-        self.split.first().set_quiet_memory(map, self.clock.now());
+        if let Some(first) = self.group.lead() {
+            first.set_quiet_memory(map, self.clock.now());
+        }
     }
 
     fn set_kick(&self, ring: u16, kick: Kick) {
@@ -507,10 +511,10 @@ impl nicety_vhost_user::Port for Served {
             Kick::Stopped => None,
         };
         let part = usize::from(ring / 2) % self.inboxes.len().max(1);
-        if let Some(inbox) = self.inboxes.get(part)
+        if let (Some(inbox), Some(port)) = (self.inboxes.get(part), self.group.of_pair(ring / 2))
             && let Some(in_flight) = self.kicks.send_one()
         {
-            inbox.push(Note::Kick(self.split.of_pair(ring / 2).id(), ring, bell, in_flight));
+            inbox.push(Note::Kick(port.id(), ring, bell, in_flight));
         }
     }
 
@@ -523,7 +527,9 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn announce(&self, address: [u8; 6]) {
-        self.split.first().announce(Mac(address));
+        if let Some(first) = self.group.lead() {
+            first.announce(Mac(address));
+        }
     }
 
     fn record(&self) -> Option<Arc<Map>> {
@@ -555,7 +561,7 @@ impl nicety_vhost_user::Port for Served {
 
     fn disconnected(&self) {
         self.note(Event::Disconnect);
-        self.split.parts().for_each(|part| part.detach(self.clock.now()));
+        self.group.ports().for_each(|part| part.detach(self.clock.now()));
         self.signals.disconnect();
     }
 }

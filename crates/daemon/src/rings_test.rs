@@ -48,9 +48,9 @@ impl Stage {
         let listener = Listener::bind(&path).unwrap();
         let front = UnixStream::connect(&path).unwrap();
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
-        let split = Arc::new(Split::new(port, []));
+        let group = Arc::new(Group::parts(port, []));
         let socket = FrontendSocket::Listen(listener);
-        let server = RingsServer::start(log, socket, split, signals, vec![Arc::clone(&inbox)], clock, None).unwrap();
+        let server = RingsServer::start(log, socket, group, signals, vec![Arc::clone(&inbox)], clock, None).unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::{PortId, Time};
 
-use crate::plane::{Plane, Slot};
+use crate::plane::Plane;
 use crate::port::Port;
 
 /// The link of a port's adapter.
@@ -82,10 +82,6 @@ impl Plane {
         if self.switch().is_blocked(id) {
             return false;
         }
-        match self.switch().slots().get(id) {
-            Some(Slot::Port(port)) => port.has_carrier(),
-            Some(Slot::Team(team)) => team.members().any(|member| member.has_carrier()),
-            Some(Slot::Split(_)) | None => false,
-        }
+        self.switch().slots().get(id).is_some_and(|slot| slot.ports().iter().any(|port| port.has_carrier()))
     }
 }

@@ -461,10 +461,6 @@ impl Plane {
         now: Time,
     ) {
         let Some(receiver) = slot.port() else { return };
-        if receiver.is_aside() {
-            // A mirror's copies take nothing of what the uplink's receivers may have.
-            return self.pass_to(slot, batch, picks, now);
-        }
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {
             // A port that leaves says so before the uplinks forget it: nothing comes behind that.
@@ -494,18 +490,12 @@ impl Plane {
     /// Offers frames to a guest's port, which holds nobody.
     fn pass_to(&self, receiver: &Slot, batch: &Batch, picks: &[Pick], now: Time) {
         match receiver {
-            Slot::Port(port) => self.pass_to_port(port, batch, picks, now),
-            Slot::Split(split) => split.divide(batch, picks, |part, picks| self.pass_to_port(part, batch, picks, now)),
-            Slot::Team(_) => {}
+            Slot::Port(port) => _ = self.offer_shown(port, batch, picks, now),
+            Slot::Group(group) => {
+                group.divide(batch, picks, |part, picks| _ = self.offer_shown(part, batch, picks, now));
+            }
+            Slot::Sink(port) => port.offer_copies(batch, picks, now),
         }
-    }
-
-    fn pass_to_port(&self, receiver: &Port, batch: &Batch, picks: &[Pick], now: Time) {
-        let _holds = if self.is_watched() {
-            self.offer_watched(receiver, batch, picks, now)
-        } else {
-            receiver.offer(batch, picks, now)
-        };
     }
 }
 

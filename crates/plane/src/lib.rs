@@ -20,6 +20,7 @@ pub mod bytes;
 mod carrier;
 mod doorbells;
 pub mod doubles;
+mod group;
 mod herald;
 mod inward;
 mod lldp;
@@ -35,7 +36,6 @@ mod poll;
 mod port;
 mod querier;
 mod rounds;
-mod split;
 mod team;
 mod times;
 mod trace;
@@ -48,6 +48,7 @@ pub use agent::{Agent, LinkState, Role, SavedAgent};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use carrier::AdapterLink;
 pub use doorbells::Doorbells;
+pub use group::{Group, PARTS_MOST};
 pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
 pub use looped::Loop;
@@ -55,10 +56,9 @@ pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
 pub use plane::{Plane, PlaneError, Slot};
 pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use querier::{Querier, SavedQuerier};
-pub use split::{PARTS_MOST, Split};
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
-    Spread, Standby, Steering, Team,
+    Spread, Standby, Steering,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use trace::{Intake, Prospect, Trace, TraceError};

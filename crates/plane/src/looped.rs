@@ -17,7 +17,7 @@
 //! hears another one's probe waits for [`HOLD_NS`], unless it had sent one before and its own name is the lower one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
@@ -25,6 +25,7 @@ use nicety_adapter::{Batch, Edit, News, Packet, PortId, Reason, Time};
 use nicety_frame::vlan::{self, Tag};
 use nicety_switch::{Plan, Policy};
 
+use crate::group::numbers;
 use crate::plane::{Plane, Slot};
 use crate::port::Port;
 use crate::team::numbers;
@@ -576,15 +577,9 @@ impl Plane {
 
     /// Sends a probe by an uplink, or by a member of a team.
     fn send_probe(&self, found: &Probe) {
-        let frames = || VecDeque::from([probe(found, self.guard.seed)]);
-        match self.switch().slots().get(found.by) {
-            Some(Slot::Port(port)) => port.probe(frames()),
-            Some(Slot::Team(team)) => {
-                if let Some(member) = team.members().find(|member| member.distributes()) {
-                    member.probe(frames());
-                }
-            }
-            Some(Slot::Split(_)) | None => {}
+        let ports = self.switch().slots().get(found.by).map_or_else(Vec::new, Slot::ports);
+        if let Some(port) = ports.iter().find(|port| port.distributes()) {
+            port.probe(VecDeque::from([probe(found, self.guard.seed)]));
         }
     }
 
@@ -633,12 +628,8 @@ impl Plane {
 
     /// What waits for an uplink, or for a team, that is blocked is dropped.
     pub(crate) fn drop_waiting(&self, id: PortId) {
-        let members: Vec<Arc<Port>> = match self.switch().slots().get(id) {
-            Some(Slot::Port(port)) => vec![Arc::clone(port)],
-            Some(Slot::Team(team)) => team.members().cloned().collect(),
-            Some(Slot::Split(_)) | None => Vec::new(),
-        };
-        members.iter().for_each(|port| self.let_go(&port.drop_waiting(Reason::Blocked)));
+        let ports = self.switch().slots().get(id).map_or_else(Vec::new, Slot::ports);
+        ports.iter().for_each(|port| self.let_go(&port.drop_waiting(Reason::Blocked)));
     }
 }
 

@@ -100,17 +100,17 @@ impl Plane {
         for mirror in &list {
             let is_new = mirror.to.set_copies(Some(mirror.rate));
             if is_new && self.port(mirror.to.id()).is_some_and(|joined| Arc::ptr_eq(&joined, &mirror.to)) {
-                self.set_aside(&mirror.to, true);
+                self.move_aside(&mirror.to);
             }
         }
         let new = Arc::new(Mirrors::new(list));
         self.mirrors.store(Arc::clone(&new));
         self.note_watched();
         for Mirror { to, .. } in old.list.iter().filter(|mirror| !new.has_port(&mirror.to)) {
-            if self.port(to.id()).is_some_and(|joined| Arc::ptr_eq(&joined, to)) {
-                self.set_aside(to, false);
-            }
             to.set_copies(None);
+            if self.port(to.id()).is_some_and(|joined| Arc::ptr_eq(&joined, to)) {
+                self.move_aside(to);
+            }
         }
     }
 

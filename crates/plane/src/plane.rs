@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 use arc_swap::ArcSwap;
-use nicety_adapter::{PortId, Time};
+use nicety_adapter::{Batch, Pick, PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::carrier::Followers;
+use crate::group::Group;
 use crate::lldp::Neighbour;
 use crate::looped::LoopGuard;
 use crate::mirror::Mirrors;
 use crate::port::{Port, PortRights};
-use crate::split::Split;
-use crate::team::{Hash, Mode, Team};
+use crate::team::{Hash, Mode};
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
@@ -37,42 +37,60 @@ impl std::fmt::Display for PlaneError {
 
 impl std::error::Error for PlaneError {}
 
-/// A port number of the switch: a port, or a team of ports. Members of teams have numbers too, on which the switch decides nothing.
+/// What a number of the switch stands for. The ports of a group have numbers too, on which the switch decides nothing.
 #[derive(Clone, Debug)]
 pub enum Slot {
     /// One port.
     Port(Arc<Port>),
-    /// A team; its members' slots are ports.
-    Team(Arc<Team>),
-    /// A port with parts; the slots of its other parts are ports.
-    Split(Arc<Split>),
+    /// Several ports, of which each frame goes to one.
+    Group(Arc<Group>),
+    /// A port that gets a mirror's copies, at most at a rate, and nothing else.
+    Sink(Arc<Port>),
 }
 
 impl Slot {
-    /// The port, if it is one; of a port with parts, the first of them.
+    /// The port with this number; a team has none.
     pub fn port(&self) -> Option<&Arc<Port>> {
         match self {
-            Self::Port(port) => Some(port),
-            Self::Split(split) => Some(split.first()),
-            Self::Team(_) => None,
-        }
-    }
-
-    /// Whether it divides frames among several ports, and is still there.
-    pub(crate) fn divides(&self) -> bool {
-        match self {
-            Self::Port(_) => false,
-            Self::Team(_) => true,
-            Self::Split(split) => !split.first().has_left(),
+            Self::Port(port) | Self::Sink(port) => Some(port),
+            Self::Group(group) => group.lead(),
         }
     }
 
     /// The team, if it is one.
-    pub fn team(&self) -> Option<&Arc<Team>> {
+    pub fn team(&self) -> Option<&Arc<Group>> {
         match self {
-            Self::Team(team) => Some(team),
-            Self::Port(_) | Self::Split(_) => None,
+            Self::Group(group) if group.steering().is_some() => Some(group),
+            Self::Port(_) | Self::Group(_) | Self::Sink(_) => None,
         }
+    }
+
+    /// Its ports, without those of a mirror.
+    pub(crate) fn ports(&self) -> Vec<Arc<Port>> {
+        match self {
+            Self::Port(port) => vec![Arc::clone(port)],
+            Self::Group(group) => group.ports().cloned().collect(),
+            Self::Sink(_) => Vec::new(),
+        }
+    }
+
+    /// The port that a packet goes to now.
+    pub(crate) fn port_for(&self, batch: &Batch, pick: &Pick) -> Option<&Arc<Port>> {
+        match self {
+            Self::Port(port) | Self::Sink(port) => Some(port),
+            Self::Group(group) => group.port_for(batch, pick),
+        }
+    }
+
+    /// Whether it has not left.
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.port().is_none_or(|port| !port.has_left())
+    }
+
+    /// Whether it is a guest's.
+    pub(crate) fn is_guests(&self) -> bool {
+        self.port().is_some_and(|port| !port.is_link())
     }
 }
 
@@ -117,12 +135,10 @@ impl Plane {
     pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
         let id = port.id();
         self.is_free(id)?;
-        let (is_member, is_uplink) = (port.place().is_behind_another(), port.is_link());
-        let slot = Slot::Port(port);
-        let joined = match (is_member, is_uplink) {
-            (true, _) => self.switch.keep(id, slot),
-            (false, true) => self.switch.join_uplink(id, slot),
-            (false, false) => self.switch.join(id, slot),
+        let is_uplink = port.is_link();
+        let joined = match port.place().is_behind_another() {
+            true => self.switch.keep(id, Slot::Port(port)),
+            false => self.place(port),
         };
         if joined.is_ok() && is_uplink {
             self.mark_guarded();
@@ -131,24 +147,29 @@ impl Plane {
     }
 
     /// A port with parts joins, with a policy. Its other parts join before it, so that no frame comes from a number that nobody has.
-    pub fn join_split(&self, split: &Arc<Split>, policy: &Policy) -> Result<(), PlaneError> {
-        let id = split.first().id();
+    pub fn join_parts(&self, parts: &Arc<Group>, policy: &Policy) -> Result<(), PlaneError> {
+        let id = parts.id();
         self.is_free(id)?;
-        split.parts().for_each(|part| self.set_policy(part, policy));
-        self.switch.join(id, Slot::Split(Arc::clone(split))).map_err(PlaneError::Full)
+        parts.ports().for_each(|part| self.set_policy(part, policy));
+        self.switch.join(id, Slot::Group(Arc::clone(parts))).map_err(PlaneError::Full)
     }
 
-    /// A port that has joined no longer belongs to the networks, but gets a mirror's copies; or belongs to them again.
-    pub(crate) fn set_aside(&self, port: &Arc<Port>, aside: bool) {
-        let (id, slot) = (port.id(), Slot::Port(Arc::clone(port)));
+    /// Puts a port where it belongs: among the networks, or aside, where it gets a mirror's copies alone.
+    fn place(&self, port: Arc<Port>) -> Result<(), Full> {
+        let id = port.id();
+        match (port.is_aside(), port.is_link()) {
+            (true, _) => self.switch.keep(id, Slot::Sink(port)),
+            (false, true) => self.switch.join_uplink(id, Slot::Port(port)),
+            (false, false) => self.switch.join(id, Slot::Port(port)),
+        }
+    }
+
+    /// A port that has joined gets a mirror's copies from now on, or no longer.
+    pub(crate) fn move_aside(&self, port: &Arc<Port>) {
         // It has joined, so there is room for it.
-        let _joined = match (aside, port.is_link()) {
-            (true, _) => self.switch.keep(id, slot),
-            (false, true) => self.switch.join_uplink(id, slot),
-            (false, false) => self.switch.join(id, slot),
-        };
-        if aside {
-            self.switch.forget(id);
+        let _joined = self.place(Arc::clone(port));
+        if port.is_aside() {
+            self.switch.forget(port.id());
         }
     }
 
@@ -157,13 +178,13 @@ impl Plane {
     }
 
     /// A team joins with a policy, in the place of an earlier one with its number if there is one. Its members join after it.
-    pub fn join_team(&self, team: Arc<Team>, policy: &Policy) -> Result<(), PlaneError> {
+    pub fn join_team(&self, team: Arc<Group>, policy: &Policy) -> Result<(), PlaneError> {
         let id = team.id();
         if self.port(id).is_some() {
             return Err(PlaneError::Taken(id));
         }
         self.set_team_policy(id, policy);
-        self.switch.join_uplink(id, Slot::Team(team)).map_err(PlaneError::Full)
+        self.switch.join_uplink(id, Slot::Group(team)).map_err(PlaneError::Full)
     }
 
     /// Sets a team's policy.
@@ -177,7 +198,7 @@ impl Plane {
     /// The port at this place of a team has left the switch: the team uses others.
     pub fn leave_team(&self, id: PortId, place: usize, now: Time) {
         if let Some(team) = self.team(id) {
-            team.leave(place, now);
+            team.steering().inspect(|steering| steering.leave(place, now));
             self.announce_moved(&team, now);
             team.stir();
         }
@@ -187,23 +208,15 @@ impl Plane {
     /// `hash` counts in modes that [leave it open](Mode::hash).
     pub fn change_team(&self, id: PortId, mode: &Mode, hash: Hash, now: Time) {
         if let Some(team) = self.team(id) {
-            team.steering().change(mode, mode.hash().unwrap_or(hash), now);
+            team.steering().inspect(|steering| steering.change(mode, mode.hash().unwrap_or(hash), now));
             self.announce_moved(&team, now);
             team.stir();
         }
     }
 
     /// The team with this number.
-    pub fn team(&self, id: PortId) -> Option<Arc<Team>> {
+    pub fn team(&self, id: PortId) -> Option<Arc<Group>> {
         self.switch.slots().get(id)?.team().cloned()
-    }
-
-    /// The parts of the port with this number, if it has parts.
-    pub fn split(&self, id: PortId) -> Option<Arc<Split>> {
-        match self.switch.slots().get(id)? {
-            Slot::Split(split) => Some(Arc::clone(split)),
-            Slot::Port(_) | Slot::Team(_) => None,
-        }
     }
 
     /// A port joins with a policy. If its number is in use, the policy of the port with that number stays.
@@ -222,9 +235,9 @@ impl Plane {
             self.set_guarded_policy(port.id(), policy);
             port.listen(policy.lldp);
         }
-        if let Some(split) = self.split(port.id()) {
+        if let Some(Slot::Group(parts)) = self.switch.slots().get(port.id()) {
             // Such a port has no rates of its own: see the host file.
-            split.parts().skip(1).for_each(|part| part.set_shapes(None, None, policy.log));
+            parts.ports().skip(1).for_each(|part| part.set_shapes(None, None, policy.log));
         }
         port.set_shapes(policy.transmit, policy.receive, policy.log);
         let tagged = matches!(policy.vlan, Vlan::Access(_));

@@ -404,9 +404,9 @@ impl Port {
         self.special.load(Ordering::Relaxed) & ASIDE != 0
     }
 
-    /// Whether its frames are decided apart: it gets a mirror's copies, or what comes in may have left by another uplink.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.special.load(Ordering::Relaxed) & (ASIDE | GUARDED) != 0
+    /// Whether what comes in may have left by another link.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.special.load(Ordering::Relaxed) & GUARDED != 0
     }
 
     /// What comes in may have left by another uplink.

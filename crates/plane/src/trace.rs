@@ -66,7 +66,7 @@ impl Plane {
     /// Traces a frame as if it came in from a port now.
     pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
         // A frame of a team comes in by one of its members.
-        let port = self.port(from).or_else(|| self.team(from)?.members().next().cloned());
+        let port = self.port(from).or_else(|| self.team(from)?.ports().next().cloned());
         let port = port.ok_or(TraceError::Missing)?;
         let wrong = TraceError::Length(frame.len());
         if frame.is_empty() || frame.len() > PACKET_BYTES as usize {
@@ -87,13 +87,12 @@ impl Plane {
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
             let pick = *plan.picks(receiver).first()?;
-            let gone = Prospect::Dropped(Reason::Removed);
-            let member = || self.team(receiver).map(|team| team.member_for(&batch, &pick).cloned());
-            let part = || Some(Arc::clone(self.split(receiver)?.part_for(&batch, &pick)));
-            let prospect = match (part().or_else(|| self.port(receiver)), member()) {
-                (Some(port), _) | (None, Some(Some(port))) => port.prospect(port_origin, frame.len() as u32, now),
-                (None, Some(None)) => Prospect::Dropped(Reason::LinkDown),
-                (None, None) => gone,
+            let prospect = match self.switch().slots().get(receiver) {
+                None => Prospect::Dropped(Reason::Removed),
+                Some(slot) => match slot.port_for(&batch, &pick) {
+                    None => Prospect::Dropped(Reason::LinkDown),
+                    Some(port) => port.prospect(port_origin, frame.len() as u32, now),
+                },
             };
             Some((receiver, pick.edit, prospect))
         });

@@ -3,11 +3,10 @@
 use nicety_adapter::{Batch, Budget, News, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Skipped, Slots};
 
+use crate::group::Group;
 use crate::inward::Charged;
 use crate::plane::{Plane, Slot};
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
-use crate::split::Split;
-use crate::team::Team;
 use crate::times::SAMPLE_EVERY;
 
 /// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
@@ -72,71 +71,9 @@ impl Plane {
     /// One turn of a port: continues the unfinished batch of `turn`; else drains its backlog and fetches one batch of one queue.
     pub fn turn(&self, port: &Port, turn: &mut Turn, now: Time) -> Outcome {
         let mut outcome = Outcome::default();
-        if turn.port.is_none() {
-            let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
-            self.let_go(&gathered.released);
-            self.let_go(&gathered.let_go);
-            let mut is_apart = false;
-            if port.is_special() {
-                is_apart = port.is_apart();
-                self.stir_team(port, now);
-            }
-            if port.inward().is_there() {
-                turn.charged = Charged::default();
-                outcome.cost += self.pass_on(port, now);
-            }
-            let beside = gathered.drained as u64 + gathered.dropped;
-            outcome.cost += gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
-            if gathered.progress.is_none() {
-                outcome.more = port.busy(now);
-                return outcome;
-            }
-            outcome.packets = turn.batch.len();
-            outcome.cost += turn.batch.summed();
-            if turn.batch.is_empty() {
-                if gathered.is_drained {
-                    port.has_drained();
-                }
-                turn.batch.release();
-                outcome.more = port.busy(now);
-                return outcome;
-            }
-            turn.sample(port, now);
-            let Turn { batch, plan, slots, .. } = &mut *turn;
-            // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left
-            // by one.
-            let forwarded = if is_apart {
-                self.forward_apart(port, batch, plan, now)
-            } else if port.is_refused() {
-                plan.drop_all(batch.len(), Reason::UnusedLink);
-                Ok(self.switch().slots())
-            } else if let Some((steering, member, floods)) = port.takes_copies() {
-                caught(|| {
-                    let copies = self.copies(steering, member, floods, batch, now);
-                    self.switch().forward_except(batch, Skipped { copies, ..Skipped::default() }, now, plan)
-                })
-            } else {
-                caught(|| self.switch().forward(batch, now, plan))
-            };
-            match forwarded {
-                Ok(planned_for) => *slots = Some(planned_for),
-                Err(cause) => {
-                    plan.drop_all(batch.len(), Reason::Failed);
-                    port.fail(cause);
-                }
-            }
-            if gathered.is_drained {
-                port.has_drained();
-            }
-            if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
-                self.hear(port, turn, now);
-            }
-            let Turn { batch, plan, slots, .. } = &mut *turn;
-            if self.is_watched() {
-                let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
-                outcome.cost = outcome.cost.saturating_sub(copies);
-            }
-            (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
+        if turn.port.is_none() && !self.begin(port, turn, now, &mut outcome) {
+            outcome.more = port.busy(now);
+            return outcome;
         }
         let slots = turn.slots.take();
         if let Some(slots) = &slots {
@@ -165,10 +102,70 @@ impl Plane {
         outcome
     }
 
-    /// Decides for a batch of a port that gets a mirror's copies, or by which frames could go round. `Err`: a panic.
-    #[cold]
+    /// The first steps: gathers a batch, and decides where its packets go. False if there are none.
+    #[inline]
+    fn begin(&self, port: &Port, turn: &mut Turn, now: Time, outcome: &mut Outcome) -> bool {
+        let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
+        self.let_go(&gathered.released);
+        self.let_go(&gathered.let_go);
+        if port.is_special() {
+            self.stir_team(port, now);
+        }
+        if port.inward().is_there() {
+            turn.charged = Charged::default();
+            outcome.cost += self.pass_on(port, now);
+        }
+        let beside = gathered.drained as u64 + gathered.dropped;
+        outcome.cost += gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
+        if gathered.progress.is_none() {
+            return false;
+        }
+        outcome.packets = turn.batch.len();
+        outcome.cost += turn.batch.summed();
+        let has_packets = !turn.batch.is_empty();
+        if has_packets {
+            turn.sample(port, now);
+            self.decide(port, turn, now, outcome);
+        } else {
+            turn.batch.release();
+        }
+        if gathered.is_drained {
+            port.has_drained();
+        }
+        has_packets
+    }
+
+    /// Decides for a batch.
+    #[inline]
+    fn decide(&self, port: &Port, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
+        let Turn { batch, plan, slots, .. } = &mut *turn;
+        let decided = match port.is_special() {
+            true => self.decide_specially(port, batch, plan, now),
+            false => caught(|| self.switch().forward(batch, now, plan)),
+        };
+        match decided {
+            Ok(planned_for) => *slots = Some(planned_for),
+            Err(cause) => {
+                plan.drop_all(batch.len(), Reason::Failed);
+                port.fail(cause);
+            }
+        }
+        if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
+            self.hear(port, turn, now);
+        }
+        let Turn { batch, plan, slots, .. } = &mut *turn;
+        if self.is_watched() {
+            let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
+            outcome.cost = outcome.cost.saturating_sub(copies);
+        }
+        (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
+    }
+
+    /// Decides for a batch of a port that gets a mirror's copies, of a team's member, or of a link by which frames could go round. `Err`: a
+    /// panic.
     #[inline(never)]
-    fn forward_apart(&self, port: &Port, batch: &Batch, plan: &mut Plan, now: Time) -> Result<Slots<Slot>, String> {
+    fn decide_specially(&self, port: &Port, batch: &Batch, plan: &mut Plan, now: Time) -> Result<Slots<Slot>, String> {
+        // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left by one.
         let refused = match (port.is_aside(), port.is_refused()) {
             (true, _) => Some(Reason::MirrorPort),
             (false, true) => Some(Reason::UnusedLink),
@@ -182,8 +179,11 @@ impl Plane {
             let copies = port.takes_copies();
             let copies =
                 copies.map_or(0, |(steering, member, floods)| self.copies(steering, member, floods, batch, now));
-            let (looped, taken) = self.looped(port, batch, now);
-            self.switch().forward_except(batch, Skipped { copies, looped, taken }, now, plan)
+            let (looped, taken) = if port.is_guarded() { self.looped(port, batch, now) } else { (0, 0) };
+            match copies | looped | taken {
+                0 => self.switch().forward(batch, now, plan),
+                _ => self.switch().forward_except(batch, Skipped { copies, looped, taken }, now, plan),
+            }
         })
     }
 
@@ -214,7 +214,7 @@ impl Plane {
     fn stir_team(&self, port: &Port, now: Time) {
         if let Some(team) = port.team().and_then(|id| self.team(id)) {
             self.announce_moved(&team, now);
-            if let Some(moved) = team.steering().take_told()
+            if let Some(moved) = team.steering().and_then(|steering| steering.take_told())
                 && let Some(port) = self.port(moved.port)
             {
                 port.tell(News::Moved(moved.words));
@@ -227,26 +227,19 @@ impl Plane {
     fn deliver(&self, sender: &Port, slots: &Slots<Slot>, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
             turn.next += 1;
-            let picks = match slots.get(receiver) {
-                Some(slot @ Slot::Port(port)) if !port.has_left() => {
-                    let picks = turn.plan.picks(receiver);
-                    if sender.inward().is_there() && !port.is_link() {
-                        self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
-                    } else {
-                        self.offer(sender, port, &turn.batch, &picks, now);
-                    }
-                    picks
-                }
-                Some(slot) if slot.divides() => {
-                    let picks = turn.plan.picks(receiver);
-                    self.offer_divided(sender, slot, turn, &picks, now);
-                    picks
-                }
-                _ => {
-                    turn.missed |= turn.plan.miss(receiver);
-                    continue;
-                }
+            let Some(slot) = slots.get(receiver).filter(|slot| slot.is_there()) else {
+                turn.missed |= turn.plan.miss(receiver);
+                continue;
             };
+            let picks = turn.plan.picks(receiver);
+            match slot {
+                Slot::Sink(port) => port.offer_copies(&turn.batch, &picks, now),
+                _ if sender.inward().is_there() && slot.is_guests() => {
+                    self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
+                }
+                Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, now),
+                Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, now),
+            }
             let bytes = if picks.len() == turn.batch.len() {
                 // The receiver gets the whole batch: no packet goes to a receiver twice.
                 turn.batch.bytes()
@@ -263,9 +256,7 @@ impl Plane {
     /// Offers frames to a port, which may hold their sender.
     #[inline]
     fn offer(&self, sender: &Port, port: &Port, batch: &Batch, picks: &[Pick], now: Time) {
-        let holds =
-            if self.is_watched() { self.offer_watched(port, batch, picks, now) } else { port.offer(batch, picks, now) };
-        if holds {
+        if self.offer_shown(port, batch, picks, now) {
             sender.hold();
             if !port.name_held(sender) {
                 sender.let_go();
@@ -273,28 +264,9 @@ impl Plane {
         }
     }
 
-    /// Offers frames to a slot of several ports.
+    /// Offers each port of a group its part of the frames.
     #[inline(never)]
-    fn offer_divided(&self, sender: &Port, slot: &Slot, turn: &mut Turn, picks: &[Pick], now: Time) {
-        match slot {
-            Slot::Port(_) => {}
-            Slot::Team(team) => self.offer_to_team(sender, team, &turn.batch, picks, now),
-            Slot::Split(_) if sender.inward().is_there() => {
-                self.keep_inward(sender, slot, &turn.batch, picks, &mut turn.charged, now);
-            }
-            Slot::Split(split) => self.offer_to_parts(sender, split, &turn.batch, picks, now),
-        }
-    }
-
-    /// Offers each part of a port the frames of its flows.
-    #[inline(never)]
-    fn offer_to_parts(&self, sender: &Port, split: &Split, batch: &Batch, picks: &[Pick], now: Time) {
-        split.divide(batch, picks, |part, picks| self.offer(sender, part, batch, picks, now));
-    }
-
-    /// Offers each member of a team its part of the frames.
-    #[inline(never)]
-    fn offer_to_team(&self, sender: &Port, team: &Team, batch: &Batch, picks: &[Pick], now: Time) {
-        team.divide(batch, picks, |member, picks| self.offer(sender, member, batch, picks, now));
+    fn offer_to_group(&self, sender: &Port, group: &Group, batch: &Batch, picks: &[Pick], now: Time) {
+        group.divide(batch, picks, |port, picks| self.offer(sender, port, batch, picks, now));
     }
 }

@@ -74,19 +74,20 @@ impl Plane {
         slots.map_or(0, |slots| self.copy_ingress(port, batch, plan, slots))
     }
 
-    /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors.
+    /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors, if there are any.
+    #[inline]
+    pub(crate) fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+        if self.is_watched() { self.offer_watched(port, batch, picks, now) } else { port.offer(batch, picks, now) }
+    }
+
     #[cold]
-    pub(crate) fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        if port.is_aside() {
-            port.offer_copies(batch, picks, now);
-            return false;
-        }
-        let holds = self.offer_shown(port, batch, picks, now);
+    fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+        let holds = self.offer_each(port, batch, picks, now);
         self.copy_egress(port, batch, picks, now);
         holds
     }
 
-    fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+    fn offer_each(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();
         let shown = port.place().shown;
         if !watchers.iter().any(|watcher| watcher.watches_egress(shown)) {

@@ -11,7 +11,7 @@ use nicety_adapter::{
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic};
-use nicety_plane::{End, Hash, InwardControl, Plane, Port, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Group, Hash, InwardControl, Plane, Port, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::Paced;
 
@@ -163,7 +163,7 @@ struct World {
 fn team(plane: &Plane, new: impl FnOnce() -> Port) -> Arc<Port> {
     let steering = Arc::new(Steering::new(Box::new(Standby::new(0, std::time::Duration::ZERO)), Hash::Layer2));
     let member = Arc::new(new().in_team(TEAM, &steering, 0));
-    let team = Arc::new(Team::new(TEAM, steering, vec![Some(Arc::clone(&member))]));
+    let team = Arc::new(Group::team(TEAM, steering, vec![Some(Arc::clone(&member))]));
     plane.join_team(team, &Policy::default()).unwrap();
     member
 }

@@ -8,7 +8,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress,
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic, send};
-use nicety_plane::{Agent, End, Hash, InwardControl, Plane, Port, Role, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Agent, End, Group, Hash, InwardControl, Plane, Port, Role, Spread, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -289,7 +289,7 @@ fn a_sender_that_a_teams_stuck_link_holds_goes_on_by_another_when_that_link_dies
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members = vec![member(0, stuck), member(1, good)];
-    let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
+    let team = Group::team(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some));
     world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
     for member in members {
         world.plane.join(Arc::clone(&member)).unwrap();
@@ -342,7 +342,7 @@ fn a_full_link_of_a_team_that_spreads_flows_drops_its_own_and_keeps_no_frame_fro
         Arc::new(port.unwrap().in_team(PortId(10), &steering, index))
     };
     let members: Vec<Arc<Port>> = wires.into_iter().enumerate().map(member).collect();
-    let team = Team::new(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some).collect());
+    let team = Group::team(PortId(10), Arc::clone(&steering), members.iter().cloned().map(Some));
     world.plane.join_team(Arc::new(team), &Policy::default()).unwrap();
     for member in members {
         world.plane.join(Arc::clone(&member)).unwrap();

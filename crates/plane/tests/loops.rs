@@ -10,7 +10,7 @@ use std::thread;
 use nicety_adapter::{Edit, News, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_plane::doubles::{Memo, Wire, link};
-use nicety_plane::{End, Hash, Loop, Plane, Port, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Group, Hash, Loop, Plane, Port, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy, Private, Vlan, VlanId};
 
 with_one_worker_and_with_two!(
@@ -77,7 +77,7 @@ impl World {
                 let steering = Arc::new(Steering::new(Box::new(standby), Hash::Layer2));
                 port = port.in_team(TEAM, &steering, 0);
                 let port = Arc::new(port);
-                let team = Team::new(TEAM, steering, vec![Some(Arc::clone(&port))]);
+                let team = Group::team(TEAM, steering, vec![Some(Arc::clone(&port))]);
                 plane.join_team(Arc::new(team), &Policy::default()).unwrap();
                 plane.join(Arc::clone(&port)).unwrap();
                 plane.guard_uplink(TEAM, "lan");

@@ -13,7 +13,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress,
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Linked, Silent, Traffic, send, send_all};
-use nicety_plane::{End, Hash, InwardControl, Mode, Plane, Port, Steering, Team, Turn};
+use nicety_plane::{End, Group, Hash, InwardControl, Mode, Plane, Port, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -114,8 +114,8 @@ impl World {
                 Arc::new(port.in_team(TEAM, &steering, place))
             })
             .collect();
-        let members = queues.iter().cloned().map(Some).collect();
-        plane.join_team(Arc::new(Team::new(TEAM, Arc::clone(&steering), members)), &Policy::default()).unwrap();
+        let members = queues.iter().cloned().map(Some);
+        plane.join_team(Arc::new(Group::team(TEAM, Arc::clone(&steering), members)), &Policy::default()).unwrap();
         let received: Vec<Received> = (0..=guests).map(|_| Received::default()).collect();
         let guests: Vec<Arc<Port>> = (1..=guests)
             .map(|id| match greedy {

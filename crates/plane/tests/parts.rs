@@ -10,7 +10,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress,
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_plane::doubles::{Ringed, Silent, Traffic, Wire, link, send};
-use nicety_plane::{End, Plane, Port, Split, Turn};
+use nicety_plane::{End, Group, Plane, Port, Turn};
 use nicety_switch::{Limits, Policy};
 
 const BUFFER: u32 = 256 << 10;
@@ -67,7 +67,7 @@ struct World {
     plane: Plane,
     uplink: Arc<Port>,
     wire: Arc<Mutex<Wire>>,
-    split: Arc<Split>,
+    split: Arc<Group>,
     left: [Arc<AtomicU64>; 2],
     came: [Came; 2],
     now: Time,
@@ -93,14 +93,14 @@ impl World {
         };
         let (first, other) = (part(FIRST, 0), part(OTHER, 1));
         plane.join(Arc::clone(&other)).unwrap();
-        let split = Arc::new(Split::new(first, [other]));
-        plane.join_split(&split, &Policy::default()).unwrap();
+        let split = Arc::new(Group::parts(first, [other]));
+        plane.join_parts(&split, &Policy::default()).unwrap();
         split.look(Time(1));
         Self { plane, uplink, wire, split, left, came, now: Time(1) }
     }
 
     fn part(&self, place: usize) -> Arc<Port> {
-        Arc::clone(self.split.parts().nth(place).unwrap())
+        Arc::clone(self.split.ports().nth(place).unwrap())
     }
 
     fn turns(&mut self, port: &Port, count: usize) {

@@ -8,7 +8,7 @@ use nicety_adapter::{Batch, Budget, Checksum, Context, Delivery, Frames, Offload
 use nicety_frame::SegmentKind;
 use nicety_memory::Map;
 use nicety_plane::doubles::{Linked, Ringed, Silent, Traffic};
-use nicety_plane::{End, Hash, Plane, Port, Spread, Steering, Team, Turn};
+use nicety_plane::{End, Group, Hash, Plane, Port, Spread, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -245,7 +245,7 @@ fn carried(flows: usize) -> Vec<f64> {
         ports.push(Arc::new(port.in_team(PortId(10), &steering, index)));
         counts.push(carried);
     }
-    let team = Team::new(PortId(10), Arc::clone(&steering), ports.iter().cloned().map(Some).collect());
+    let team = Group::team(PortId(10), Arc::clone(&steering), ports.iter().cloned().map(Some));
     plane.join_team(Arc::new(team), &Policy::default()).unwrap();
     for port in &ports {
         plane.join(Arc::clone(port)).unwrap();

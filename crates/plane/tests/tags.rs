@@ -11,7 +11,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Edit, Frames, PortId, Pro
 use nicety_ioc::{Class, Match};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Ringed, Silent, Traffic, Wire, bytes, link, send};
-use nicety_plane::{End, Hash, Mirror, Mirrored, Plane, Port, Standby, Steering, Team, Turn};
+use nicety_plane::{End, Group, Hash, Mirror, Mirrored, Plane, Port, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy, Vlan, VlanId};
 
 /// The priority of the sender's port.
@@ -260,7 +260,7 @@ impl World {
     fn team(&mut self, policy: &Policy) {
         let steering = Arc::new(Steering::new(Box::new(Standby::new(0, Duration::ZERO)), Hash::Layer2));
         let member = Arc::new(self.link(2).in_team(TEAM, &steering, 0));
-        let team = Team::new(TEAM, steering, vec![Some(Arc::clone(&member))]);
+        let team = Group::team(TEAM, steering, vec![Some(Arc::clone(&member))]);
         self.plane.join_team(Arc::new(team), policy).unwrap();
         self.plane.join(Arc::clone(&member)).unwrap();
         self.ports.push(member);

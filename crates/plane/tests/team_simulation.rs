@@ -10,7 +10,7 @@ use nicety_adapter::{Batch, Budget, Context, Delivery, Frames, PortId, Progress,
 use nicety_frame::Mac;
 use nicety_lacp::Settings;
 use nicety_plane::doubles::{Linked, Silent, Traffic, bytes, send};
-use nicety_plane::{Capacity, End, Hash, Lacp, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Group, Hash, Lacp, Plane, Port, Rule, Spread, Standby, Steering, Turn};
 use nicety_switch::{Limits, Policy};
 
 const MS: u64 = 1_000_000;
@@ -109,7 +109,7 @@ impl Traffic for Link {
 struct Side {
     plane: Plane,
     ports: Vec<Arc<Port>>,
-    team: Option<Arc<Team>>,
+    team: Option<Arc<Group>>,
     /// Members' workers that have other work until then, by their ports' numbers.
     away: BTreeMap<u16, Time>,
     stations: Vec<Arc<Mutex<Station>>>,
@@ -148,7 +148,7 @@ impl Side {
                 let steering = Arc::new(Steering::new(rule, hash));
                 let ends = ends.enumerate().map(|(at, port)| Arc::new(port.in_team(TEAM, &steering, at)));
                 let members: Vec<Arc<Port>> = ends.collect();
-                let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
+                let team = Arc::new(Group::team(TEAM, steering, members.iter().cloned().map(Some)));
                 this.plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
                 this.ports.extend(members);
                 this.team = Some(team);
@@ -371,7 +371,7 @@ impl World {
     /// Frames that were sent while a link was in use, and never came.
     fn missing(&self) -> u64 {
         let teams = self.sides.iter().filter_map(|side| side.team.as_ref());
-        let unsent: u64 = teams.map(|team| team.steering().lost_frames()).sum();
+        let unsent: u64 = teams.map(|team| team.steering().unwrap().lost_frames()).sum();
         self.count_sent - self.count_received - unsent
     }
 
@@ -499,7 +499,7 @@ fn by_load_at_a_switch_that_knows_nothing_of_it_no_frame_is_doubled_or_overtaken
         let mut half_a_minute = |world: &mut World, load| {
             for _ in 0..12 {
                 world.steps(150, load);
-                let now = world.sides[0].team.as_ref().unwrap().steering().save().moved_to;
+                let now = world.sides[0].team.as_ref().unwrap().steering().unwrap().save().moved_to;
                 moves += usize::from(now != places);
                 places = now;
             }

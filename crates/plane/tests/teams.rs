@@ -12,7 +12,7 @@ use nicety_adapter::{News, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_lacp::{Info, Pdu, Settings, State};
 use nicety_plane::doubles::{Memo, Wire, link};
-use nicety_plane::{Capacity, End, Hash, Lacp, Mode, Plane, Port, Rule, Spread, Standby, Steering, Team, Turn};
+use nicety_plane::{Capacity, End, Group, Hash, Lacp, Mode, Plane, Port, Rule, Spread, Standby, Steering, Turn};
 use nicety_switch::{Guards, Limits, Policy};
 
 with_one_worker_and_with_two!(
@@ -40,7 +40,7 @@ const RARP: [u8; 2] = [0x80, 0x35];
 /// Two stations (ports 1 and 2, links too: any frames may come from there), and a team of two or more links (ports 11 …).
 struct World {
     plane: Plane,
-    team: Arc<Team>,
+    team: Arc<Group>,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
     memo: Memo,
@@ -70,7 +70,7 @@ impl World {
         let steering = Arc::new(Steering::new(rule, hash));
         let member = |index: usize| Arc::new(port(11 + index as u16).in_team(TEAM, &steering, index));
         let members: Vec<Arc<Port>> = (0..links).map(member).collect();
-        let team = Arc::new(Team::new(TEAM, steering, members.iter().cloned().map(Some).collect()));
+        let team = Arc::new(Group::team(TEAM, steering, members.iter().cloned().map(Some)));
         plane.join_team(Arc::clone(&team), &Policy::default()).unwrap();
         for member in members {
             plane.join(Arc::clone(&member)).unwrap();
@@ -271,7 +271,7 @@ fn a_team_without_a_link_counts_what_it_cannot_send(workers: usize) {
     world.set_carrier(PRIMARY, false);
     world.set_carrier(OTHER, false);
     world.send(ONE, (0..10).map(|number| frame(9, 1, number)));
-    assert_eq!(world.team.steering().lost_frames(), 10);
+    assert_eq!(world.team.steering().unwrap().lost_frames(), 10);
     world.set_carrier(OTHER, true);
     world.send(ONE, [frame(9, 1, 10)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![], vec![10]));
@@ -347,7 +347,7 @@ fn a_member_that_leaves_is_used_no_more_and_nothing_is_lost(workers: usize) {
     world.plane.leave_team(TEAM, 0, world.now);
     world.send(ONE, [frame(9, 1, 2)]);
     assert_eq!((world.seen(PRIMARY), world.seen(OTHER)), (vec![1], vec![2]));
-    assert_eq!((world.announced(OTHER), world.team.steering().lost_frames()), (vec![1], 0));
+    assert_eq!((world.announced(OTHER), world.team.steering().unwrap().lost_frames()), (vec![1], 0));
 }
 
 fn another_hash_or_primary_is_used_once_nothing_waits_that_frames_could_overtake(workers: usize) {

@@ -11,7 +11,7 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Neighbour, Saved, SavedAgent, SavedFrames, SavedNumbers, Split};
+use nicety_plane::{Group, Neighbour, Saved, SavedAgent, SavedFrames, SavedNumbers};
 use nicety_socket::Listener;
 use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
@@ -90,7 +90,7 @@ enum ArrivingLink {
     },
     Rings {
         preparing: Box<Preparing>,
-        split: Arc<Split>,
+        group: Arc<Group>,
         signals: Arc<Signals>,
         kicks: Vec<(u16, Bell)>,
         calls: Vec<(u16, Bell)>,
@@ -272,16 +272,16 @@ impl Daemon {
         };
         let kicks = bells(&kicks, table, Bell::to_hear)?;
         let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
-        let (noted, given, split) = (Arc::clone(log), Arc::clone(&signals), running.split());
-        let inboxes = self.inboxes(&split);
-        let preparing = Preparing::new(noted, socket, Arc::clone(&split), given, inboxes, self.clock, None);
+        let (noted, given, group) = (Arc::clone(log), Arc::clone(&signals), running.group());
+        let inboxes = self.inboxes(&group);
+        let preparing = Preparing::new(noted, socket, Arc::clone(&group), given, inboxes, self.clock, None);
         let mut preparing = preparing.map(Box::new).map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()
         {
             preparing.resume(session, &mut own)?;
         }
-        let link = ArrivingLink::Rings { preparing, split, signals, kicks, calls, errors, state };
+        let link = ArrivingLink::Rings { preparing, group, signals, kicks, calls, errors, state };
         let others = Vec::new();
         Ok(Arriving {
             running,
@@ -331,7 +331,7 @@ impl Daemon {
                 }
                 (Link::Function { listener, device, session }, None)
             }
-            ArrivingLink::Rings { mut preparing, split, signals, kicks, calls, errors, state } => {
+            ArrivingLink::Rings { mut preparing, group, signals, kicks, calls, errors, state } => {
                 preparing.own();
                 let mut states = Vec::new();
                 for (own, part) in running.others.iter().zip(others) {
@@ -364,10 +364,10 @@ impl Daemon {
                             part.detach(self.clock.now());
                         }
                     }
-                    split.look(self.clock.now());
+                    group.look(self.clock.now());
                 }
                 if !running.others.is_empty()
-                    && let Err(error) = self.join_parts(&running, &split)
+                    && let Err(error) = self.join_parts(&running, &group)
                 {
                     warn!(port = spec.name, "it does not join the switch: {error}");
                 }

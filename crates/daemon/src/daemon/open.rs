@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_host::Role;
 use nicety_memory::{Files, MapError};
-use nicety_plane::{End, Port, SavedNumbers, Split};
+use nicety_plane::{End, Group, Port, SavedNumbers};
 use nicety_switch::Policy;
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::info;
@@ -149,7 +149,7 @@ impl Daemon {
         let link = Link::Function { listener, device: Box::new(device), session: None };
         let Opened { schedule, port, log, .. } = opened;
         let running = Running { spec, port, schedule, others: Vec::new(), blank, log, recorder, rings: None };
-        self.join(&running, &running.split())?;
+        self.join(&running, &running.group())?;
         self.hand_to_worker(running.service(link));
         Ok(running)
     }
@@ -174,13 +174,13 @@ impl Daemon {
         let Opened { schedule, port, log, .. } = opened;
         let blank = Arc::default();
         let running = Running { spec, port, schedule, others, blank, log, recorder, rings: None };
-        let split = running.split();
-        self.join(&running, &split)?;
+        let group = running.group();
+        self.join(&running, &group)?;
         running.services().into_iter().for_each(|service| self.hand_to_worker(service));
         // Start this last: a front end may be waiting for the socket.
         let (noted, noting) = (Arc::clone(&running.log), running.recorder.clone());
-        let inboxes = self.inboxes(&split);
-        let rings = RingsServer::start(noted, socket, split, signals, inboxes, self.clock, noting);
+        let inboxes = self.inboxes(&group);
+        let rings = RingsServer::start(noted, socket, group, signals, inboxes, self.clock, noting);
         let rings = rings.map_err(|source| {
             self.give_up(ids);
             StartError::System { what: "starting a port's thread", source }
@@ -189,12 +189,12 @@ impl Daemon {
     }
 
     /// A port joins the switch, with all its parts.
-    fn join(&self, running: &Running, split: &Arc<Split>) -> Result<(), StartError> {
+    fn join(&self, running: &Running, group: &Arc<Group>) -> Result<(), StartError> {
         let Running { spec, port, others, .. } = running;
         let joined = if others.is_empty() {
             self.plane.join_with(Arc::clone(port), &spec.policy)
         } else {
-            let joined = self.join_parts(running, split);
+            let joined = self.join_parts(running, group);
             joined.inspect_err(|_| self.give_up(&running.parts().map(|part| part.id()).collect::<Vec<_>>()))
         };
         joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Adapter, Face, PortId};
-use nicety_plane::{End, PlaneError, Port, Split, State};
+use nicety_plane::{End, Group, PlaneError, Port, State};
 
 use super::{Daemon, OtherPart, PortSpec, Running, StartError};
 use crate::inbox::Inbox;
@@ -61,17 +61,17 @@ impl Daemon {
     }
 
     /// The parts of a port join the switch, the first one last: no frame comes from a number that nobody has.
-    pub(super) fn join_parts(&self, running: &Running, split: &Arc<Split>) -> Result<(), PlaneError> {
+    pub(super) fn join_parts(&self, running: &Running, group: &Arc<Group>) -> Result<(), PlaneError> {
         let policy = &running.spec.policy;
         for part in &running.others {
             self.plane.join_with(Arc::clone(&part.port), policy)?;
         }
-        self.plane.join_split(split, policy)
+        self.plane.join_parts(group, policy)
     }
 
     /// The inboxes of the workers of a port's parts.
-    pub(super) fn inboxes(&self, split: &Split) -> Vec<Arc<Inbox>> {
-        split.parts().map(|part| self.inbox(part.id())).collect()
+    pub(super) fn inboxes(&self, group: &Group) -> Vec<Arc<Inbox>> {
+        group.ports().map(|part| self.inbox(part.id())).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
-use nicety_plane::{Capacity, ClassState, Hash, Loop, MEMBERS_MOST, MemberState, Mode, Port, State, Steering, Team};
+use nicety_plane::{Capacity, ClassState, Group, Hash, Loop, MEMBERS_MOST, MemberState, Mode, Port, State, Steering};
 use nicety_switch::Policy;
 use nicety_uplink::Interface;
 use tracing::{info, warn};
@@ -112,8 +112,8 @@ impl RunningTeam {
         }
     }
 
-    fn team(&self) -> Team {
-        Team::new(self.id, Arc::clone(&self.steering), self.ports.to_vec())
+    fn team(&self) -> Group {
+        Group::team(self.id, Arc::clone(&self.steering), self.ports.to_vec())
     }
 }
 

@@ -67,7 +67,7 @@ impl Hash {
 
     /// Whether it is the same for all frames from one port.
     #[inline]
-    pub(super) fn is_of_port(self) -> bool {
+    pub(crate) fn is_of_port(self) -> bool {
         matches!(self, Self::Port | Self::Moved | Self::Sender)
     }
 

@@ -12,7 +12,8 @@ use nicety_switch::{Vlan, VlanId};
 
 use crate::plane::Plane;
 
-use super::{MEMBERS_MOST, Team};
+use super::MEMBERS_MOST;
+use crate::group::Group;
 
 /// Most addresses that are announced after one change.
 const MOVED_MOST: usize = 4096;
@@ -81,12 +82,13 @@ fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
 
 impl Plane {
     /// Announces all addresses on this side of a team by a member that has taken over, if one has.
-    pub(crate) fn announce_moved(&self, team: &Team, now: Time) {
-        let Some(member) = team.steering.take_moved() else { return };
-        let vlan = self.switch().policy(team.id).vlan;
-        let here = self.switch().addresses().iter(now).filter(|learned| learned.port != team.id);
+    pub(crate) fn announce_moved(&self, team: &Group, now: Time) {
+        let Some(steering) = team.steering() else { return };
+        let Some(member) = steering.take_moved() else { return };
+        let vlan = self.switch().policy(team.id()).vlan;
+        let here = self.switch().addresses().iter(now).filter(|learned| learned.port != team.id());
         let mut frames: [VecDeque<Vec<u8>>; MEMBERS_MOST] = Default::default();
-        let choice = team.steering.choice();
+        let choice = steering.choice();
         let mut bound: BTreeMap<PortId, (Option<Mac>, Vec<IpAddr>)> = BTreeMap::new();
         for learned in here.take(MOVED_MOST) {
             let Some(tag) = tag(&vlan, learned.fid) else { continue };
@@ -97,9 +99,9 @@ impl Plane {
             // Of several addresses of one port nobody knows whose an IP address is.
             let ips = ips.iter().filter(|_| *own == Some(learned.address)).copied();
             // Where the neighbours know nothing of the team, each station is reached by one member.
-            let its = team.steering.floods().and_then(|_| {
+            let its = steering.floods().and_then(|_| {
                 let hash = choice.hash().of_station(learned.port, learned.address);
-                team.steering.member(choice, hash, learned.port)
+                steering.member(choice, hash, learned.port)
             });
             if let Some(frames) = frames.get_mut(its.unwrap_or(member)) {
                 frames.extend(frame(learned.address, tag));
@@ -107,8 +109,7 @@ impl Plane {
             }
         }
         for (place, frames) in frames.into_iter().enumerate().filter(|(_, frames)| !frames.is_empty()) {
-            if let Some(member) = team.member(place) {
-                // It speaks for the team, so it has memory for that.
+            if let Some(member) = team.at(place) {
                 member.announce_all(frames);
             }
         }

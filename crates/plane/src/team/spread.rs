@@ -5,7 +5,8 @@
 use nicety_adapter::{PortId, Time};
 
 use super::saved::{SavedSpread, saved_place};
-use super::{Links, Loads, MEMBERS_MOST, Mode, Moved, Rule, SavedRule, numbers};
+use super::{Links, Loads, MEMBERS_MOST, Mode, Moved, Rule, SavedRule};
+use crate::group::numbers;
 
 /// Copies of a flooded frame come in by several members one after the other. When another member takes over the flooded ones, it takes them
 /// after this time: one that has come in by the former member comes in no more.

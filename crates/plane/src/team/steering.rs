@@ -483,7 +483,7 @@ impl Steering {
     }
 
     /// A member has left: its link is down.
-    pub(super) fn leave(&self, member: usize, now: Time) {
+    pub(crate) fn leave(&self, member: usize, now: Time) {
         self.report(member, LinkState { is_up: false, has_backlog: false, bytes: [0; 2] }, now);
         if self.inward.is_there() {
             // It may have been the one with a turn for what has come in.
@@ -492,7 +492,7 @@ impl Steering {
     }
 
     /// Uses members in another way from now on: settings of the same rule are changed, another rule takes the place of the present one.
-    /// A flow that moves moves as it does when links change. The members must [get turns](super::Team::stir).
+    /// A flow that moves moves as it does when links change. The members must [get turns](crate::Group::stir).
     pub(crate) fn change(&self, mode: &Mode, hash: Hash, now: Time) {
         let mut state = self.state();
         if !state.rule.set(mode, now) {
