@@ -36,6 +36,7 @@ mod poll;
 mod port;
 mod querier;
 mod rounds;
+mod stage;
 mod team;
 mod times;
 mod trace;
@@ -53,9 +54,11 @@ pub use inward::InwardControl;
 pub use lldp::{Announcer, Neighbour, announcement};
 pub use looped::Loop;
 pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
+pub use order::LaneKey;
 pub use plane::{Plane, PlaneError, Slot};
-pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use port::{End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use querier::{Querier, SavedQuerier};
+pub use stage::ClassState;
 pub use team::{
     Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering,

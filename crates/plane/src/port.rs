@@ -32,9 +32,9 @@ use crate::inward::InwardSlot;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
+use crate::stage::Stage;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
-pub use control::ClassState;
 use copies::Copies;
 pub use end::End;
 use end::{Side, either};
@@ -168,7 +168,8 @@ struct Inner {
     active: Time,
     /// Receive queues with room for waiting frames; a link sets any number.
     room: Set,
-    backlog: Backlog,
+    /// Frames that wait for it.
+    stage: Stage,
     /// The rate of copies, if it is a mirror's port.
     copies: Option<Copies>,
     /// Limits the frames per hold.
@@ -256,7 +257,7 @@ impl Port {
             usual_idle: UsualIdle::default(),
             active: Time::ZERO,
             room: Set::default(),
-            backlog,
+            stage: Stage::new(backlog),
             copies: None,
             pace,
             owed: 0,
@@ -529,10 +530,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.place.sender);
+            inner.stage.backlog.forget_unnamed(sender.place.sender);
             return false;
         }
-        inner.backlog.name_holder(sender.place.sender, sender.tenure)
+        inner.stage.backlog.name_holder(sender.place.sender, sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -561,8 +562,8 @@ impl Port {
     pub fn set_buffer(&self, bytes: u32) -> Result<(), MapError> {
         let new = Backlog::of_queues(bytes)?;
         let mut inner = self.lock();
-        let Inner { end, backlog, .. } = &mut *inner;
-        let old = either!(end, end => end.change_backlog(new, backlog));
+        let Inner { end, stage, .. } = &mut *inner;
+        let old = either!(end, end => end.change_backlog(new, &mut stage.backlog));
         // Map and unmap memory without the lock.
         drop(inner);
         drop(old);
@@ -573,7 +574,7 @@ impl Port {
     pub(crate) fn forget(&self, ports: &[PortId]) {
         self.forget_inward(ports);
         let mut inner = self.lock();
-        ports.iter().for_each(|&sender| inner.backlog.forget(sender));
+        ports.iter().for_each(|&sender| inner.stage.backlog.forget(sender));
     }
 
     /// Its adapter's state; `None` for an uplink or a failed port. Changes nothing. Call it from a thread other than the owner's:
@@ -689,9 +690,9 @@ impl Port {
     /// Shapes its guest's transmit and receive frames from now on; uplinks are not shaped. `logs`: report refusals ([`Shell::refused`]).
     pub(crate) fn set_shapes(&self, transmit: Option<Shape>, receive: Option<Shape>, logs: bool) {
         let mut inner = self.lock();
-        let Inner { end, backlog, room, .. } = &mut *inner;
+        let Inner { end, stage, room, .. } = &mut *inner;
         either!(end, end => end.set_logs(logs));
-        if either!(end, end => end.set_shapes(transmit, receive, !backlog.is_empty())) {
+        if either!(end, end => end.set_shapes(transmit, receive, !stage.backlog.is_empty())) {
             // Offer the backlog once more; a queue without room refuses it.
             room.insert(0);
         }

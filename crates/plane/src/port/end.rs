@@ -7,13 +7,14 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
-use super::control::ClassState;
 use super::family::Membership;
 use super::guest::Guest;
 use super::link::Link;
 use super::moved::SavedTokens;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
+use crate::order::LaneKey;
+use crate::stage::Stage;
 
 /// Asks the end that there is: `$side` is a [`Guest`] or a [`Link`], each a [`Side`].
 macro_rules! either {
@@ -218,7 +219,7 @@ pub(super) trait Side {
     }
 
     /// The lane of the backlog in which a refused frame waits.
-    fn lane(&self, sender: PortId, queue: u16) -> u16;
+    fn lane(&self, sender: PortId, queue: u16) -> LaneKey;
 
     /// Whether room in any queue opens all lanes.
     fn opens_all(&self) -> bool;
@@ -227,27 +228,19 @@ pub(super) trait Side {
     fn must_wait(&self, is_behind: bool, now: Time) -> bool;
 
     /// Whether frames wait for which there is room.
-    fn may_drain(&self, room: Set, backlog: &Backlog) -> bool;
+    fn may_drain(&self, room: Set, stage: &Stage) -> bool;
 
     /// Frames were offered to it from the backlog.
     fn drained(&mut self, drained: &Drained, backlog: &mut Backlog, now: Time);
 
     /// The backlog was dropped.
-    fn cleared(&mut self, backlog: &mut Backlog);
-
-    /// Limits hold all frames that wait until then.
-    fn limit(&mut self, _until: Time) {}
-
-    /// Until when limits hold all frames that wait.
-    fn limited_until(&self) -> Option<Time> {
-        None
-    }
+    fn cleared(&mut self, _backlog: &mut Backlog) {}
 
     /// Forgets waits whose time has come.
-    fn pass(&mut self, now: Time);
+    fn pass(&mut self, _now: Time) {}
 
     /// The backlog has frames of another process.
-    fn restored(&mut self, backlog: &Backlog);
+    fn restored(&mut self) {}
 
     /// The tokens for what comes from it, and for what is for it, if they are limited.
     fn save_tokens(&self) -> [Option<SavedTokens>; 2] {
@@ -255,9 +248,6 @@ pub(super) trait Side {
     }
 
     fn restore_tokens(&mut self, _saved: [Option<SavedTokens>; 2]) {}
-
-    /// Goes on from another process's counts of its classes.
-    fn count_classes_on(&mut self, _before: &[ClassState]) {}
 
     /// Whether it has work at this time, beside frames.
     fn is_due(&self, _now: Time) -> bool {

@@ -42,7 +42,7 @@ impl Port {
     /// Copies of the frames that wait. Call it while nothing is delivered to the port.
     pub fn waiting_frames(&self) -> SavedFrames {
         let inward = self.own_inward().and_then(|slot| slot.with(|inward| inward.save())).unwrap_or_default();
-        SavedFrames { outward: self.lock().backlog.save(), inward }
+        SavedFrames { outward: self.lock().stage.backlog.save(), inward }
     }
 
     /// Such frames wait here, behind none. Call it when the port has its adapter's state or its I/O control, and before it is served. Those
@@ -59,13 +59,14 @@ impl Port {
         let mut inner = self.lock();
         let inner = &mut *inner;
         for frame in outward {
-            if !inner.backlog.push_saved(frame, now) {
+            if !inner.stage.backlog.push_saved(frame, now) {
                 inner.counters.receive_drop(Reason::Removed);
             }
         }
-        either!(&mut inner.end, end => end.restored(&inner.backlog));
+        inner.stage.recount();
+        either!(&mut inner.end, end => end.restored());
         // All are offered once more: a queue without room refuses them.
-        let queues = inner.backlog.queues();
+        let queues = inner.stage.backlog.queues();
         inner.room.extend(queues);
         if either!(&inner.end, end => end.opens_all()) {
             inner.room.insert(0);

@@ -31,9 +31,9 @@ impl Port {
             return Prospect::Offered { driven: inner.is_driven() };
         }
         let lane = either!(&inner.end, end => end.lane(from, 0));
-        match inner.backlog.has_room(lane, len) {
-            true => Prospect::Waits(inner.backlog.len()),
-            false => Prospect::Dropped(inner.backlog.refusal(len)),
+        match inner.stage.backlog.has_room(lane, len) {
+            true => Prospect::Waits(inner.stage.backlog.len()),
+            false => Prospect::Dropped(inner.stage.backlog.refusal(len)),
         }
     }
 }

@@ -5,8 +5,8 @@ use nicety_memory::Refused;
 
 use super::Port;
 use super::caught::caught;
-use super::control::ClassState;
 use super::end::{Side, either};
+use crate::stage::ClassState;
 
 /// A snapshot of a port's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,7 @@ impl Port {
         }
         (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
             || (inner.may_drain() && inner.may_receive(now))
+            || inner.stage.limited_until.is_some_and(|at| at <= now)
             || either!(&inner.end, end => end.is_due(now))
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
@@ -130,10 +131,11 @@ impl Port {
             counters: inner.counters.clone(),
             received: inner.counters.taken().packets.saturating_sub(inner.received_before),
             misplaced: misplaced(&inner.counters).saturating_sub(inner.misplaced_before),
-            backlog_frames: inner.backlog.len() + inward_frames,
-            starved_since: inner.backlog.starved_since(inner.room),
-            backlog_bytes: inner.backlog.used(),
+            backlog_frames: inner.stage.backlog.len() + inward_frames,
+            starved_since: inner.stage.backlog.starved_since(inner.room),
+            backlog_bytes: inner.stage.backlog.used(),
             stopped: inner.stopped,
+            classes: inner.stage.states(),
             inward_classes,
             failed: inner.failure.clone(),
             ..state

@@ -7,7 +7,7 @@ use super::caught::caught;
 use super::end::{End, Side, either};
 use super::inner::HeldSender;
 use super::{AGENTS, Inner, Port, Shell};
-use crate::backlog::{Drained, sender_of};
+use crate::backlog::Drained;
 use crate::poll;
 use crate::watch::Fate;
 
@@ -91,12 +91,12 @@ impl Port {
         let (mut rest, mut holds) = (picks, false);
         while let Some(&pick) = rest.first() {
             let mut inner = self.lock();
-            let (drops, waiting) = (inner.counters.receive_drops, inner.backlog.len());
+            let (drops, waiting) = (inner.counters.receive_drops, inner.stage.backlog.len());
             rest = self.offer_held(&mut inner, batch, rest, 1, &mut holds, now);
             let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
             let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
                 Some(&reason) => Fate::Dropped(reason),
-                None if inner.backlog.len() > waiting => Fate::Waits,
+                None if inner.stage.backlog.len() > waiting => Fate::Waits,
                 None => Fate::Taken,
             };
             drop(inner);
@@ -135,7 +135,7 @@ impl Port {
                 inner.pace.took(taken, begin, self.shell.now(now));
                 return rest;
             }
-            End::Link(link) if link.control.is_some() => {
+            End::Link(_) if inner.stage.is_controlled() => {
                 let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
                 self.offered(inner, rest, now);
                 inner.pace.took(taken, begin, self.shell.now(now));
@@ -143,7 +143,7 @@ impl Port {
             }
             End::Guest(_) | End::Link(_) => {}
         }
-        let frames = Frames { batch, picks, held: inner.backlog.queues() };
+        let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
         let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
         if delivery.refused() != 0 {
             if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
@@ -165,7 +165,7 @@ impl Port {
         let Some(member) = &self.member else { return Vec::new() };
         let epoch = member.steering.epoch();
         let is_old = std::mem::replace(&mut inner.in_team.epoch, epoch) != epoch;
-        if inner.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
+        if inner.stage.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
             return Vec::new();
         }
         inner.drop_backlog(Reason::LinkDown);
@@ -237,6 +237,7 @@ impl Port {
             inner.wake = None;
             inner.tick(now, self.shell.as_ref());
         }
+        inner.stage.pass_limit(now);
         either!(&mut inner.end, end => end.pass(now));
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         if self.has_agents() {
@@ -260,14 +261,14 @@ impl Port {
             gathered.drained_bytes += bytes;
             if released {
                 // Never full: the walk ends before.
-                let _pushed = inner.held(sender_of(lane)).map(|held| gathered.released.try_push(held));
+                let _pushed = inner.held(lane.port()).map(|held| gathered.released.try_push(held));
             }
             left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
         if gathered.drained > 0 && inner.may_drain() {
             inner.ask(|end, _| either!(end, end => end.pause(now)));
         }
-        if let Some(at) = either!(&inner.end, end => end.limited_until()) {
+        if let Some(at) = inner.stage.limited_until {
             self.shell.wake_at(at);
         }
         if inner.poll_at.is_some_and(|at| at <= now) {

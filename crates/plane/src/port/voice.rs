@@ -42,7 +42,7 @@ impl Inner {
     /// Lets agents speak before the frames that wait for a full uplink: those take all the room that a turn finds.
     pub fn speak_first(&mut self, now: Time) {
         let is_due = |placed: &Placed| placed.agent.wake().is_some_and(|at| at <= now);
-        if !self.backlog.is_empty() && self.agents.iter().any(is_due) {
+        if !self.stage.backlog.is_empty() && self.agents.iter().any(is_due) {
             self.attend(now);
         }
     }
@@ -62,7 +62,7 @@ impl Inner {
     pub fn attend(&mut self, now: Time) {
         let is_up = self.ask(|end, _| either!(end, end => end.has_carrier()));
         let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
-        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
+        let state = LinkState { is_up, has_backlog: !self.stage.backlog.is_empty(), bytes };
         self.with_agents(|inner, agents| {
             agents.retain_mut(|Placed { faces_switch, agent, .. }| {
                 if !*faces_switch {
