@@ -2,43 +2,16 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Delivery, Frames, HEAD_MOST, PACKETS, Pick, PortId, Reason, Time};
-use nicety_ioc::{CLASSES_MOST, Class, Classifier, Lane, mark_dscp};
+use nicety_ioc::{Class, Classifier, Lane, mark_dscp};
 use nicety_memory::MapError;
 
 use super::caught::caught;
 use super::end::End;
+use super::link::Used;
 use super::{Inner, Port, Shell};
 use crate::backlog::Arrival;
 use crate::inward::{Inward, InwardControl};
 use crate::stage::{ClassState, Terms, wire_bytes, with_mark};
-
-/// A port uses a class for this long after its last frame of it, and for twice as long at most.
-const USED_NS: u64 = 1_000_000_000;
-
-/// The classes of which a port has lately sent frames, a bit each.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
-    /// Since `since`, and in the [`USED_NS`] before that.
-    now: u16,
-    before: u16,
-    since: Time,
-}
-
-impl Used {
-    #[inline]
-    fn insert(&mut self, class: u16, now: Time) {
-        let age_ns = now.0.saturating_sub(self.since.0);
-        if age_ns >= USED_NS {
-            self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
-            (self.now, self.since) = (0, now);
-        }
-        self.now |= 1 << (class % CLASSES_MOST as u16);
-    }
-
-    fn has(self, class: u16) -> bool {
-        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
-    }
-}
 
 /// The fate of a class's frames of one batch.
 #[derive(Debug, Default)]

@@ -9,10 +9,9 @@ use nicety_adapter::{
 use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
-use super::end::Side;
 use super::family::Membership;
-use super::moved::SavedTokens;
-use super::shaping::Shaping;
+use super::shaping::{SavedTokens, Shaping};
+use super::side::Side;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
 use crate::order::LaneKey;

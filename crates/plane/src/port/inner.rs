@@ -9,7 +9,8 @@ use std::sync::Arc;
 use nicety_memory::Map;
 
 use super::caught::caught;
-use super::end::{End, Side, either};
+use super::end::{End, either};
+use super::side::Side;
 use super::{Inner, Saved, Shell};
 use crate::backlog::Drained;
 use crate::order::LaneKey;

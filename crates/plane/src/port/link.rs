@@ -3,15 +3,43 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Outbox, PortId, Progress, Set, Time, Uplink};
+use nicety_ioc::CLASSES_MOST;
 use nicety_memory::Map;
 
 use super::caught::caught;
-use super::control::Used;
-use super::end::Side;
+use super::side::Side;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
 use crate::order::LaneKey;
 use crate::stage::Stage;
+
+/// A port uses a class for this long after its last frame of it, and for twice as long at most.
+const USED_NS: u64 = 1_000_000_000;
+
+/// The classes of which a port has lately sent frames, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    /// Since `since`, and in the [`USED_NS`] before that.
+    now: u16,
+    before: u16,
+    since: Time,
+}
+
+impl Used {
+    #[inline]
+    pub fn insert(&mut self, class: u16, now: Time) {
+        let age_ns = now.0.saturating_sub(self.since.0);
+        if age_ns >= USED_NS {
+            self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+        self.now |= 1 << (class % CLASSES_MOST as u16);
+    }
+
+    pub fn has(self, class: u16) -> bool {
+        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
+    }
+}
 
 /// A link's end of a port.
 pub struct Link {

@@ -1,10 +1,11 @@
 //! A port that goes on in another process: what it has beside its adapter.
 
-use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Time};
+use nicety_adapter::{Counters, HandOver, Reason, SavedCounters, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Port;
-use super::end::{Side, either};
+use super::end::either;
+use super::shaping::SavedTokens;
 use crate::backlog::SavedFrame;
 
 /// A port's numbers, for the process that goes on with it.
@@ -17,9 +18,6 @@ pub struct SavedNumbers {
     /// The tokens for what its guest sends, and for what it receives, if they are limited.
     pub tokens: [Option<SavedTokens>; 2],
 }
-
-/// The tokens of an average's bucket and of a peak's.
-pub type SavedTokens = (SavedBucket, Option<SavedBucket>);
 
 /// Frames that wait at a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, Progress, Reason, Time};
 
 use super::caught::caught;
-use super::end::{End, Side, either};
+use super::end::{End, either};
 use super::inner::HeldSender;
 use super::{AGENTS, Inner, Port, Shell};
 use crate::backlog::Drained;

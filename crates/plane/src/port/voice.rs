@@ -8,12 +8,12 @@ use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
 
 use super::caught::caught;
-use super::end::{Side, either};
+use super::end::either;
 use super::{AGENTS, Inner, LOOKED_AT_FIRST, Port};
-use crate::agent::{Agent, INWARD_MOST, LinkState, OUTWARD_MOST, Role, SavedAgent};
+use crate::agent::{Agent, INWARD_MOST, LinkState, Neighbour, OUTWARD_MOST, Role, SavedAgent};
+use crate::announced;
 use crate::herald::Herald;
-use crate::lldp::{Listener, Neighbour};
-use crate::team::announcement;
+use crate::lldp::Listener;
 
 /// The time until the next try if the uplink has no room for an agent's frame.
 const AGAIN_NS: u64 = 1_000_000;
@@ -236,7 +236,7 @@ impl Port {
     pub fn announce(&self, address: Mac) {
         if !self.is_link {
             // QEMU's announcement has the same form.
-            self.announce_all(announcement(address, None).into_iter().collect());
+            self.announce_all(announced::of_station(address, None).into_iter().collect());
         }
     }
 

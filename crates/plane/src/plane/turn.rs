@@ -3,16 +3,16 @@
 use nicety_adapter::{Batch, Budget, News, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Skipped, Slots};
 
+use super::{Plane, Slot};
 use crate::group::Group;
 use crate::inward::Charged;
-use crate::plane::{Plane, Slot};
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
 use crate::times::SAMPLE_EVERY;
 
 /// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
 /// The fixed cost of a packet in bytes: the work that is independent of its length.
-const PACKET_COST: u64 = 256;
+pub(super) const PACKET_COST: u64 = 256;
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 use nicety_adapter::{Batch, PortId, Time};
 use nicety_frame::Mac;
 
-use super::{Hash, Steering};
-use crate::plane::Plane;
+use super::Plane;
+use crate::team::Steering;
 
 /// A station that was silent for this many seconds may have moved to the other side.
 const HEARD_S: u32 = 1;
@@ -56,19 +56,4 @@ impl Plane {
             None => is_flooded(),
         }
     }
-}
-
-impl Hash {
-    /// The value of frames from a station, in the modes in which it depends on that alone.
-    pub(crate) fn of_station(self, port: PortId, station: Mac) -> u32 {
-        match self {
-            Self::Source => of_source(&station.0),
-            _ => port.0.into(),
-        }
-    }
-}
-
-/// The value of a source address: all its bytes count, as addresses of one host often differ in the last or in the fourth.
-pub(super) fn of_source(address: &[u8; 6]) -> u32 {
-    address.iter().fold(0, |sum, byte| sum + u32::from(*byte))
 }
