@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Time};
 
+use crate::hash::Hash;
 use crate::port::Port;
-use crate::team::{Choice, Hash, MEMBERS_MOST, MemberState, Steering, numbers};
+use crate::team::{Choice, MEMBERS_MOST, MemberState, Steering, numbers};
 
 /// Most parts of a guest's port.
 pub const PARTS_MOST: usize = 16;

@@ -13,6 +13,7 @@ use nicety_ioc::{Class, Codel, Lane, mark_congestion};
 use nicety_memory::MapError;
 
 use crate::backlog::{Arrival, Backlog, SavedFrame, in_blocks};
+use crate::hash::Hash;
 use crate::order::LaneKey;
 use crate::stage::{ClassState, Stage, Terms, wire_bytes, with_mark};
 
@@ -330,6 +331,6 @@ impl Inward {
 
 /// The number of a flow's state: by its addresses and ports.
 fn flow_of(batch: &Batch, packet: &Packet) -> usize {
-    let hash = crate::team::Hash::Layer34.of(batch, packet, &Pick::whole(0));
+    let hash = Hash::Layer34.of(batch, packet, &Pick::whole(0));
     (hash ^ hash >> 10 ^ hash >> 20) as usize % FLOWS
 }

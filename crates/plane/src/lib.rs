@@ -21,6 +21,7 @@ pub mod bytes;
 mod doorbells;
 pub mod doubles;
 mod group;
+mod hash;
 mod herald;
 mod inward;
 mod lldp;
@@ -44,6 +45,7 @@ pub use agent::{Agent, LinkState, Neighbour, Role, SavedAgent, SavedQuerier};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
 pub use group::{Group, PARTS_MOST};
+pub use hash::Hash;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, announcement};
 pub use order::LaneKey;
@@ -54,7 +56,7 @@ pub use port::{End, Intake, Port, Prospect, Saved, SavedFrames, SavedNumbers, Sh
 pub use querier::Querier;
 pub use stage::ClassState;
 pub use team::{
-    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
+    Capacity, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};

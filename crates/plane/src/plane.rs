@@ -19,8 +19,9 @@ use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::agent::Neighbour;
 use crate::group::Group;
+use crate::hash::Hash;
 use crate::port::{Port, PortRights};
-use crate::team::{Hash, Mode};
+use crate::team::Mode;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 pub use carrier::AdapterLink;

@@ -233,6 +233,16 @@ struct Member {
     index: usize,
 }
 
+/// A member of a team by all of whose members copies of flooded frames come in.
+pub(crate) struct Flooded<'a> {
+    pub team: PortId,
+    pub steering: &'a Steering,
+    /// Its place.
+    pub member: usize,
+    /// The members by which flooded frames are taken, a bit each.
+    pub taken_by: u32,
+}
+
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Port").field("id", &self.place.number).finish_non_exhaustive()
@@ -341,11 +351,11 @@ impl Port {
         }
     }
 
-    /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
+    /// Its place in a team, if copies of flooded frames come in by all members.
     #[inline]
-    pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
-        let member = self.member.as_ref()?;
-        Some((&member.steering, member.index, member.steering.floods()?))
+    pub(crate) fn takes_copies(&self) -> Option<Flooded<'_>> {
+        let Member { team, steering, index } = self.member.as_ref()?;
+        Some(Flooded { team: *team, steering, member: *index, taken_by: steering.floods()? })
     }
 
     /// Logs what happened.

@@ -1,7 +1,6 @@
 //! Teams: groups of links ([`Group`](crate::Group)). A [`Rule`] decides which members send and take frames; [`Steering`] publishes that to all
 //! workers in one word, and keeps the frames of a flow in order while it changes.
 
-mod hash;
 mod lacp;
 mod mode;
 mod queues;
@@ -11,7 +10,6 @@ mod spread;
 mod standby;
 mod steering;
 
-pub use hash::Hash;
 pub use lacp::Lacp;
 pub use mode::{Capacity, Mode};
 pub use queues::Queues;

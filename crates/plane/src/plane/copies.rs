@@ -7,11 +7,11 @@
 //! | to a station on this side | by the member by which the station sends |
 //! | to a group, or to an unknown station | by one member for all |
 
-use nicety_adapter::{Batch, PortId, Time};
+use nicety_adapter::{Batch, Time};
 use nicety_frame::Mac;
 
 use super::Plane;
-use crate::team::Steering;
+use crate::port::Flooded;
 
 /// A station that was silent for this many seconds may have moved to the other side.
 const HEARD_S: u32 = 1;
@@ -19,17 +19,13 @@ const HEARD_S: u32 = 1;
 impl Plane {
     /// The packets of a member's batch that are not taken, a bit each.
     #[cold]
-    pub(crate) fn copies(&self, steering: &Steering, member: usize, floods: u32, batch: &Batch, now: Time) -> u64 {
-        let team = batch.origin;
+    pub(crate) fn copies(&self, at: &Flooded<'_>, batch: &Batch, now: Time) -> u64 {
         let packets = batch.packets().iter().zip(0..u64::BITS);
-        packets.fold(0, |all, (packet, bit)| {
-            let head = batch.head(packet);
-            let is_copy = self.is_copy(steering, team, member, floods, head, now);
-            all | u64::from(is_copy) << bit
-        })
+        packets.fold(0, |all, (packet, bit)| all | u64::from(self.is_copy(at, batch.head(packet), now)) << bit)
     }
 
-    fn is_copy(&self, steering: &Steering, team: PortId, member: usize, floods: u32, head: &[u8], now: Time) -> bool {
+    fn is_copy(&self, at: &Flooded<'_>, head: &[u8], now: Time) -> bool {
+        let Flooded { team, steering, member, taken_by } = *at;
         let address = |at: usize| head.get(at..)?.first_chunk().map(|bytes| Mac(*bytes));
         let (Some(target), Some(source)) = (address(0), address(6)) else { return false };
         // Frames of other VLANs are refused later.
@@ -44,7 +40,7 @@ impl Plane {
         if heard(source).is_some_and(|(_, silent_s)| silent_s <= HEARD_S || steering.has_announced(now)) {
             return true;
         }
-        let is_flooded = || floods >> member & 1 == 0;
+        let is_flooded = || taken_by >> member & 1 == 0;
         if !target.is_unicast() {
             return is_flooded();
         }

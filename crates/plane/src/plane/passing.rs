@@ -1,6 +1,6 @@
 //! Frames that come in by an uplink with inward I/O control on their way to their receivers.
 
-use nicety_adapter::{Batch, Budget, Pick, Reason, Time};
+use nicety_adapter::{Batch, Budget, Frames, Pick, Reason, Time};
 
 use super::turn::PACKET_COST;
 use super::{Plane, Slot};
@@ -37,11 +37,11 @@ impl Plane {
         &self,
         uplink: &Port,
         slot: &Slot,
-        batch: &Batch,
-        picks: &[Pick],
+        frames: &Frames<'_>,
         charged: &mut Charged,
         now: Time,
     ) {
+        let Frames { batch, picks, .. } = *frames;
         let Some(receiver) = slot.port() else { return };
         let id = receiver.id();
         let kept = uplink.inward().with(|inward| {

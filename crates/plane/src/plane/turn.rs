@@ -1,6 +1,6 @@
 //! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
-use nicety_adapter::{Batch, Budget, News, Packet, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, Budget, Frames, News, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Skipped, Slots};
 
 use super::{Plane, Slot};
@@ -176,9 +176,7 @@ impl Plane {
             return Ok(self.switch().slots());
         }
         caught(|| {
-            let copies = port.takes_copies();
-            let copies =
-                copies.map_or(0, |(steering, member, floods)| self.copies(steering, member, floods, batch, now));
+            let copies = port.takes_copies().map_or(0, |side| self.copies(&side, batch, now));
             let (looped, taken) = if port.is_guarded() { self.looped(port, batch, now) } else { (0, 0) };
             match copies | looped | taken {
                 0 => self.switch().forward(batch, now, plan),
@@ -235,7 +233,7 @@ impl Plane {
             match slot {
                 Slot::Sink(port) => port.offer_copies(&turn.batch, &picks, now),
                 _ if sender.inward().is_there() && slot.is_guests() => {
-                    self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
+                    self.keep_inward(sender, slot, &Frames::new(&turn.batch, &picks), &mut turn.charged, now);
                 }
                 Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, now),
                 Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, now),

@@ -8,6 +8,7 @@ use super::end::{End, either};
 use super::inner::HeldSender;
 use super::{AGENTS, Inner, Port, Shell};
 use crate::backlog::Drained;
+use crate::lock::Held;
 use crate::poll;
 use crate::watch::Fate;
 
@@ -76,8 +77,9 @@ impl Port {
     #[inline]
     fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
-        let frames = inner.pace.frames();
-        self.offer_held(&mut inner, batch, picks, frames, holds, now)
+        let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
+        *holds |= self.offer_held(&mut inner, batch, picks, rest.is_empty(), now);
+        rest
     }
 
     /// Like [`Port::offer`], each frame in a hold of its own; reports the fate of each.
@@ -89,10 +91,11 @@ impl Port {
         mut report: impl FnMut(Pick, Fate),
     ) -> bool {
         let (mut rest, mut holds) = (picks, false);
-        while let Some(&pick) = rest.first() {
+        while let Some((&pick, others)) = rest.split_first() {
             let mut inner = self.lock();
             let (drops, waiting) = (inner.counters.receive_drops, inner.stage.backlog.len());
-            rest = self.offer_held(&mut inner, batch, rest, 1, &mut holds, now);
+            holds |= self.offer_held(&mut inner, batch, &[pick], others.is_empty(), now);
+            rest = others;
             let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
             let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
                 Some(&reason) => Fate::Dropped(reason),
@@ -105,57 +108,47 @@ impl Port {
         holds
     }
 
-    /// Offers at most this many frames to a locked port; returns the remaining ones, or none if nobody is attached.
+    /// Offers these frames to a locked port: the last ones, or others follow. True if the sender must be held.
     #[inline]
-    fn offer_held<'a>(
-        &self,
-        inner: &mut Inner,
-        batch: &Batch,
-        picks: &'a [Pick],
-        most: usize,
-        holds: &mut bool,
-        now: Time,
-    ) -> &'a [Pick] {
-        let (picks, rest) = picks.split_at(picks.len().min(most));
+    fn offer_held(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], is_last: bool, now: Time) -> bool {
         if let Some(reason) = inner.absent() {
             for _ in picks {
                 inner.counters.receive_drop(reason);
             }
-            return rest;
+            return false;
         }
         if self.is_looked_at_first() && self.look_first(inner, batch, picks, now) {
-            return rest;
+            return false;
         }
-        let begin = self.shell.now(now);
-        match &inner.end {
-            End::Guest(guest) if guest.is_pooled() => {
-                let taken = inner.deliver_shaped(batch, picks, now);
-                self.offered(inner, rest, now);
-                inner.wait_for_tokens(now, self.shell.as_ref());
-                inner.pace.took(taken, begin, self.shell.now(now));
-                return rest;
-            }
+        let (begin, mut holds) = (self.shell.now(now), false);
+        let is_pooled = matches!(&inner.end, End::Guest(guest) if guest.is_pooled());
+        let taken = match &inner.end {
+            End::Guest(_) if is_pooled => inner.deliver_shaped(batch, picks, now),
             End::Link(_) if inner.stage.is_controlled() => {
-                let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
-                self.offered(inner, rest, now);
-                inner.pace.took(taken, begin, self.shell.now(now));
-                return rest;
+                inner.deliver_by_class(batch, picks, &mut holds, now, self.shell.as_ref())
             }
-            End::Guest(_) | End::Link(_) => {}
-        }
-        let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
-        let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
-        if delivery.refused() != 0 {
-            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
-                inner.fail(cause);
+            End::Guest(_) | End::Link(_) => {
+                let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
+                let delivery =
+                    if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
+                if delivery.refused() != 0 {
+                    if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
+                        inner.fail(cause);
+                    }
+                    holds = inner.hold(batch.sender, now, self.shell.as_ref());
+                }
+                // Refused frames touched none of the receiver's memory, so they do not count for its speed.
+                picks.len().saturating_sub(delivery.refused().count_ones() as usize)
             }
-            *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
+        };
+        if is_last {
+            self.offered(inner, now);
         }
-        self.offered(inner, rest, now);
-        // Refused frames touched none of the receiver's memory, so they do not count for its speed.
-        let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
+        if is_pooled {
+            inner.wait_for_tokens(now, self.shell.as_ref());
+        }
         inner.pace.took(taken, begin, self.shell.now(now));
-        rest
+        holds
     }
 
     /// A member of a team: drops the frames that wait if others of their flows may have overtaken them by now, or if the link is not used
@@ -188,16 +181,14 @@ impl Port {
     }
 
     /// After the last frames of an offer: carries out the adapter's requests.
-    fn offered(&self, inner: &mut Inner, rest: &[Pick], now: Time) {
-        if rest.is_empty() {
-            inner.active = now;
-            inner.usual_idle.received();
-            // The guest may answer, and a write to a mapped doorbell causes no event.
-            if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
-                inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
-            }
-            inner.settle(self.shell.as_ref());
+    fn offered(&self, inner: &mut Inner, now: Time) {
+        inner.active = now;
+        inner.usual_idle.received();
+        // The guest may answer, and a write to a mapped doorbell causes no event.
+        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
+            inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
         }
+        inner.settle(self.shell.as_ref());
     }
 
     /// The current time, if the owner can read it in some nanoseconds.
@@ -246,25 +237,7 @@ impl Port {
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
-        let mut left = budget;
-        let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
-        while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
-            if gathered.drained > 0 {
-                inner.settle(self.shell.as_ref());
-                drop(inner);
-                inner = self.lock();
-            }
-            let begin = self.shell.now(now);
-            let Drained { lane, packets, bytes, released, .. } = inner.drain(left, now);
-            inner.pace.took(packets, begin, self.shell.now(now));
-            gathered.drained += packets;
-            gathered.drained_bytes += bytes;
-            if released {
-                // Never full: the walk ends before.
-                let _pushed = inner.held(lane.port()).map(|held| gathered.released.try_push(held));
-            }
-            left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
-        }
+        inner = self.drain(inner, budget, &mut gathered, now);
         if gathered.drained > 0 && inner.may_drain() {
             inner.ask(|end, _| either!(end, end => end.pause(now)));
         }
@@ -276,27 +249,10 @@ impl Port {
             let polled = std::mem::take(&mut inner.polled);
             inner.pending.extend(polled);
         }
-        let from = inner.next_queue;
-        let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
         let forged = inner.forged();
         let drains = self.drains();
-        gathered.progress = queue.map(|queue| {
-            let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
-            batch.sender = self.place.sender;
-            inner.next_queue = queue + 1;
-            inner.in_flight = !batch.is_empty();
-            if inner.in_flight {
-                let active = std::mem::replace(&mut inner.active, now);
-                inner.usual_idle.ended(active, now);
-            }
-            if progress.more {
-                inner.pending.insert(queue);
-            } else if !progress.armed {
-                inner.polled.insert(queue);
-            }
-            progress
-        });
+        gathered.progress = self.fetch(&mut inner, batch, budget, now);
         gathered.dropped = inner.transmit_drops() - dropped;
         if drains && let Some(progress) = gathered.progress {
             gathered.is_drained = inner.note_drained(batch.len(), progress);
@@ -319,6 +275,61 @@ impl Port {
         inner.wait_for_tokens(now, self.shell.as_ref());
         gathered.owed = std::mem::take(&mut inner.owed);
         gathered
+    }
+
+    /// Offers what waits, within the budget. Lets go of the lock between two lanes.
+    #[inline]
+    fn drain<'a>(
+        &'a self,
+        mut inner: Held<'a, Inner>,
+        budget: Budget,
+        gathered: &mut Gathered,
+        now: Time,
+    ) -> Held<'a, Inner> {
+        let mut left = budget;
+        let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
+        while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
+            if gathered.drained > 0 {
+                inner.settle(self.shell.as_ref());
+                drop(inner);
+                inner = self.lock();
+            }
+            let begin = self.shell.now(now);
+            let Drained { lane, packets, bytes, released, .. } = inner.drain(left, now);
+            inner.pace.took(packets, begin, self.shell.now(now));
+            gathered.drained += packets;
+            gathered.drained_bytes += bytes;
+            if released {
+                // Never full: the walk ends before.
+                let _pushed = inner.held(lane.port()).map(|held| gathered.released.try_push(held));
+            }
+            left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
+        }
+        inner
+    }
+
+    /// Fetches from the next queue that has work, if any may send. Returns the result.
+    #[inline]
+    fn fetch(&self, inner: &mut Inner, batch: &mut Batch, budget: Budget, now: Time) -> Option<Progress> {
+        if !inner.may_fetch() || !inner.may_send(now) {
+            return None;
+        }
+        let from = inner.next_queue;
+        let queue = inner.pending.pop_from(from)?;
+        let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
+        batch.sender = self.place.sender;
+        inner.next_queue = queue + 1;
+        inner.in_flight = !batch.is_empty();
+        if inner.in_flight {
+            let active = std::mem::replace(&mut inner.active, now);
+            inner.usual_idle.ended(active, now);
+        }
+        if progress.more {
+            inner.pending.insert(queue);
+        } else if !progress.armed {
+            inner.polled.insert(queue);
+        }
+        Some(progress)
     }
 
     /// The port's policy refused a frame of its guest.

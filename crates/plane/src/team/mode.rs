@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nicety_lacp::Settings;
 
-use super::hash::Hash;
+use crate::hash::Hash;
 
 /// A link of a team by load.
 #[derive(Clone, Debug, PartialEq, Eq)]

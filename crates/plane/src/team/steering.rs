@@ -13,7 +13,6 @@ use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
 use super::MEMBERS_MOST;
-use super::hash::Hash;
 use super::lacp::Lacp;
 use super::mode::Mode;
 use super::queues::Queues;
@@ -22,6 +21,7 @@ use super::saved::SavedSteering;
 use super::spread::Spread;
 use super::standby::Standby;
 use crate::agent::{Agent, LinkState};
+use crate::hash::Hash;
 use crate::inward::InwardSlot;
 
 /// Longest time for which a change waits for empty backlogs.

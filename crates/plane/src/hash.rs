@@ -247,7 +247,7 @@ mod tests {
 
     /// Frames, and what `bond_xmit_hash` of Linux 7.3.4 says of each, built for x86-64: name, frame, `layer2`, `layer2+3`, `layer3+4`,
     /// `encap2+3`, `encap3+4`.
-    const OF_THE_KERNEL: &str = include_str!("bond_hashes.txt");
+    const OF_THE_KERNEL: &str = include_str!("hash/bond_hashes.txt");
 
     #[test]
     fn values_are_those_that_the_kernels_own_code_computes() {
