@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::counts::Counts;
 use super::{Daemon, PortView, StartError};
-use crate::image::TeamImage;
+use crate::run::image::TeamImage;
 
 /// Of equal links none is preferred: the middle of the range.
 const LACP_PORT_PRIORITY: u16 = 128;
