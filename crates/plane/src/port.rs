@@ -315,7 +315,7 @@ impl Port {
         this
     }
 
-    /// This port is a part of the one with this number, and not the first ([`Split`](crate::Split)). It joins the switch before that.
+    /// This port is a part of the one with this number, and not the first ([`Group`](crate::Group)). It joins the switch before that.
     pub fn part_of(self, port: PortId) -> Self {
         Self { place: self.place.part_of(port), ..self }
     }
