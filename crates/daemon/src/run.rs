@@ -10,6 +10,7 @@ pub(crate) mod journal;
 pub(crate) mod kept_uplinks;
 mod kicks;
 pub mod mapper;
+pub(crate) mod order;
 pub(crate) mod placement;
 pub mod port_log;
 mod record;

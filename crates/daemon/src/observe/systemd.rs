@@ -14,7 +14,7 @@ use nicety_keeper::{Holder, WATCHES};
 use sd_notify::NotifyState;
 use tracing::warn;
 
-use crate::daemon::{Daemon, PortView};
+use crate::daemon::{Daemon, PortView, Probe};
 
 /// The status line is at most this old.
 const STATUS_PERIOD: Duration = Duration::from_secs(5);
@@ -68,30 +68,6 @@ impl fmt::Display for Status {
             [] => f.write_str("; no uplink"),
             names => write!(f, "; uplink{} {}", plural(names.len()), names.join(", ")),
         }
-    }
-}
-
-/// A question to all workers. It stays open until the last of them has answered, however late: the watchdog alone says when that is too
-/// late.
-#[derive(Debug)]
-pub(crate) struct Probe {
-    answers: Receiver<()>,
-    /// Workers that have not answered.
-    missing: usize,
-}
-
-impl Probe {
-    /// A question that so many workers answer here.
-    pub fn new(answers: Receiver<()>, workers: usize) -> Self {
-        Self { answers, missing: workers }
-    }
-
-    /// Whether every worker has answered.
-    fn is_answered(&mut self) -> bool {
-        while self.missing > 0 && self.answers.try_recv().is_ok() {
-            self.missing -= 1;
-        }
-        self.missing == 0
     }
 }
 

@@ -199,9 +199,11 @@ impl Live {
         self
     }
 
-    /// The daemon that follows this one if it is killed serves what runs now.
+    /// The daemon that follows this one if it is killed serves what runs now. Without a keeper nothing is done. The error is a sentence for a
+    /// person.
     fn keep_texts(&self, running: &Running) -> Result<(), String> {
-        self.daemon.keep_texts(&Texts::of(&running.host, &running.file))
+        let Some(holder) = self.daemon.holder() else { return Ok(()) };
+        Texts::of(&running.host, &running.file).keep(holder, self.daemon.clock_origin_ns() + self.daemon.now_ns())
     }
 
     /// Closes this when another process serves, and the last client has its answer.

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::run::device::{PortDevice, irq_layout};
 use crate::run::mapper::Mapper;
+use crate::run::order::{NotFrozen, Without};
 use crate::run::port_log::PortLog;
 use crate::run::service::QUANTUM;
 use crate::run::shell::Signals;

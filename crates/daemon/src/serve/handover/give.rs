@@ -13,7 +13,7 @@ use super::{
     from_bytes, kind, send_state, to_bytes, understood, wanted,
 };
 use crate::daemon::{Daemon, Frozen, Stopped};
-use crate::run::worker::Without;
+use crate::run::order::Without;
 
 /// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
 const SOON: Duration = Duration::from_secs(5);
