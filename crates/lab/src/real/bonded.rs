@@ -26,9 +26,9 @@ use nicety_uplink::Pair;
 use serde::Deserialize;
 
 use super::bench::take;
-use crate::methods::Subject;
 use crate::rate::Rate;
 use crate::spent::Spent;
+use crate::subject::Subject;
 
 /// The partner's address.
 pub const PARTNER: &str = "10.9.6.2";
