@@ -1,6 +1,6 @@
 //! A port's adapter as the device behind a vfio-user session.
 
-mod moved;
+mod handover;
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

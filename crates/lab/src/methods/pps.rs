@@ -240,7 +240,7 @@ impl Forwarding {
         }
         let [a, b] = [sockets[0].as_path(), sockets[1].as_path()];
         let failed = |error: crate::packets::Error| BenchError::Failed(error.to_string());
-        let testpmd = Testpmd::forward(layer, mode, [a, b], last, first).map_err(failed)?;
+        let testpmd = Testpmd::forward(layer, mode, [a, b], [last, first]).map_err(failed)?;
         let generator = Generator::start(&self.program, &[], sockets.map(by_vhost), stop)?;
         Ok(Forwarder::Peer { generator, _peer: Box::new(testpmd) })
     }

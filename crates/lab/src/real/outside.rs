@@ -408,7 +408,8 @@ impl Outside {
         let doing = format!("`{}` outside", command.get_program().display());
         let far = self.at_far_end(command);
         let command = far.as_ref().unwrap_or(command);
-        self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
+        let running = self.outputs.start(&mut self.namespace, command, doing)?;
+        running.wait(&mut self.namespace, limit, stop, watch)
     }
 
     /// What runs the instructions of guests in QEMU. None: they run in user mode.

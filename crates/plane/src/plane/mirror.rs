@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nicety_adapter::{Batch, Packet, Pick, Rate, Reason, Time};
 use nicety_switch::{Plan, Slots};
 
-use crate::plane::{Plane, Slot};
+use super::{Plane, Slot};
 use crate::port::Port;
 
 /// Most mirrors of a switch.

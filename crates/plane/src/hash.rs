@@ -4,9 +4,9 @@
 
 mod dissect;
 
-use nicety_adapter::{Batch, Edit, Packet, Pick};
+use nicety_adapter::{Batch, Edit, Packet, Pick, PortId};
 use nicety_frame::vlan;
-use nicety_frame::{Fragment, L3Kind};
+use nicety_frame::{Fragment, L3Kind, Mac};
 
 /// The parts of a frame that choose its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Hash {
             Self::VlanSource => return vlan_source(head, pick.edit),
             Self::Port | Self::Moved => return batch.origin.0.into(),
             Self::Sender => return batch.sender.0.into(),
-            Self::Source => return head.get(6..).and_then(<[u8]>::first_chunk).map_or(0, super::copies::of_source),
+            Self::Source => return head.get(6..).and_then(<[u8]>::first_chunk).map_or(0, of_source),
             Self::Layer2 => None,
             Self::Layer23 | Self::Layer34 => layout.l3.and_then(|l3| {
                 let is_fragment = l3.fragment != Fragment::Whole;
@@ -204,6 +204,21 @@ impl<I: Iterator<Item = Option<u32>>> SumByXor for I {
     }
 }
 
+impl Hash {
+    /// The value of frames from a station, in the modes in which it depends on that alone.
+    pub(crate) fn of_station(self, port: PortId, station: Mac) -> u32 {
+        match self {
+            Self::Source => of_source(&station.0),
+            _ => port.0.into(),
+        }
+    }
+}
+
+/// The value of a source address: all its bytes count, as addresses of one host often differ in the last or in the fourth.
+fn of_source(address: &[u8; 6]) -> u32 {
+    address.iter().fold(0, |sum, byte| sum + u32::from(*byte))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -232,7 +247,7 @@ mod tests {
 
     /// Frames, and what `bond_xmit_hash` of Linux 7.3.4 says of each, built for x86-64: name, frame, `layer2`, `layer2+3`, `layer3+4`,
     /// `encap2+3`, `encap3+4`.
-    const OF_THE_KERNEL: &str = include_str!("bond_hashes.txt");
+    const OF_THE_KERNEL: &str = include_str!("hash/bond_hashes.txt");
 
     #[test]
     fn values_are_those_that_the_kernels_own_code_computes() {

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, PACKETS, Pick, Time};
 use nicety_switch::{Plan, Slots};
 
-use crate::plane::{GUARDED, Plane, Slot, WATCHED};
+use super::{GUARDED, Plane, Slot, WATCHED};
 use crate::port::Port;
 use crate::watch::Watcher;
 

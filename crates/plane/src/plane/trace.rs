@@ -6,37 +6,8 @@ use nicety_adapter::{Batch, Edit, PACKET_BYTES, PortId, Reason, Time};
 use nicety_memory::{Map, MapError};
 use nicety_switch::{Plan, Step};
 
-use crate::plane::Plane;
-
-/// A port's handling of a frame from its guest, before the switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intake {
-    /// The port fetches it.
-    Fetches,
-    /// No guest is attached that could send.
-    Nobody,
-    /// The port has failed.
-    Failed,
-    /// A full uplink holds it: the frame waits in the guest.
-    Held,
-    /// It waits in the guest for tokens, until this time.
-    Tokens(Time),
-}
-
-/// A port's handling of a frame from the switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prospect {
-    /// The adapter or uplink gets it at once; its own filters and free buffers decide. `driven`: the guest's driver has started the
-    /// adapter.
-    Offered {
-        /// See above.
-        driven: bool,
-    },
-    /// It waits in the receive buffer behind this many frames, for tokens or room.
-    Waits(usize),
-    /// It is dropped.
-    Dropped(Reason),
-}
+use super::Plane;
+use crate::port::{Intake, Prospect};
 
 /// The result of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@
 //! | to a station on this side | by the member by which the station sends |
 //! | to a group, or to an unknown station | by one member for all |
 
-use nicety_adapter::{Batch, PortId, Time};
+use nicety_adapter::{Batch, Time};
 use nicety_frame::Mac;
 
-use super::{Hash, Steering};
-use crate::plane::Plane;
+use super::Plane;
+use crate::port::Flooded;
 
 /// A station that was silent for this many seconds may have moved to the other side.
 const HEARD_S: u32 = 1;
@@ -19,17 +19,13 @@ const HEARD_S: u32 = 1;
 impl Plane {
     /// The packets of a member's batch that are not taken, a bit each.
     #[cold]
-    pub(crate) fn copies(&self, steering: &Steering, member: usize, floods: u32, batch: &Batch, now: Time) -> u64 {
-        let team = batch.origin;
+    pub(crate) fn duplicates(&self, at: &Flooded<'_>, batch: &Batch, now: Time) -> u64 {
         let packets = batch.packets().iter().zip(0..u64::BITS);
-        packets.fold(0, |all, (packet, bit)| {
-            let head = batch.head(packet);
-            let is_copy = self.is_copy(steering, team, member, floods, head, now);
-            all | u64::from(is_copy) << bit
-        })
+        packets.fold(0, |all, (packet, bit)| all | u64::from(self.is_duplicate(at, batch.head(packet), now)) << bit)
     }
 
-    fn is_copy(&self, steering: &Steering, team: PortId, member: usize, floods: u32, head: &[u8], now: Time) -> bool {
+    fn is_duplicate(&self, at: &Flooded<'_>, head: &[u8], now: Time) -> bool {
+        let Flooded { team, steering, member, taken_by } = *at;
         let address = |at: usize| head.get(at..)?.first_chunk().map(|bytes| Mac(*bytes));
         let (Some(target), Some(source)) = (address(0), address(6)) else { return false };
         // Frames of other VLANs are refused later.
@@ -44,7 +40,7 @@ impl Plane {
         if heard(source).is_some_and(|(_, silent_s)| silent_s <= HEARD_S || steering.has_announced(now)) {
             return true;
         }
-        let is_flooded = || floods >> member & 1 == 0;
+        let is_flooded = || taken_by >> member & 1 == 0;
         if !target.is_unicast() {
             return is_flooded();
         }
@@ -56,19 +52,4 @@ impl Plane {
             None => is_flooded(),
         }
     }
-}
-
-impl Hash {
-    /// The value of frames from a station, in the modes in which it depends on that alone.
-    pub(crate) fn of_station(self, port: PortId, station: Mac) -> u32 {
-        match self {
-            Self::Source => of_source(&station.0),
-            _ => port.0.into(),
-        }
-    }
-}
-
-/// The value of a source address: all its bytes count, as addresses of one host often differ in the last or in the fourth.
-pub(super) fn of_source(address: &[u8; 6]) -> u32 {
-    address.iter().fold(0, |sum, byte| sum + u32::from(*byte))
 }

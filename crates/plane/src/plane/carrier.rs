@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::{PortId, Time};
 
-use crate::plane::Plane;
+use super::Plane;
 use crate::port::Port;
 
 /// The link of a port's adapter.

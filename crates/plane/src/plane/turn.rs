@@ -1,18 +1,18 @@
 //! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
-use nicety_adapter::{Batch, Budget, News, Packet, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, Budget, Frames, News, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Skipped, Slots};
 
+use super::{Plane, Slot};
 use crate::group::Group;
 use crate::inward::Charged;
-use crate::plane::{Plane, Slot};
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
 use crate::times::SAMPLE_EVERY;
 
 /// One turn copies this many bytes to receivers before other ports get a turn; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
 /// The fixed cost of a packet in bytes: the work that is independent of its length.
-const PACKET_COST: u64 = 256;
+pub(super) const PACKET_COST: u64 = 256;
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,13 +176,11 @@ impl Plane {
             return Ok(self.switch().slots());
         }
         caught(|| {
-            let copies = port.takes_copies();
-            let copies =
-                copies.map_or(0, |(steering, member, floods)| self.copies(steering, member, floods, batch, now));
+            let duplicates = port.takes_duplicates().map_or(0, |side| self.duplicates(&side, batch, now));
             let (looped, taken) = if port.is_guarded() { self.looped(port, batch, now) } else { (0, 0) };
-            match copies | looped | taken {
+            match duplicates | looped | taken {
                 0 => self.switch().forward(batch, now, plan),
-                _ => self.switch().forward_except(batch, Skipped { copies, looped, taken }, now, plan),
+                _ => self.switch().forward_except(batch, Skipped { duplicates, looped, taken }, now, plan),
             }
         })
     }
@@ -235,7 +233,7 @@ impl Plane {
             match slot {
                 Slot::Sink(port) => port.offer_copies(&turn.batch, &picks, now),
                 _ if sender.inward().is_there() && slot.is_guests() => {
-                    self.keep_inward(sender, slot, &turn.batch, &picks, &mut turn.charged, now);
+                    self.keep_inward(sender, slot, &Frames::new(&turn.batch, &picks), &mut turn.charged, now);
                 }
                 Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, now),
                 Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, now),

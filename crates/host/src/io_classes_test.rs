@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::TransportPorts;
 use crate::quantity::Bytes;
-use crate::tests::FOUR;
+use crate::team::tests::FOUR;
 use crate::{Host, InwardConfig};
 
 pub(crate) const GUESTS: &str = "[[port_group]]\nname = \"storage\"\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"1.sock\"\nport_group = \"storage\"\n[[port]]\nname = \"vm2\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:02\"\nsocket = \"2.sock\"\n";

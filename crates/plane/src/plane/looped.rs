@@ -25,9 +25,9 @@ use nicety_adapter::{Batch, Edit, News, Packet, PortId, Reason, Time};
 use nicety_frame::vlan::{self, Tag};
 use nicety_switch::{Plan, Policy};
 
-use crate::group::numbers;
-use crate::plane::{Plane, Slot};
+use super::{Plane, Slot};
 use crate::port::Port;
+use crate::team::numbers;
 
 /// A frame is remembered for this long after it was last seen.
 const WINDOW_NS: u64 = 250_000_000;
