@@ -71,6 +71,7 @@ pub use carried::NoteBytes;
 pub use error::StartError;
 pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
+pub use open::JoiningUplink;
 use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;

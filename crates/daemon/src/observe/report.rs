@@ -546,6 +546,37 @@ impl MemberReport {
     }
 }
 
+impl MadeOf {
+    fn of(spec: &PortSpec) -> Self {
+        let PortSpec { settings, role, mapped, buffer_bytes, access, .. } = spec;
+        Self {
+            queues: settings.queues,
+            mtu: settings.mtu,
+            rom: settings.rom.is_some(),
+            vmware_subsystem: settings.subsystem.is_some(),
+            standby: settings.standby,
+            role: *role,
+            mapped: *mapped,
+            buffer: *buffer_bytes,
+            access: if *role == Role::Listen { access.to_string() } else { String::new() },
+        }
+    }
+}
+
+/// The sentence of a port, which ends with how its last connection ended if it waits.
+fn sentence_of(view: &PortView, condition: Condition, sentence: String, last_end: Option<&String>) -> String {
+    if condition != Condition::Waiting {
+        return sentence;
+    }
+    let connects = view.spec.as_ref().filter(|spec| spec.role == Role::Connect);
+    let sentence = connects.map_or(sentence, |spec| {
+        let absence = || format!("connecting to {}", spec.socket.display());
+        let absence = view.absence.clone().unwrap_or_else(absence);
+        format!("{absence}; `nicety attach {}` says how to start a VM that listens there", view.name)
+    });
+    last_end.map_or_else(|| sentence.clone(), |last_end| format!("{sentence}; {last_end}"))
+}
+
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
@@ -562,7 +593,7 @@ impl PortReport {
             blank: _,
             starved: _,
             last_end,
-            absence,
+            absence: _,
             epoch,
             workers,
             members,
@@ -573,16 +604,9 @@ impl PortReport {
             blocked: _,
             in_loop: _,
         } = view;
-        let (condition, mut sentence) = condition_of(view);
-        let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
-        if let (Condition::Waiting, Some(spec)) = (condition, connects) {
-            let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));
-            sentence = format!("{absence}; `nicety attach {name}` says how to start a VM that listens there");
-        }
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
-        if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {
-            sentence = format!("{sentence}; {last_end}");
-        }
+        let (condition, sentence) = condition_of(view);
+        let sentence = sentence_of(view, condition, sentence, last_end.as_ref());
         let counters = &state.counters;
         let register = |region, offset| spec.as_ref().and_then(|spec| (spec.entry.register)(region, offset));
         Self {
@@ -590,17 +614,7 @@ impl PortReport {
             adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
             mac: spec.as_ref().map(|spec| spec.settings.mac.to_string()),
             socket: spec.as_ref().map(|spec| spec.socket.clone()),
-            made_of: spec.as_ref().map(|spec| MadeOf {
-                queues: spec.settings.queues,
-                mtu: spec.settings.mtu,
-                rom: spec.settings.rom.is_some(),
-                vmware_subsystem: spec.settings.subsystem.is_some(),
-                standby: spec.settings.standby,
-                role: spec.role,
-                mapped: spec.mapped,
-                buffer: spec.buffer_bytes,
-                access: if spec.role == Role::Listen { spec.access.to_string() } else { String::new() },
-            }),
+            made_of: spec.as_ref().map(MadeOf::of),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
             function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
             policy: policy_words(policy).into_iter().chain(link.clone()).collect(),

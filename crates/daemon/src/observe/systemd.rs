@@ -228,10 +228,11 @@ mod tests {
 
     use nicety_adapter::{Batch, Budget, Context, Progress};
     use nicety_plane::doubles::{Linked, Traffic};
-    use nicety_switch::{Limits, Policy};
+    use nicety_switch::Limits;
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+    use crate::daemon::JoiningUplink;
 
     #[test]
     fn the_status_line_counts_ports_and_vms_and_names_the_uplinks() {
@@ -285,7 +286,7 @@ mod tests {
         let ((entered, stuck), (release, released)) = (channel(), channel());
         let bell = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
         let uplink = Box::new(Linked::new(Stuck { entered, released }).with_bell(bell));
-        daemon.open_uplink("stuck", uplink, 1 << 16, &Policy::default(), None, None).unwrap();
+        daemon.open_uplink(JoiningUplink::new("stuck", uplink)).unwrap();
         stuck.recv_timeout(Duration::from_secs(20)).expect("its worker asks the uplink for frames");
         // The last question may have been answered before. This one is asked while the worker is stuck: only the other worker answers.
         rounds.probe = Some(daemon.probe());

@@ -82,9 +82,9 @@ impl Preparing {
         group: Arc<Group>,
         signals: Arc<Signals>,
         inboxes: Vec<Arc<Inbox>>,
-        clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
+        let clock = log.clock();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (session, pause) = (Mutex::default(), Pause::default());
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause, socket: OnceLock::new() });
@@ -223,11 +223,6 @@ impl Stop {
 }
 
 impl RingsServer {
-    /// Like [`RingsServer::start`], for a port that another process has served: `resume` makes its session.
-    pub fn start_again(prepared: Preparing) -> std::io::Result<Self> {
-        Self::launch(prepared)
-    }
-
     /// Stops the thread while another process takes over.
     pub fn halt(&self) -> Halt {
         Halt(Arc::clone(&self.stop))
@@ -235,19 +230,7 @@ impl RingsServer {
 
     /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach the worker as soon as a
     /// front end connects.
-    pub fn start(
-        log: Arc<PortLog>,
-        socket: FrontendSocket,
-        group: Arc<Group>,
-        signals: Arc<Signals>,
-        inboxes: Vec<Arc<Inbox>>,
-        clock: Clock,
-        recorder: Option<Arc<Recorder>>,
-    ) -> std::io::Result<Self> {
-        Self::launch(Preparing::new(log, socket, group, signals, inboxes, clock, recorder)?)
-    }
-
-    fn launch(preparing: Preparing) -> std::io::Result<Self> {
+    pub fn start(preparing: Preparing) -> std::io::Result<Self> {
         let Preparing { socket, stop, served, absence, session } = preparing;
         let name = format!("vhost {}", served.log.port());
         let kind = match socket {

@@ -65,15 +65,7 @@ pub(super) fn open(
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
     let inbox = Arc::clone(&worker.inbox);
     let mapper = Mapper::new("vm", Arc::default(), move || inbox.push(Note::Mapped(id)));
-    let device = PortDevice::new(
-        Arc::clone(&log),
-        Arc::clone(&port),
-        Arc::clone(&interrupts),
-        signals,
-        worker.clock,
-        mapper,
-        true,
-    );
+    let device = PortDevice::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&interrupts), signals, mapper, true);
     let path = folder.join(format!("{}.sock", id.0));
     let listener = Listener::bind(&path).unwrap();
     let link = Link::Function { listener, device: Box::new(device), session: None };
