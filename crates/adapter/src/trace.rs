@@ -74,7 +74,7 @@ pub enum Event {
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TimedEvent {
     /// The time, if known.
     pub at: Option<Time>,
     /// The event.
@@ -93,7 +93,7 @@ pub struct Trace {
     /// The settings that the adapter was made with. Traces with calls have them.
     pub made: Option<Made>,
     /// The events with their line numbers, from 1.
-    pub records: Vec<(usize, Record)>,
+    pub records: Vec<(usize, TimedEvent)>,
 }
 
 /// Reasons why a text is not a trace.
@@ -138,7 +138,7 @@ impl fmt::Display for Event {
     }
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for TimedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.event.fmt(f)?;
         self.at.map_or(Ok(()), |at| write!(f, " @{}", at.0 / 1_000))
@@ -156,10 +156,10 @@ fn number<T: TryFrom<u64>>(word: Option<&str>, what: &str) -> Result<T, String> 
     fits.ok_or_else(|| format!("{what} cannot be `{word}`"))
 }
 
-impl FromStr for Record {
+impl FromStr for TimedEvent {
     type Err = String;
 
-    fn from_str(line: &str) -> Result<Record, String> {
+    fn from_str(line: &str) -> Result<TimedEvent, String> {
         let line = line.split('#').next().unwrap_or_default().trim();
         let (line, at) = match line.rsplit_once('@') {
             Some((before, time)) => {
@@ -171,8 +171,8 @@ impl FromStr for Record {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut words = rest.split_whitespace();
         let event = match verb {
-            "mark" => return Ok(Record { at, event: Event::Mark(rest.trim().to_owned()) }),
-            "call" => return Ok(Record { at, event: Event::Call(Box::new(rest.parse()?)) }),
+            "mark" => return Ok(TimedEvent { at, event: Event::Mark(rest.trim().to_owned()) }),
+            "call" => return Ok(TimedEvent { at, event: Event::Call(Box::new(rest.parse()?)) }),
             "R" | "W" => Event::Access(access(verb == "W", &mut words)?),
             "kick" => Event::Kick(number(words.next(), "the ring")?),
             "interrupt" => Event::Interrupt(number(words.next(), "the vector")?),
@@ -193,7 +193,7 @@ impl FromStr for Record {
         };
         match words.next() {
             Some(word) => Err(format!("`{word}` is one word too many")),
-            None => Ok(Record { at, event }),
+            None => Ok(TimedEvent { at, event }),
         }
     }
 }
