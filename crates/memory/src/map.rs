@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use vm_memory::volatile_memory::VolatileSlice;
 
+use crate::error::{MAX_BYTES, MappingError};
 use crate::files::Piece;
 use crate::log::Log;
-use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::mapping::Mapping;
 use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
