@@ -4,12 +4,23 @@ use super::MirrorDirection;
 use crate::Host;
 use crate::io_classes::tests::{GUESTS, class};
 
+const PATH: &str = "/etc/nicety/host.toml";
+
+fn up(name: &str) -> String {
+    format!("[[uplink]]\nname = \"{name}\"\nkind = \"null\"\n")
+}
+
+fn mirror(name: &str, more: &str) -> String {
+    format!("[[mirror]]\nname = \"{name}\"\n{more}\n")
+}
+
+/// Two uplinks, two guests, and these mirrors.
+fn file(mirrors: &str) -> String {
+    format!("{}{}{GUESTS}{mirrors}", up("up"), up("out"))
+}
+
 #[test]
 fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
-    let up = |name: &str| format!("[[uplink]]\nname = \"{name}\"\nkind = \"null\"\n");
-    let mirror = |name: &str, more: &str| format!("[[mirror]]\nname = \"{name}\"\n{more}\n");
-    let file = |mirrors: &str| format!("{}{}{GUESTS}{mirrors}", up("up"), up("out"));
-    let path = Path::new("/etc/nicety/host.toml");
     let host = Host::parse(
         &file(
             &(mirror(
@@ -17,7 +28,7 @@ fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
                 "groups = \"storage\"\nuplinks = \"up\"\nto = \"vm2\"\ndirection = \"egress\"\nrate = \"2Gbit/s\"",
             ) + &mirror("two", "ports = \"vm1,vm1\"\nto = \"out\"")),
         ),
-        path,
+        Path::new(PATH),
     )
     .unwrap();
     let [one, two] = &host.mirrors[..] else { panic!("two mirrors") };
@@ -30,8 +41,14 @@ fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
         (&two.ports[..], two.direction, two.rate.to_string()),
         (&["vm1".to_owned()][..], MirrorDirection::Both, "1Gbit/s".to_owned())
     );
+    let team = mirror("m", "uplinks = \"both\"\nto = \"vm2\"") + &teamed();
+    assert_eq!(Host::parse(&file(&team), Path::new(PATH)).unwrap().mirrors[0].uplinks, ["both"]);
+}
+
+#[test]
+fn a_mirror_that_cannot_be_is_refused_with_the_reason() {
     let error = |mirrors: &str| {
-        let errors = Host::parse(&file(mirrors), path).unwrap_err();
+        let errors = Host::parse(&file(mirrors), Path::new(PATH)).unwrap_err();
         errors.list[0].to_string().split(" (allowed").next().unwrap().to_owned()
     };
     let one = |more: &str| mirror("m", more);
@@ -98,8 +115,6 @@ fn a_mirror_has_its_ports_and_a_port_that_is_its_own() {
     };
     let many: String = (0..17).map(its_own).collect();
     assert_eq!(error(&many), "mirror: a switch has at most 16 mirrors");
-    let team = one("uplinks = \"both\"\nto = \"vm2\"") + &teamed();
-    assert_eq!(Host::parse(&file(&team), path).unwrap().mirrors[0].uplinks, ["both"]);
 }
 
 /// A team of one uplink.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::dirty_log::DirtyLog;
+use crate::error::{MAX_BYTES, MappingError};
 use crate::files::Piece;
-use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::mapping::Mapping;
 use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
