@@ -1,4 +1,4 @@
-//! The paths of the API. Each handler reads, or makes changes through [`Live`](nicety_daemon::live::Live).
+//! The paths of the API. Each handler reads, or makes changes through [`Live`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
