@@ -45,6 +45,7 @@ use served::{Changers, Served};
 use server::{Accepting, Server};
 
 pub mod api;
+mod beside;
 mod body;
 mod budget;
 mod client;
@@ -77,8 +78,6 @@ pub const TIMEOUT: Duration = Duration::from_secs(1);
 const BACKLOG: u16 = 128;
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
-/// Most changes that run or wait in a thread at once. Further changes wait without a thread.
-const CHANGES_MOST: usize = 4;
 /// Most addresses in an answer: some megabytes. A table may have 4 million.
 const ADDRESSES_MOST: usize = 65_536;
 /// Most ports that an answer names when the requested port does not exist.

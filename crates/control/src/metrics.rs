@@ -7,7 +7,7 @@ use nicety_daemon::live::Live;
 use nicety_daemon::metrics::{self, Facts};
 use nicety_daemon::usage;
 
-use super::routes::{Answer, beside};
+use super::beside::{Answer, beside};
 
 /// The text. It is made beside the thread that answers, which may not read the kernel's files about this process.
 pub(super) async fn text(live: Arc<Live>) -> Answer<String> {

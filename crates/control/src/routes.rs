@@ -1,4 +1,4 @@
-//! The paths of the API. Each handler reads, or makes changes through [`Live`](nicety_daemon::live::Live).
+//! The paths of the API. Each handler reads, or makes changes through [`Live`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,28 +21,24 @@ use nicety_daemon::usage;
 use nicety_host::{Host, did_you_mean};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, oneshot};
 use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, LACKING,
-    MALFORMED, NO_STATE, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem,
-    REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
+    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, MALFORMED,
+    NO_STATE, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED,
+    Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
+use super::beside::{Answer, beside};
 use super::body::{Changer, Large, Small};
-use super::budget::Meter;
 use super::schemas::Binary;
 use super::served::{GroupsUnknown, LOOK_UP, Peer, Served};
 use super::stream::{Endless, Place, Stream};
-use super::{CHANGES_MOST, NAMES_MOST, STARTING_SENTENCE, no_port};
+use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
 
 pub(super) mod lists;
 mod problems;
 mod upgrade;
-
-/// An answer, or the problem.
-pub(super) type Answer<T> = Result<T, Box<Problem>>;
 
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
@@ -230,39 +226,6 @@ pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<C
         Err(_) => {}
     }
     Ok(done?)
-}
-
-/// A place for each thread of a change.
-static CHANGES: Semaphore = Semaphore::const_new(CHANGES_MOST);
-
-/// Waits until no thread makes a change.
-pub(super) async fn changes_end() {
-    let _all = CHANGES.acquire_many(CHANGES_MOST as u32).await;
-}
-
-/// Runs slow work beside the control thread, which may not open files. The work is finished even if the client disconnects.
-pub(super) async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
-    let meter = Meter::current();
-    let charged = move || match meter {
-        Some(meter) => meter.charged(work),
-        None => work(),
-    };
-    let place = CHANGES.acquire().await;
-    let (send, done) = oneshot::channel();
-    let change = move || {
-        let mut answer = charged();
-        if let Err(problem) = &mut answer {
-            problem.detail += &nicety_sandbox::refused_here();
-        }
-        drop(place);
-        let _client_gone = send.send(answer);
-    };
-    let started = nicety_sandbox::spawn(nicety_sandbox::Kind::ControlChange, "control-change", 0, change);
-    match (started, done.await) {
-        (_, Ok(answer)) => answer,
-        (Err(error), Err(_)) => Err(Problem::new(LACKING, format!("no thread could be started for this: {error}"))),
-        (Ok(_), Err(_)) => Err(Problem::new(HALFWAY, "a defect in the daemon ended this; its log has more")),
-    }
 }
 
 type Daemon = State<Arc<Served>>;

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use tower_service::Service;
 use tracing::{debug, warn};
 
+use super::beside::changes_end;
 use super::body::Busy;
 use super::budget::{Budget, Meter, Metered};
 use super::clients::{Client, Clients};
@@ -97,7 +98,7 @@ impl Server {
             warn!("waiting for control connections: {error}");
         }
         // Changes that have begun are finished.
-        runtime.block_on(routes::changes_end());
+        runtime.block_on(changes_end());
     }
 
     async fn serve(self) -> io::Result<()> {

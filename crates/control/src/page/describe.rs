@@ -11,7 +11,6 @@ use super::history::{History, Series};
 use super::limits::Limit;
 use super::recent::Line;
 use super::ring::{Span, Step};
-use super::view::View;
 
 /// The state of a port: its word, and a sign that needs no colour.
 pub(super) fn state(condition: Condition) -> (&'static str, &'static str) {
@@ -204,17 +203,6 @@ pub(super) fn chart(history: &History, of: &Charted<'_>) -> String {
         ""
     };
     format!("<div>{}<p class=\"key\">{}{forgotten}</p></div>", panel.with_levels(&levels), key.trim_end())
-}
-
-/// Links to the other time that charts show.
-pub(super) fn spans(page: &mut String, view: &View) {
-    page.push_str("<nav class=\"spans\" aria-label=\"Time that charts show\">");
-    for (span, words) in [(Span::Minutes, "Last five minutes"), (Span::Hour, "Last hour")] {
-        let current = if span == view.span { " aria-current=\"true\"" } else { "" };
-        let query = View { span, ..view.clone() }.query();
-        let _ = write!(page, "<a data-view href=\"{query}\"{current}>{words}</a>");
-    }
-    page.push_str("</nav>");
 }
 
 /// Begins a table with this name. It scrolls by itself if it is wider than the page, by keyboard too. Its head follows.

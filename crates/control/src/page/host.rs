@@ -10,15 +10,15 @@ use nicety_daemon::report::{Condition, PortReport};
 use super::blocked::Blocked;
 use super::describe::{
     CLASS_WAYS, Charted, LINK_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
-    spans, spark, whole,
+    spark, whole,
 };
 use super::history::{Addresses, History, Series};
 use super::limits::Limits;
 use super::picture::{of_themselves, picture};
 use super::ports::{self, Guests};
 use super::ring::Span;
-use super::serve::Shown;
-use super::view::View;
+use super::shown::Shown;
+use super::view::{View, spans};
 
 /// Most charts of uplinks. Each uplink's own page has its chart.
 const CHARTS_MOST: usize = 8;
@@ -71,7 +71,7 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     section(&mut main, "ports", |main| ports::section(main, &guests, &history));
     section(&mut main, "uplinks", |main| {
         charts(main, &links, &history, &limits, view);
-        ports::table(main, "Uplinks and teams", &links, &history, LINK_WAYS, view, false);
+        ports::table(main, &ports::LINKS, &links, &history, view);
         class_table(main, &links, &history, view.span);
     });
     section(&mut main, "drops", |main| drops(main, &ports.iter().collect::<Vec<_>>(), &lately));
@@ -266,7 +266,7 @@ mod tests {
         picture(&mut page, &guests, &links);
         charts(&mut page, &links, &history, &Limits::default(), &view);
         ports::section(&mut page, &guests, &history);
-        ports::table(&mut page, "Uplinks and teams", &links, &history, LINK_WAYS, &view, false);
+        ports::table(&mut page, &ports::LINKS, &links, &history, &view);
         class_table(&mut page, &links, &history, view.span);
         let tags: Vec<&str> = page.split('<').filter_map(|part| part.split('>').next()).collect();
         let must = |tag: &&&str| {

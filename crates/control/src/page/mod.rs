@@ -24,6 +24,7 @@ mod recent;
 mod requests;
 mod ring;
 mod serve;
+mod shown;
 mod view;
 
 use std::io;

@@ -8,12 +8,12 @@ use nicety_daemon::report::{PortReport, QueueReport};
 
 use super::describe::{
     CLASS_WAYS, Charted, LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, chart, count, drops, from_path, link, made,
-    number, plural, spans, state, whole,
+    number, plural, state, whole,
 };
 use super::history::Series;
 use super::host::classes;
-use super::serve::Shown;
-use super::view::View;
+use super::shown::Shown;
+use super::view::{View, spans};
 
 /// The page of the port whose name a path has. `None`: there is no such port.
 pub(super) fn page(shown: &Shown, part: &str, view: &View) -> Option<String> {

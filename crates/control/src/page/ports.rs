@@ -7,7 +7,7 @@ use nicety_chart::Escaped;
 use nicety_daemon::report::{Condition, PortReport};
 
 use super::blocked::Blocked;
-use super::describe::{PORT_WAYS, TABLE_END, begin_table, count, link, number, plural, rate, spark, state};
+use super::describe::{LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, count, link, number, plural, rate, spark, state};
 use super::history::{History, Series, Total};
 use super::view::{FILTER_MOST, Sort, View, network};
 
@@ -77,7 +77,7 @@ pub(super) fn section(main: &mut String, guests: &Guests<'_>, history: &History)
         return;
     }
     if !rows.is_empty() {
-        table(main, "Ports", &rows, history, PORT_WAYS, view, true);
+        table(main, &GUESTS, &rows, history, view);
     }
     rest(main, guests, found - rows.len());
 }
@@ -147,16 +147,24 @@ pub(super) fn aligned(bits: f64) -> String {
     format!("{number} <span class=\"unit\">{unit}</span>")
 }
 
-/// A table of ports. `sorts`: its heads choose the order.
-pub(super) fn table(
-    main: &mut String,
-    label: &str,
-    ports: &[&PortReport],
-    history: &History,
-    [sends, gets]: [&str; 2],
-    view: &View,
+/// The heads of a table of ports.
+pub(super) struct Heads {
+    /// The table's name.
+    label: &'static str,
+    /// The words of both directions.
+    ways: [&'static str; 2],
+    /// Whether its heads choose the order.
     sorts: bool,
-) {
+}
+
+/// Of guests' ports.
+const GUESTS: Heads = Heads { label: "Ports", ways: PORT_WAYS, sorts: true };
+/// Of uplinks and teams.
+pub(super) const LINKS: Heads = Heads { label: "Uplinks and teams", ways: LINK_WAYS, sorts: false };
+
+/// A table of ports.
+pub(super) fn table(main: &mut String, heads: &Heads, ports: &[&PortReport], history: &History, view: &View) {
+    let Heads { label, ways: [sends, gets], sorts } = *heads;
     if ports.is_empty() {
         main.push_str("<p class=\"soft\">None.</p>");
         return;

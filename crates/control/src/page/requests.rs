@@ -8,8 +8,9 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use nicety_daemon::metrics;
 
+use super::host;
 use super::port;
-use super::serve::Shown;
+use super::shown::Shown;
 use super::view::View;
 
 /// Nothing from elsewhere, no script but ours, no frame, no form that leads away.
@@ -75,7 +76,7 @@ pub(super) async fn answer<B>(shown: &Shown, request: &Request<B>) -> Response<B
             response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", crate::STARTING_SENTENCE))
         }
         "/" => match View::parse(request.uri().query()) {
-            Ok(view) => response(StatusCode::OK, HTML, shown.host_page(&view)),
+            Ok(view) => response(StatusCode::OK, HTML, shown.host_page(&view, || host::page(shown, &view))),
             Err(why) => response(StatusCode::BAD_REQUEST, TEXT, format!("{why}\n")),
         },
         "/metrics" => match shown.metrics().await {

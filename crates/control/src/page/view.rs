@@ -209,6 +209,17 @@ fn natural(name: &str) -> Vec<(String, u64)> {
     parts
 }
 
+/// Links to the other time that charts show.
+pub(super) fn spans(page: &mut String, view: &View) {
+    page.push_str("<nav class=\"spans\" aria-label=\"Time that charts show\">");
+    for (span, words) in [(Span::Minutes, "Last five minutes"), (Span::Hour, "Last hour")] {
+        let current = if span == view.span { " aria-current=\"true\"" } else { "" };
+        let query = View { span, ..view.clone() }.query();
+        let _ = write!(page, "<a data-view href=\"{query}\"{current}>{words}</a>");
+    }
+    page.push_str("</nav>");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,8 @@ use nicety_daemon::live::{Changed, Consent};
 use nicety_host::List;
 use tracing::info;
 
-use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values, who};
+use super::super::beside::{Answer, beside};
+use super::{CutOff, Daemon, consent_in, json, logged, name_in, problems, values, who};
 use crate::api::{CardReset, MALFORMED, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
 use crate::schemas::{

@@ -5,7 +5,8 @@ use nicety_daemon::handover::Upgraded;
 use nicety_daemon::handover::give::UpgradeError;
 use tracing::info;
 
-use super::{Answer, Daemon, beside, json, problems, who};
+use super::super::beside::{Answer, beside};
+use super::{Daemon, json, problems, who};
 use crate::api::{FORBIDDEN, HALFWAY, NOT_UPGRADED, Problem, UpgradeRequest};
 use crate::body::{Changer, Small};
 
