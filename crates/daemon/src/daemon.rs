@@ -23,6 +23,7 @@ mod open;
 mod parts;
 mod placing;
 mod policy;
+mod probe;
 mod restart;
 #[cfg(test)]
 mod restart_test;
@@ -31,54 +32,50 @@ mod set;
 mod settle;
 mod team;
 mod tolerance;
-mod trace;
 mod watch;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nicety_adapter::{PortId, Uplink};
-use nicety_adapters::{Entry, Settings};
+use nicety_adapter::{PortId, Time, Uplink};
 use nicety_frame::Mac;
-use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
+use nicety_host::MirrorConfig;
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State};
+use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State, Trace, TraceError};
 use nicety_sandbox::Kind;
-use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_uplink::Interface;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::device::{PortDevice, irq_layout};
-use crate::fatal::fatal;
-use crate::inbox::{Inbox, Note};
-use crate::journal::{Journal, NotKept};
-use crate::live::texts::Texts;
-use crate::port_log::PortLog;
-use crate::recorder::{Recorder, Recording, Target};
-use crate::report::ToleranceReport;
-use crate::rings::RingsServer;
-use crate::service::Service;
-use crate::shell::Schedule;
-use crate::systemd::Probe;
-use crate::tolerance::Tolerance;
-use crate::worker::Worker;
+use crate::random::random;
+use crate::run::device::{PortDevice, irq_layout};
+use crate::run::fatal::fatal;
+use crate::run::inbox::{Inbox, Note};
+use crate::run::journal::{Journal, NotKept};
+use crate::run::port_log::PortLog;
+use crate::run::recorder::{Recorder, Recording, Target};
+use crate::run::rings::RingsServer;
+use crate::run::service::Service;
+use crate::run::shell::Schedule;
+use crate::run::worker::Worker;
+pub use crate::spec::PortSpec;
+use crate::tolerance::{Tolerance, ToleranceReport};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use carried::NoteBytes;
 pub use error::StartError;
 pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
+pub use open::JoiningUplink;
 use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
+pub(crate) use probe::Probe;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
@@ -88,39 +85,6 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most ports that are closed in one round of the workers: other ports' frames wait that long.
 const CLOSED_AT_ONCE: usize = 64;
-
-/// The specification of a port.
-#[derive(Clone, Debug)]
-pub struct PortSpec {
-    /// Its name.
-    pub name: String,
-    /// Its adapter.
-    pub entry: &'static Entry,
-    /// The adapter's settings.
-    pub settings: Settings,
-    /// The socket at which its VM connects, or listens.
-    pub socket: PathBuf,
-    /// Whether this side listens there.
-    pub role: Role,
-    /// Whether its doorbells are mapped.
-    pub mapped: bool,
-    /// The worker that serves it, or its first queue pair. `None`: one that was busy least lately.
-    pub worker: Option<u16>,
-    /// The number of workers that serve its queue pairs.
-    pub workers: u16,
-    /// The daemon that has its log.
-    pub ft_peer: Option<PeerAddress>,
-    /// Receive buffer in bytes.
-    pub buffer_bytes: u32,
-    /// The accounts that may connect.
-    pub access: Access,
-    /// Its port group, if it is in one.
-    pub group: Option<String>,
-    /// Its place on a card, if it is a function of one.
-    pub function: Option<FunctionConfig>,
-    /// Its policy on the switch.
-    pub policy: Policy,
-}
 
 /// An open port.
 #[derive(Debug)]
@@ -419,13 +383,6 @@ impl Daemon {
         self.holder.get()
     }
 
-    /// The keeper holds what is served from now on, in case this process is killed. Without a keeper nothing is done. The error is a
-    /// sentence for a person.
-    pub(crate) fn keep_texts(&self, texts: &Texts) -> Result<(), String> {
-        let Some(holder) = self.holder.get() else { return Ok(()) };
-        texts.keep(holder, self.clock.origin_ns() + self.clock.now().0)
-    }
-
     /// A port's journal. `None` without a keeper.
     pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice) -> Option<Journal> {
         let holder = self.holder.get()?;
@@ -629,6 +586,12 @@ impl Daemon {
         since.saturating_sub(Duration::from_nanos(self.clock.now().0))
     }
 
+    /// The path of a frame that comes in from a port or an uplink now, and the time. Changes nothing.
+    pub(crate) fn trace(&self, from: PortId, frame: &[u8]) -> Result<(Trace, Time), TraceError> {
+        let now = self.clock.now();
+        Ok((self.plane.trace(from, frame, now)?, now))
+    }
+
     /// The addresses that the switch has learned.
     pub fn addresses(&self) -> Vec<Learned> {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
@@ -637,15 +600,6 @@ impl Daemon {
     /// How often each worker has slept and woken.
     pub fn wakes(&self) -> Vec<u64> {
         self.workers.iter().map(|worker| worker.inbox.wakes()).collect()
-    }
-
-    /// Asks every worker for a sign that it finishes its rounds.
-    pub(crate) fn probe(&self) -> Probe {
-        let (done, answers) = mpsc::channel();
-        for worker in &self.workers {
-            worker.inbox.push(Note::Probe(done.clone()));
-        }
-        Probe::new(answers, self.workers.len())
     }
 
     /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined. One that takes over and has failed closes
@@ -685,11 +639,6 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         not_kept: running.log.why_not_kept().or_else(lost),
         ..PortView::new(&spec.name, running.port.id(), &spec.policy, running.state(), epoch)
     }
-}
-
-/// A new secret number each time.
-pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 impl Drop for Daemon {

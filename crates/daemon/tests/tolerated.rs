@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use nic::Nic;
 use nicety_daemon::daemon::PortSpec;
-use nicety_daemon::report::ToleranceReport;
+use nicety_daemon::tolerance::ToleranceReport;
 use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use stage::Stage;
 use tempfile::TempDir;

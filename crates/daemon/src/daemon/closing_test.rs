@@ -5,7 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use nicety_adapters::Settings;
 use nicety_frame::Mac;
+use nicety_host::Role;
+use nicety_socket::Access;
 use nicety_switch::{Limits, Policy};
 use tempfile::TempDir;
 

@@ -1,0 +1,73 @@
+//! The log of written pages: a bitmap that the device sets and a VMM reads and clears while it migrates a guest (vhost-user.rst,
+//! "Migration": bit n of byte m means that page 8 m + n, of 4 KiB, was written).
+//!
+//! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
+//! translated for writing, and its bits are set after the call that wrote it ([`DirtyLog::publish`]).
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::files::Piece;
+use crate::touch;
+
+/// Bytes of a page of the log (VHOST_LOG_PAGE), as a power of two.
+const PAGE_BITS: u32 = 12;
+
+/// Bytes that are logged of a range, from its start: no ring is longer, and no packet. A guest may name 4 GiB.
+const NOTED_MOST: u32 = 4 << 20;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct DirtyLog {
+    bitmap: Piece,
+    /// The first and the last page of each range that was translated for writing since the last publish.
+    noted: Mutex<Vec<(u64, u64)>>,
+}
+
+impl DirtyLog {
+    /// A log in this piece of memory, which both sides map. `None` unless it consists of whole 64-bit words.
+    pub fn new(bitmap: impl Into<Piece>) -> Option<Self> {
+        let bitmap = bitmap.into();
+        let first = bitmap.mapping.at(bitmap.offset as usize);
+        let is_whole = first.addr().is_multiple_of(8) && bitmap.len.is_multiple_of(8);
+        is_whole.then(|| Self { bitmap, noted: Mutex::default() })
+    }
+
+    /// The same log for a device beside this one: a range that one of them has noted is published by that one, after its write.
+    pub(crate) fn beside(&self) -> Self {
+        Self { bitmap: self.bitmap.clone(), noted: Mutex::default() }
+    }
+
+    /// Notes a range that will be written, but only its first 4 MiB: devices write no further.
+    pub(crate) fn note(&self, address: u64, len: u32) {
+        let Some(last) = u64::from(len.min(NOTED_MOST)).checked_sub(1).and_then(|last| address.checked_add(last))
+        else {
+            return;
+        };
+        let pages = (address >> PAGE_BITS, last >> PAGE_BITS);
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.last() != Some(&pages) {
+            noted.push(pages);
+        }
+    }
+
+    /// The noted ranges were written: sets their bits. Pages beyond the bitmap's end have none.
+    pub fn publish(&self) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        for (first, last) in noted.drain(..) {
+            let words = self.bitmap.len / 8;
+            for word in (first / 64..=last / 64).take_while(|word| *word < words) {
+                let from = if word == first / 64 { u64::MAX << (first % 64) } else { u64::MAX };
+                let to = if word == last / 64 { u64::MAX >> (63 - last % 64) } else { u64::MAX };
+                self.set(word, from & to);
+            }
+        }
+    }
+
+    fn set(&self, word: u64, bits: u64) {
+        let target = self.bitmap.mapping.target((self.bitmap.offset + 8 * word) as usize, 8);
+        if !target.is_empty() {
+            // SAFETY: they are eight bytes of the mapping, which the piece keeps.
+            unsafe { touch::or_u64(target.ptr_guard_mut().as_ptr(), bits.to_le()) };
+        }
+    }
+}
