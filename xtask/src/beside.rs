@@ -9,7 +9,10 @@ use std::{
     sync::Mutex,
 };
 
-use crate::{lock, tally::Tally, with_amount};
+use crate::{
+    command::{lock, with_amount},
+    tally::Tally,
+};
 
 struct Beside {
     child: Child,

@@ -5,7 +5,11 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{cargo, command, fuzz, tally::Tally};
+use crate::{
+    command::{self, cargo},
+    fuzz,
+    tally::Tally,
+};
 
 /// Each basic block calls `__sanitizer_cov_trace_pc` (clang's documentation, SanitizerCoverage), which `nicety-memory` defines.
 const FLAGS: &str =

@@ -4,14 +4,19 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, command::one, guests, programs, steps::in_lanes, tally::Tally};
+use crate::{
+    command::{cargo, one, root},
+    guests, programs,
+    steps::in_lanes,
+    tally::Tally,
+};
 
 /// Checks the format of all crates, and lints and tests those that changed.
 ///
 /// # Errors
 /// git cannot list the changes.
 pub fn run(since: Option<&str>) -> Result<Tally> {
-    let root = crate::root();
+    let root = root();
     let changed = match since {
         Some(revision) => changed(&root, revision)?,
         None => match changed(&root, "HEAD")? {

@@ -1,10 +1,51 @@
-//! Runs programs.
+//! Runs programs, cargo among them, with the amount of testing that was asked for.
 
-use std::process::Command;
+use std::{
+    env,
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::tally::Tally;
+
+/// The clone in which cargo started this program. Cargo's variable decides, because clones may share a target folder.
+pub fn root() -> PathBuf {
+    let own = env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.join("..")
+}
+
+/// The cargo that runs us.
+pub fn cargo() -> Command {
+    with_amount(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+}
+
+/// Whether `--full` was given.
+pub static FULL: AtomicBool = AtomicBool::new(false);
+
+/// The adapters to try. Unset or empty: the usual selection.
+pub static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` and `crates/tolerance/tests/failover`
+/// read.
+pub fn with_amount(mut command: Command) -> Command {
+    if FULL.load(Ordering::Relaxed) {
+        command.env("NICETY_FULL", "1").env("NICETY_EVERY_POINT", "1");
+    }
+    if let Some(names) = ADAPTERS.get().filter(|names| !names.is_empty()) {
+        command.env("NICETY_ADAPTERS", names.join(","));
+    }
+    command
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A step that passes or fails as a whole.
 pub fn one(name: &str, command: &mut Command) -> Tally {

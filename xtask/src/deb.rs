@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, command::output, linked, sbom};
+use crate::{
+    command::{cargo, output, root},
+    linked, sbom,
+};
 
 mod symbols;
 
@@ -100,7 +103,7 @@ fn build() -> Result<PathBuf> {
 
 /// The workspace's version.
 pub fn version() -> Result<String> {
-    let manifest = fs::read_to_string(crate::root().join("Cargo.toml"))?;
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
     let line = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
     Ok(line.and_then(|rest| rest.strip_suffix('"')).context("Cargo.toml has no version")?.to_owned())
 }
@@ -122,7 +125,7 @@ impl Commit {
     fn head() -> Result<Self> {
         let field = |format: &str| {
             let mut git = Command::new("git");
-            git.arg("-C").arg(crate::root()).args(["log", "-1", &format!("--format={format}")]);
+            git.arg("-C").arg(root()).args(["log", "-1", &format!("--format={format}")]);
             git.args(["--date=format:%a, %d %b %Y %H:%M:%S %z"]);
             output(&mut git).map(|text| text.trim().to_owned())
         };
@@ -231,7 +234,7 @@ impl Tree {
             "nicety ({version}) unstable; urgency=medium\n\n  * What has changed: changelog.gz.\n\n -- {author}  {mail_date}\n"
         );
         self.zipped("usr/share/doc/nicety/changelog.Debian.gz", changes.as_bytes())?;
-        let own = fs::read(crate::root().join("CHANGELOG.md"))?;
+        let own = fs::read(root().join("CHANGELOG.md"))?;
         self.zipped("usr/share/doc/nicety/changelog.gz", &own)?;
         self.book()?;
         self.file("usr/share/doc/nicety/copyright", linked::copyright(crates)?.as_bytes(), 0o644)?;
@@ -240,7 +243,7 @@ impl Tree {
 
     /// The book, plain: its pages name each other.
     fn book(&self) -> Result<()> {
-        let book = crate::root().join("docs");
+        let book = root().join("docs");
         for path in files(&book)? {
             let inner = path.strip_prefix(&book)?.display().to_string();
             self.file(&format!("usr/share/doc/nicety/book/{inner}"), &fs::read(&path)?, 0o644)?;
@@ -382,7 +385,7 @@ fn depends(needed: &[(String, String)]) -> Result<String> {
 
 /// Source and tools of the build.
 fn build_information(commit: &Commit, profile: &str) -> Result<String> {
-    let changed = output(Command::new("git").arg("-C").arg(crate::root()).args(["status", "--porcelain"]))?;
+    let changed = output(Command::new("git").arg("-C").arg(root()).args(["status", "--porcelain"]))?;
     let changed = if changed.is_empty() { "" } else { " (with local changes)" };
     let rustc = output(Command::new("rustc").arg("--version"))?;
     Ok(format!(

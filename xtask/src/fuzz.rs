@@ -16,7 +16,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, command::one, lock, tally::Tally};
+use crate::{
+    command::{FULL, cargo, lock, one, root},
+    tally::Tally,
+};
 
 /// Flags of SanitizerCoverage and AddressSanitizer (rustc's unstable book; libFuzzer's documentation). Unstable flags
 /// on a stable compiler need RUSTC_BOOTSTRAP, which is set only here.
@@ -49,7 +52,7 @@ pub fn run(minutes: f64, only: &[String]) -> Result<Tally> {
 pub fn smoke() -> Tally {
     let manifest = folder().join("Cargo.toml");
     let mut tally = one("fuzz: formatted", cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest));
-    if !crate::FULL.load(Ordering::Relaxed) {
+    if !FULL.load(Ordering::Relaxed) {
         let mut check = cargo();
         check.args(["check", "--quiet", "--locked", "--manifest-path"]).arg(&manifest);
         check.arg("--target-dir").arg(programs().join("fuzz-check")).env("RUSTFLAGS", "--cfg fuzzing -D warnings");
@@ -86,12 +89,12 @@ fn chosen(only: &[String]) -> Result<Vec<String>> {
 }
 
 fn folder() -> PathBuf {
-    crate::root().join("fuzz")
+    root().join("fuzz")
 }
 
 /// Cargo's target folder of the workspace.
 pub fn programs() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn all(targets: &[String], time: Duration) -> Tally {

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, tally::Tally};
+use crate::{command::cargo, tally::Tally};
 
 /// Each measurement: an example of `nicety-plane`, its arguments, and the maximum of instructions per frame. Lower these
 /// when frames get cheaper.

@@ -11,7 +11,11 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use crate::{lock, programs::Test, tally::Tally, with_amount};
+use crate::{
+    command::{lock, with_amount},
+    programs::Test,
+    tally::Tally,
+};
 
 /// Time limit of a test; a longer one hangs. The longest takes some minutes on two busy processors.
 const TEST_SECONDS_MAX: u32 = 900;

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{cargo, command::output};
+use crate::command::{cargo, output, root};
 
 /// Licences whose texts every Debian system has, in /usr/share/common-licenses (Policy 12.5).
 const COMMON: [(&str, &str); 1] = [("Apache-2.0", "Apache-2.0")];
@@ -100,7 +100,7 @@ fn holder(line: &str) -> Option<String> {
 fn metadata() -> Result<Value> {
     let mut command = cargo();
     command.args(["metadata", "--locked", "--format-version=1", "--filter-platform=x86_64-unknown-linux-gnu"]);
-    command.current_dir(crate::root());
+    command.current_dir(root());
     Ok(serde_json::from_str(&output(&mut command)?)?)
 }
 
@@ -114,7 +114,7 @@ pub fn target() -> Result<PathBuf> {
 /// # Errors
 /// cargo fails, or its answer lacks something.
 pub fn crates() -> Result<Vec<Crate>> {
-    let lock = fs::read_to_string(crate::root().join("Cargo.lock"))?;
+    let lock = fs::read_to_string(root().join("Cargo.lock"))?;
     of(&metadata()?, &checksums(&lock))
 }
 
@@ -271,7 +271,7 @@ fn licence_text(crates: &[Crate], name: &str) -> Result<String> {
     };
     // No crate has Unicode's licence: that of the standard library's tables.
     let own = [
-        ("LICENSE-MIT", fs::read_to_string(crate::root().join("LICENSE-MIT"))?),
+        ("LICENSE-MIT", fs::read_to_string(root().join("LICENSE-MIT"))?),
         ("Unicode-3.0.txt", include_str!("../deb/Unicode-3.0.txt").to_owned()),
     ];
     let own = own.iter().map(|(file, text)| ((*file).to_owned(), text.clone()));

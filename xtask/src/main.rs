@@ -3,17 +3,10 @@
 //! This program builds without any of the project's crates, so that it can report that one of them does not build.
 #![forbid(unsafe_code)]
 
-use std::{
-    env,
-    path::PathBuf,
-    process::{Command, ExitCode},
-    sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 
 use clap::{Parser, Subcommand};
+use command::{ADAPTERS, FULL, cargo};
 
 mod beside;
 mod blocks;
@@ -107,12 +100,6 @@ enum Task {
     },
 }
 
-/// The clone in which cargo started this program. Cargo's variable decides, because clones may share a target folder.
-fn root() -> PathBuf {
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    own.join("..")
-}
-
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
@@ -144,33 +131,6 @@ fn main() -> anyhow::Result<ExitCode> {
 fn finish(tally: &tally::Tally) -> ExitCode {
     println!("{tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The cargo that runs us.
-fn cargo() -> Command {
-    with_amount(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
-}
-
-/// Whether `--full` was given.
-static FULL: AtomicBool = AtomicBool::new(false);
-
-/// The adapters to try. Unset or empty: the usual selection.
-static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
-
-/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` and `crates/tolerance/tests/failover`
-/// read.
-fn with_amount(mut command: Command) -> Command {
-    if FULL.load(Ordering::Relaxed) {
-        command.env("NICETY_FULL", "1").env("NICETY_EVERY_POINT", "1");
-    }
-    if let Some(names) = ADAPTERS.get().filter(|names| !names.is_empty()) {
-        command.env("NICETY_ADAPTERS", names.join(","));
-    }
-    command
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

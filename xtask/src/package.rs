@@ -11,8 +11,7 @@ use std::{
 };
 
 use crate::{
-    cargo,
-    command::{one, succeeds},
+    command::{cargo, one, root, succeeds},
     tally::Tally,
 };
 
@@ -22,7 +21,7 @@ const PUBLISH_LINE: [&str; 2] = ["\npublish = false\n", "\npublish = true\n"];
 /// Packages every crate, which takes seconds. `build` also builds each of them from its package alone, which takes minutes.
 pub fn run(build: bool) -> Tally {
     let clone = Clone(env::temp_dir().join(format!("nicety-package-{}", std::process::id())));
-    if let Err(error) = clone.make(&crate::root()) {
+    if let Err(error) = clone.make(&root()) {
         println!("{}: {error}", clone.0.display());
         return Tally::of_one("package: a clone of what is committed", false);
     }

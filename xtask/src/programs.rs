@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use crate::cargo;
+use crate::command::{FULL, cargo};
 
 /// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn tests<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Result<Vec<
     for program in programs {
         let program = Arc::new(program.clone());
         let names = listed(&program, &[])?;
-        let is_full = crate::FULL.load(Ordering::Relaxed);
+        let is_full = FULL.load(Ordering::Relaxed);
         let left = if is_full { Vec::new() } else { listed(&program, &["--ignored"])? };
         let test = |name: String| Test { program: program.clone(), is_left: left.contains(&name), name };
         tests.extend(names.into_iter().map(test));

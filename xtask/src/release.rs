@@ -4,7 +4,10 @@ use std::{fs, process::Command};
 
 use anyhow::{Result, ensure};
 
-use crate::{cargo, command::output, deb, linked};
+use crate::{
+    command::{cargo, output, root},
+    deb, linked,
+};
 
 /// Saved states that must be read for ever, from the first release on.
 const GOLDEN: &str = "crates/trials/tests/golden";
@@ -25,7 +28,7 @@ pub fn run() -> Result<()> {
 }
 
 fn read(path: &str) -> Result<String> {
-    Ok(fs::read_to_string(crate::root().join(path))?)
+    Ok(fs::read_to_string(root().join(path))?)
 }
 
 /// Crates of ours with another version than the workspace's, and lock files that are not their manifests'.
@@ -41,7 +44,7 @@ fn versions(version: &str) -> Result<Vec<String>> {
     for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
         let mut resolve = cargo();
         resolve.args(["metadata", "--locked", "--format-version", "1", "--manifest-path"]);
-        if let Err(why) = output(resolve.arg(crate::root().join(manifest))) {
+        if let Err(why) = output(resolve.arg(root().join(manifest))) {
             let why = format!("{why:#}");
             lacking.push(format!("the lock file of {manifest}: {}", why.lines().next().unwrap_or_default()));
         }
@@ -97,7 +100,7 @@ fn documents() -> Result<Vec<String>> {
 
 /// Golden states that an earlier release has, and that are gone or were changed. A release's tag is `v` and its version.
 fn golden_states() -> Result<Vec<String>> {
-    let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(crate::root()).args(words));
+    let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(root()).args(words));
     let states = |revision: &str| git(&["ls-tree", "-r", revision, GOLDEN]).map(|list| states(&list));
     let now = states("HEAD")?;
     let mut lacking = Vec::new();

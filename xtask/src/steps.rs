@@ -10,8 +10,7 @@ use std::{
 };
 
 use crate::{
-    cargo,
-    command::{one, succeeds},
+    command::{FULL, cargo, one, root, succeeds},
     lanes::Lanes,
     programs::Test,
     tally::{FAILED, SKIP, Tally},
@@ -71,7 +70,7 @@ pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     let (only, words): (Vec<&str>, Vec<&str>) =
         only.iter().map(String::as_str).partition(|name| names().contains(name));
     let all = only.is_empty() && words.is_empty();
-    let waits_for_full = |step: &Step| all && step.name == BLOCKS && !crate::FULL.load(Ordering::Relaxed);
+    let waits_for_full = |step: &Step| all && step.name == BLOCKS && !FULL.load(Ordering::Relaxed);
     let is_chosen = |step: &Step| {
         let asked =
             all && !waits_for_full(step) || only.contains(&step.name) || step.name == GUESTS && !words.is_empty();
@@ -143,7 +142,7 @@ fn processor_seconds() -> f64 {
 
 /// The amount of testing, as a sentence.
 fn amount() -> &'static str {
-    if crate::FULL.load(Ordering::Relaxed) {
+    if FULL.load(Ordering::Relaxed) {
         "everything: each adapter with each, every chip boots in every way, an hour of the simulation"
     } else {
         "the usual: each adapter with one other, one chip of each family boots, minutes of the simulation; --full is everything"
@@ -157,7 +156,7 @@ fn fmt() -> Tally {
 /// This check takes a second; the builds with `--locked` would take minutes to find the same. `fuzz` has a workspace of its own, so a
 /// change of our dependencies does not update its lock file.
 fn locks() -> Tally {
-    let root = crate::root();
+    let root = root();
     ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().fold(Tally::default(), |mut tally, manifest| {
         tally += one(&format!("locks: {manifest}"), cargo().args(locked(&root, manifest)).stdout(Stdio::null()));
         if tally.failures.iter().any(|failure| failure.ends_with(manifest)) {

@@ -14,10 +14,19 @@ use crate::answer::{failure, odd};
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::serve::control_of;
 
 /// Time limit for a daemon, perhaps not the right one, to identify itself.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The user's folder for sockets, if the system has one.
+fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
+/// Control socket of a host file's daemon.
+pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
+    host.control(runtime_dir().as_deref()).map_err(Failure::with(Exit::Usage))
+}
 
 /// A daemon that answers.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use rustix::process::{geteuid, getppid};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
-use crate::serve::control_of;
+use crate::find::control_of;
 
 mod acceptor;
 

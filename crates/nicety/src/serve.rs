@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -34,19 +34,10 @@ use tracing::{info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
+use crate::find::control_of;
 use crate::unit::{self, Lacks, Unit};
 use crate::warnings::warnings;
 use crate::{log, opens, output};
-
-/// The user's folder for sockets, if the system has one.
-fn runtime_dir() -> Option<PathBuf> {
-    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
-}
-
-/// Control socket of a host file's daemon.
-pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
-    host.control(runtime_dir().as_deref()).map_err(Failure::with(Exit::Usage))
-}
 
 /// Runs it. After the log has started, a failure is written at its end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
