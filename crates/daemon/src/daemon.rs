@@ -29,6 +29,7 @@ mod restart_test;
 mod save;
 mod set;
 mod settle;
+mod spec;
 mod team;
 mod tolerance;
 mod trace;
@@ -36,7 +37,6 @@ mod watch;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -44,13 +44,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{PortId, Uplink};
-use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
-use nicety_host::{FunctionConfig, MirrorConfig, PeerAddress, Role};
+use nicety_host::MirrorConfig;
 use nicety_keeper::{Holder, Opener};
 use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State};
 use nicety_sandbox::Kind;
-use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_uplink::Interface;
 use tracing::{info, warn};
@@ -80,6 +78,7 @@ use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
 pub use restart::RestartError;
+pub use spec::PortSpec;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
 
@@ -88,39 +87,6 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most ports that are closed in one round of the workers: other ports' frames wait that long.
 const CLOSED_AT_ONCE: usize = 64;
-
-/// The specification of a port.
-#[derive(Clone, Debug)]
-pub struct PortSpec {
-    /// Its name.
-    pub name: String,
-    /// Its adapter.
-    pub entry: &'static Entry,
-    /// The adapter's settings.
-    pub settings: Settings,
-    /// The socket at which its VM connects, or listens.
-    pub socket: PathBuf,
-    /// Whether this side listens there.
-    pub role: Role,
-    /// Whether its doorbells are mapped.
-    pub mapped: bool,
-    /// The worker that serves it, or its first queue pair. `None`: one that was busy least lately.
-    pub worker: Option<u16>,
-    /// The number of workers that serve its queue pairs.
-    pub workers: u16,
-    /// The daemon that has its log.
-    pub ft_peer: Option<PeerAddress>,
-    /// Receive buffer in bytes.
-    pub buffer_bytes: u32,
-    /// The accounts that may connect.
-    pub access: Access,
-    /// Its port group, if it is in one.
-    pub group: Option<String>,
-    /// Its place on a card, if it is a function of one.
-    pub function: Option<FunctionConfig>,
-    /// Its policy on the switch.
-    pub policy: Policy,
-}
 
 /// An open port.
 #[derive(Debug)]
@@ -465,7 +431,7 @@ impl Daemon {
         Ok(self
             .recording()
             .as_mut()
-            .map(|recording| recording.port(&spec.name, spec.entry, &spec.settings))
+            .map(|recording| recording.port(&spec.config.name, spec.config.entry, &spec.settings()))
             .transpose()?
             .flatten())
     }
@@ -538,7 +504,7 @@ impl Daemon {
     /// those that were open.
     pub fn close_all(&self, names: &[impl AsRef<str>]) -> Vec<PortView> {
         let names: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
-        let is_named = |spec: &PortSpec| names.contains(spec.name.as_str());
+        let is_named = |spec: &PortSpec| names.contains(spec.config.name.as_str());
         let mut closed: Vec<Running> =
             self.ports().extract_if(.., |_, running| is_named(&running.spec)).map(|(_, running)| running).collect();
         // A port that failed to reopen is forgotten.
@@ -654,7 +620,7 @@ impl Daemon {
         if self.takes_over.load(Ordering::Relaxed) {
             return;
         }
-        let names: Vec<String> = self.ports().values().map(|running| running.spec.name.clone()).collect();
+        let names: Vec<String> = self.ports().values().map(|running| running.spec.config.name.clone()).collect();
         self.close_all(&names);
         for worker in &self.workers {
             worker.inbox.push(Note::Stop);
@@ -673,7 +639,7 @@ impl Daemon {
 /// A view of a port of a daemon with so many workers.
 fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<Holder>>) -> PortView {
     // The worker hears it when the port changes next.
-    let lost = || Some(NotKept::from(holder?.lost(&running.spec.name)?).why);
+    let lost = || Some(NotKept::from(holder?.lost(&running.spec.config.name)?).why);
     let spec = &running.spec;
     PortView {
         spec: Some(spec.clone()),
@@ -683,7 +649,7 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         workers: running.parts().map(|part| usize::from(part.id().0) % workers).collect(),
         not_kept: running.log.why_not_kept().or_else(lost),
-        ..PortView::new(&spec.name, running.port.id(), &spec.policy, running.state(), epoch)
+        ..PortView::new(&spec.config.name, running.port.id(), &spec.config.policy, running.state(), epoch)
     }
 }
 

@@ -78,6 +78,23 @@ pub struct MadeOf {
     pub access: String,
 }
 
+impl MadeOf {
+    fn of(spec: &PortSpec) -> Self {
+        let config = &spec.config;
+        Self {
+            queues: config.queues,
+            mtu: config.mtu,
+            rom: spec.rom.is_some(),
+            vmware_subsystem: config.is_vmwares,
+            standby: config.standby,
+            role: config.role,
+            mapped: spec.is_mapped(),
+            buffer: spec.buffer_bytes(),
+            access: if config.role == Role::Listen { spec.access.to_string() } else { String::new() },
+        }
+    }
+}
+
 /// The place of a port on a card, and what the host lets its function do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionReport {
@@ -566,7 +583,7 @@ fn unblocked(
     if let Some(members) = members {
         return of_team(members);
     }
-    let memory = spec.map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
+    let memory = spec.map_or(Memory::Unused, |spec| Memory::of(spec.config.entry.about));
     condition(name, state, blank, memory, spec.is_none())
 }
 
@@ -620,9 +637,9 @@ impl PortReport {
             in_loop: _,
         } = view;
         let (condition, mut sentence) = condition_of(view);
-        let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
-        if let (Condition::Waiting, Some(spec)) = (condition, connects) {
-            let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));
+        let config = spec.as_ref().map(|spec| &spec.config);
+        if let (Condition::Waiting, Some(config)) = (condition, config.filter(|config| config.role == Role::Connect)) {
+            let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", config.socket.display()));
             sentence = format!("{absence}; `nicety attach {name}` says how to start a VM that listens there");
         }
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
@@ -630,25 +647,15 @@ impl PortReport {
             sentence = format!("{sentence}; {last_end}");
         }
         let counters = &state.counters;
-        let register = |region, offset| spec.as_ref().and_then(|spec| (spec.entry.register)(region, offset));
+        let register = |region, offset| config.and_then(|config| (config.entry.register)(region, offset));
         Self {
             name: name.clone(),
-            adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
-            mac: spec.as_ref().map(|spec| spec.settings.mac.to_string()),
-            socket: spec.as_ref().map(|spec| spec.socket.clone()),
-            made_of: spec.as_ref().map(|spec| MadeOf {
-                queues: spec.settings.queues,
-                mtu: spec.settings.mtu,
-                rom: spec.settings.rom.is_some(),
-                vmware_subsystem: spec.settings.subsystem.is_some(),
-                standby: spec.settings.standby,
-                role: spec.role,
-                mapped: spec.mapped,
-                buffer: spec.buffer_bytes,
-                access: if spec.role == Role::Listen { spec.access.to_string() } else { String::new() },
-            }),
-            port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
-            function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
+            adapter: config.map(|config| config.entry.about.name.to_owned()),
+            mac: config.map(|config| config.mac.to_string()),
+            socket: config.map(|config| config.socket.clone()),
+            made_of: spec.as_ref().map(MadeOf::of),
+            port_group: config.and_then(|config| config.group.clone()),
+            function: config.and_then(|config| config.function.as_ref()).map(FunctionReport::of),
             policy: policy_words(policy).into_iter().chain(link.clone()).collect(),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),

@@ -10,8 +10,9 @@ mod stage;
 
 use nic::Nic;
 use nicety_adapter::Reason;
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::PortSpec;
+use nicety_host::{Bytes, PortConfig};
 use stage::Stage;
 
 /// Number of times that a port is opened and closed: two changes each.
@@ -29,22 +30,12 @@ fn waits() -> u64 {
 }
 
 fn third(stage: &Stage) -> PortSpec {
-    PortSpec {
-        name: "vm3".to_owned(),
-        entry: find("e1000").unwrap(),
-        settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
-        socket: stage.socket(3),
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    }
+    PortSpec::plain(PortConfig::new(
+        "vm3",
+        find("e1000").unwrap(),
+        nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3]),
+        stage.socket(3),
+    ))
 }
 
 fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(workers: usize) {
@@ -133,9 +124,9 @@ fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
         stage.until("they are sent", || stage.view(1).state.counters.transmitted().packets == sent);
     }
     let mut spec = stage.view(2).spec.unwrap();
-    spec.buffer_bytes = 64 << 10;
+    spec.config.buffer = Bytes(64 << 10);
     stage.daemon.set(&spec).unwrap();
-    spec.buffer_bytes = 128 << 10;
+    spec.config.buffer = Bytes(128 << 10);
     stage.daemon.set(&spec).unwrap();
     stage.until("what waited is there", || {
         receiver.repost().unwrap();

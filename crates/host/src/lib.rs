@@ -383,6 +383,31 @@ impl PortConfig {
     /// The default receive buffer.
     pub const BUFFER: Bytes = Bytes(1 << 20);
 
+    /// A port with these required keys, and no other.
+    pub fn new(name: &str, entry: &'static Entry, mac: Mac, socket: PathBuf) -> Self {
+        Self {
+            name: name.to_owned(),
+            entry,
+            mac,
+            socket,
+            role: Role::default(),
+            doorbells: None,
+            buffer: Self::BUFFER,
+            queues: None,
+            mtu: None,
+            rom: None,
+            is_vmwares: false,
+            standby: false,
+            worker: None,
+            workers: 1,
+            ft_peer: None,
+            access: AccessConfig::default(),
+            group: None,
+            function: None,
+            policy: Policy::default(),
+        }
+    }
+
     /// The protocol between a VMM and this port.
     pub fn transport(&self) -> Transport {
         if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
@@ -422,11 +447,15 @@ impl PortConfig {
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
     }
 
-    /// The settings that create its adapter. Reads the option ROM.
-    pub fn settings(&self) -> Result<Settings, RomFileError> {
-        let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
+    /// Reads its option ROM.
+    pub fn read_rom(&self) -> Result<Option<Rom>, RomFileError> {
+        self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()
+    }
+
+    /// The settings that create its adapter, with this option ROM.
+    pub fn settings(&self, rom: Option<Rom>) -> Settings {
         let subsystem = self.entry.about.vmware_subsystem.filter(|_| self.is_vmwares);
-        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby })
+        Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby }
     }
 }
 

@@ -260,9 +260,8 @@ pub fn a_link_that_is_down_passes_no_frame(entry: &Entry) {
         let sent = rig.far.ends().incoming.drain(..).count() as u64;
         let taken = after.taken().packets - before.taken().packets;
         assert_eq!((sent, taken), (passed, passed), "{name}: out and in, link {is_up}");
-        let dropped = [(&before, 1 - passed), (&after, 0)].map(|(counters, more)| {
-            (sum(&counters.transmit_drops) + more, sum(&counters.receive_drops) + more)
-        });
+        let dropped = [(&before, 1 - passed), (&after, 0)]
+            .map(|(counters, more)| (sum(&counters.transmit_drops) + more, sum(&counters.receive_drops) + more));
         assert_eq!(dropped[0], dropped[1], "{name}: counted, link {is_up}");
     }
 }

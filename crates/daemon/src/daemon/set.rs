@@ -16,27 +16,29 @@ impl Daemon {
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
         let mut ports = self.ports();
         // A port that waits to be reopened gets these values then.
-        let Some(running) = ports.values_mut().find(|running| running.spec.name == spec.name) else {
+        let Some(running) = ports.values_mut().find(|running| running.spec.config.name == spec.config.name) else {
             let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            for (old, _) in lost.iter_mut().filter(|(old, _)| old.name == spec.name) {
+            for (old, _) in lost.iter_mut().filter(|(old, _)| old.config.name == spec.config.name) {
                 *old = spec.clone();
             }
             return Ok(());
         };
-        let port = || format!("port {}", spec.name);
+        let port = || format!("port {}", spec.config.name);
         if running.spec.access != spec.access {
-            nicety_socket::change_access(&spec.socket, &spec.access).map_err(|error| format!("{}: {error}", port()))?;
+            nicety_socket::change_access(&spec.config.socket, &spec.access)
+                .map_err(|error| format!("{}: {error}", port()))?;
             running.spec.access = spec.access.clone();
         }
-        if running.spec.buffer_bytes != spec.buffer_bytes {
-            let set = running.parts().try_for_each(|part| part.set_buffer(spec.buffer_bytes));
+        if running.spec.buffer_bytes() != spec.buffer_bytes() {
+            let set = running.parts().try_for_each(|part| part.set_buffer(spec.buffer_bytes()));
             set.map_err(|error| format!("{}: {error}", port()))?;
-            running.spec.buffer_bytes = spec.buffer_bytes;
+            running.spec.config.buffer = spec.config.buffer;
         }
-        if running.spec.policy != spec.policy {
-            self.plane.set_policy(&running.port, &spec.policy);
+        let before = &running.spec.config;
+        if before.policy != spec.config.policy {
+            self.plane.set_policy(&running.port, &spec.config.policy);
         }
-        let is_moved = running.spec.function != spec.function || running.spec.settings.mac != spec.settings.mac;
+        let is_moved = before.function != spec.config.function || before.mac != spec.config.mac;
         running.spec = spec.clone();
         if is_moved {
             self.seat(&running.port, spec);
