@@ -309,7 +309,7 @@ impl Daemon {
         // A function of a card that went on first would be reset by a policy that allows it less.
         self.plane.set_policy(port, &spec.config.policy);
         // Before its state, which may be of another link.
-        self.link_function(&running);
+        self.link_port(&running);
         let fail = |why: &dyn std::fmt::Display| {
             log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
             port.detach(self.clock.now());

@@ -91,17 +91,17 @@ impl Daemon {
     }
 
     /// A function's link is its card's, unless the host forces it up or down.
-    pub(super) fn link_function(&self, running: &Running) {
-        let Running { spec, port, .. } = running;
-        if spec.config.entry.card.is_none() {
+    pub(super) fn link_port(&self, running: &Running) {
+        let config = &running.spec.config;
+        if config.entry.card.is_none() {
             return;
         }
-        let link = match spec.config.function.as_ref().map(|function| (function.link, function)) {
+        let link = match config.function.as_ref().map(|function| (function.link, function)) {
             Some((LinkState::Auto, function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
             Some((LinkState::Disable, _)) => AdapterLink::Down,
             _ => AdapterLink::Up,
         };
-        self.plane.follow(port, link, self.clock.now());
+        running.parts().for_each(|part| self.plane.follow(part, link, self.clock.now()));
     }
 
     /// The links of all functions: an uplink was opened or closed, or a card has another one.
@@ -109,7 +109,7 @@ impl Daemon {
         self.ports()
             .values()
             .filter(|running| running.spec.config.function.is_some())
-            .for_each(|one| self.link_function(one));
+            .for_each(|one| self.link_port(one));
     }
 
     fn uplink_of(&self, function: &FunctionConfig) -> Option<PortId> {

@@ -74,7 +74,7 @@ impl Daemon {
             (&running.spec.config.name, &running.spec.config.entry.about, running.spec.config.socket.display());
         let workers = (running.spec.config.workers > 1).then_some(running.spec.config.workers);
         info!(port = name, adapter = about.name, %socket, workers, "ready");
-        self.link_function(&running);
+        self.link_port(&running);
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)

@@ -42,7 +42,7 @@ impl Daemon {
         running.spec = spec.clone();
         if is_moved {
             self.seat(&running.port, spec);
-            self.link_function(running);
+            self.link_port(running);
         }
         Ok(())
     }
