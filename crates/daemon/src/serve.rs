@@ -2,9 +2,13 @@
 
 mod ahead;
 mod check;
+pub mod handover;
 mod kept;
+pub mod live;
 mod open;
 mod reconcile;
+pub mod sandbox;
+pub mod signals;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,8 +25,8 @@ use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
 use sha2::{Digest, Sha256};
 
 use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, random};
-use crate::kept_uplinks::HeldUplinks;
-use crate::recorder::Target;
+use crate::run::kept_uplinks::HeldUplinks;
+use crate::run::recorder::Target;
 use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};

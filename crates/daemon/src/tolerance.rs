@@ -38,7 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
 use crate::daemon::PortSpec;
-use crate::report::ToleranceReport;
+use crate::observe::report::ToleranceReport;
 use log::{Bell, PortTape};
 use message::{Link, hello};
 use names::Names;

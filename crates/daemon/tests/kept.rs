@@ -18,7 +18,7 @@ use stage::Stage;
 /// Frames that a guest sends at once.
 const SENT: u64 = 64;
 /// A journal's head, in bytes; and the fields in it that say which record is valid, and how long it is. Between them lies the noted batch
-/// (crates/daemon/src/journal.rs).
+/// (crates/daemon/src/run/journal.rs).
 const HEAD: usize = 4096;
 const VALID: [std::ops::Range<usize>; 2] = [0..12, 36..44];
 

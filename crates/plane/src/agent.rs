@@ -1,11 +1,10 @@
 //! Agents hear and speak on a port without a guest: for the protocols between neighbours that no switch forwards (LACP, LLDP), for
 //! multicast groups, and for addresses that are reached by this port from now on.
 
+use std::net::IpAddr;
+
 use nicety_adapter::{Frames, HEAD_BYTES, Time};
 use serde::{Deserialize, Serialize};
-
-use crate::lldp::Neighbour;
-use crate::querier::SavedQuerier;
 
 /// Most bytes of a frame that an agent sends to the link's neighbour.
 pub(crate) const OUTWARD_MOST: usize = 1514;
@@ -21,6 +20,17 @@ pub struct LinkState {
     pub has_backlog: bool,
     /// Bytes that were sent to the neighbour, and taken from it, so far.
     pub bytes: [u64; 2],
+}
+
+/// A port's neighbour, as it tells by LLDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The system's name; without one, its chassis's name.
+    pub system: String,
+    /// Name of the neighbour's port.
+    pub port: String,
+    /// End of its time to live.
+    pub until: Time,
 }
 
 /// Hears and speaks on a port, in the port's own turns: to the neighbour of the link or, by its [`Role`], to the switch. Its calls are
@@ -105,4 +115,26 @@ pub enum SavedAgent {
     Querier(SavedQuerier),
     /// The frames that a [`Role::Herald`] has still to send.
     Herald(Vec<Vec<u8>>),
+}
+
+/// The state of a querier, for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedQuerier {
+    pub(crate) mac: [u8; 6],
+    /// Its VLANs, and until when others query there, for IGMP and for MLD.
+    pub(crate) networks: Vec<(Option<u16>, [Time; 2])>,
+    pub(crate) next: u32,
+    pub(crate) at: Time,
+    pub(crate) rounds: u32,
+    pub(crate) left: Vec<LeftGroup>,
+}
+
+/// A group that a host has left, and the number of queries still to send for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeftGroup {
+    /// Its place among the networks.
+    pub network: u32,
+    pub group: IpAddr,
+    pub count: u8,
+    pub at: Time,
 }

@@ -6,8 +6,7 @@
 //! - A guest's adapter has a lane for each receive queue; all share the port's receive buffer. A full queue blocks no other.
 //! - An uplink has a lane for each sending port, each with its own room: no sender fills the uplink's buffer for the others. A sender
 //!   whose frames wait is *held* until little is left: its port fetches nothing, so none of its frames is dropped here.
-//!
-//! - With I/O control an uplink has a lane for each class and sending port.
+//! - With I/O control an uplink has a lane for each class and port, and what comes in waits by class and receiving port.
 //!
 //! The order in which lanes are served is a scheduler's ([`Order`]), which knows no frames.
 //!
@@ -23,10 +22,10 @@ use std::sync::Arc;
 use nicety_adapter::{
     Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set, Time,
 };
-use nicety_ioc::{Lane as ClassLane, QUANTUM_BYTES, Scheduler};
+use nicety_ioc::{Lane, QUANTUM_BYTES, Scheduler};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
-use crate::order::{Order, lane_of, number_of};
+use crate::order::{LaneKey, Order, peer_at};
 use crate::rounds::{Grant, Rounds};
 pub use saved::SavedFrame;
 
@@ -90,21 +89,22 @@ const NOTHING: Waiting = Waiting {
     since: Time::ZERO,
 };
 
+/// The packets of a lane.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct Chain {
     first: u32,
     last: u32,
     bytes: u32,
 }
 
-const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0 };
+const EMPTY: Chain = Chain { first: NONE, last: NONE, bytes: 0 };
 
-/// A port that sends by this uplink.
+/// A port whose frames wait, or for which frames wait.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sender {
+struct Peer {
     /// Bytes of its lanes.
     bytes: u32,
-    /// It is held.
+    /// It sends, and is held.
     is_held: bool,
     /// With I/O control: it is released as soon as little is left in any of its lanes.
     by_lane: bool,
@@ -112,18 +112,28 @@ struct Sender {
     tenure: u64,
 }
 
-/// Key of a lane: a receive queue, or a sending port.
+/// What its lanes are for: see [`LaneKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queues,
-    Senders,
+    Peers,
+}
+
+impl Kind {
+    #[inline]
+    fn key(self, number: u16) -> LaneKey {
+        match self {
+            Self::Queues => LaneKey::Queue(number),
+            Self::Peers => LaneKey::Peer(peer_at(number)),
+        }
+    }
 }
 
 /// Result of one call of [`Backlog::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// The lane that was offered.
-    pub lane: u16,
+    pub lane: LaneKey,
     /// Packets that the receiver took, or that were dropped.
     pub packets: usize,
     /// Their bytes.
@@ -141,7 +151,7 @@ pub struct Drained {
 pub struct Backlog {
     map: Arc<Map>,
     kind: Kind,
-    /// The limit in bytes: of all lanes together (queues), or of each lane (senders).
+    /// The limit in bytes: of all lanes together (queues), or of each lane (peers).
     size: u32,
     /// The next block of the packet or of the free list, for each block that was ever used.
     blocks: Vec<u32>,
@@ -150,12 +160,12 @@ pub struct Backlog {
     free: u32,
     used_blocks: u32,
     packets: usize,
-    lanes: Vec<Lane>,
+    lanes: Vec<Chain>,
     /// By port number; empty for queues.
-    senders: Vec<Sender>,
+    peers: Vec<Peer>,
     /// Knows the lanes with waiting packets.
     order: Order,
-    /// The same lanes as a set; unused for senders.
+    /// The same lanes as a set; unused for peers.
     queues: Set,
     batch: Batch,
     picks: Vec<Pick>,
@@ -172,13 +182,13 @@ impl Backlog {
     pub fn of_senders(bytes: u32) -> Result<Self, MapError> {
         let bytes = bytes.min(SENDER_BYTES);
         let blocks = bytes.div_ceil(BLOCK_BYTES) * nicety_switch::PORTS as u32;
-        Self::new(Kind::Senders, bytes, blocks, nicety_switch::PORTS)
+        Self::new(Kind::Peers, bytes, blocks, nicety_switch::PORTS)
     }
 
     /// For what comes in by an uplink: a lane of this many bytes for each class and receiver; four times as many for all.
     pub(crate) fn of_receivers(bytes: u32) -> Result<Self, MapError> {
         let blocks = bytes.div_ceil(BLOCK_BYTES).saturating_mul(4);
-        Self::new(Kind::Senders, bytes, blocks, nicety_switch::PORTS)
+        Self::new(Kind::Peers, bytes, blocks, nicety_switch::PORTS)
     }
 
     fn new(kind: Kind, size: u32, blocks: u32, lanes: usize) -> Result<Self, MapError> {
@@ -193,8 +203,8 @@ impl Backlog {
             used_blocks: 0,
             packets: 0,
             lanes: vec![EMPTY; lanes],
-            senders: vec![Sender::default(); if kind == Kind::Senders { lanes } else { 0 }],
-            order: Order::Rounds(if kind == Kind::Senders { Rounds::fair(lanes) } else { Rounds::plain(lanes) }),
+            peers: vec![Peer::default(); if kind == Kind::Peers { lanes } else { 0 }],
+            order: Order::Rounds(if kind == Kind::Peers { Rounds::fair(lanes) } else { Rounds::plain(lanes) }),
             queues: Set::default(),
             batch: Batch::new(),
             picks: Vec::with_capacity(nicety_adapter::PACKETS),
@@ -244,10 +254,14 @@ impl Backlog {
     }
 
     /// Whether a lane has room for a packet of `len` bytes.
-    pub fn has_room(&self, lane: u16, len: u32) -> bool {
+    pub fn has_room(&self, lane: LaneKey, len: u32) -> bool {
+        self.has_room_at(lane.number(), len)
+    }
+
+    fn has_room_at(&self, lane: u16, len: u32) -> bool {
         let bytes = in_blocks(len);
         let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
-        let in_lane = if self.kind == Kind::Senders { u64::from(found.bytes) } else { self.used() };
+        let in_lane = if self.kind == Kind::Peers { u64::from(found.bytes) } else { self.used() };
         len > 0 && in_lane + u64::from(bytes) <= u64::from(self.size.next_multiple_of(BLOCK_BYTES))
     }
 
@@ -257,16 +271,16 @@ impl Backlog {
     }
 
     /// Copies a packet to the end of its lane. False if there is no room.
-    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
+    pub fn push(&mut self, lane: LaneKey, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
         self.push_arrival(lane, Arrival::new(batch, packet, pick), now)
     }
 
     /// Like [`Self::push`].
     #[inline]
-    fn push_arrival(&mut self, lane: u16, arrival: Arrival<'_>, now: Time) -> bool {
+    pub(crate) fn push_arrival(&mut self, lane: LaneKey, arrival: Arrival<'_>, now: Time) -> bool {
         let Arrival { batch, packet, head, pick, is_free } = arrival;
-        let len = packet.len();
-        if !self.has_room(lane, len) {
+        let (lane, len) = (lane.number(), packet.len());
+        if !self.has_room_at(lane, len) {
             return false;
         }
         let Some(first) = self.take_blocks(len.div_ceil(BLOCK_BYTES)) else { return false };
@@ -297,8 +311,8 @@ impl Backlog {
         }
         found.last = first;
         found.bytes += bytes;
-        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(lane).0)) {
-            sender.bytes += bytes;
+        if let Some(peer) = self.peers.get_mut(usize::from(peer_at(lane).port)) {
+            peer.bytes += bytes;
         }
         self.packets += 1;
     }
@@ -396,7 +410,7 @@ impl Backlog {
     pub fn push_saved(&mut self, frame: &SavedFrame, now: Time) -> bool {
         let SavedFrame { lane, from, head, edit, offload, since, bytes } = frame;
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        if !self.has_room(*lane, len) || usize::from(*head) > bytes.len() {
+        if !self.has_room_at(*lane, len) || usize::from(*head) > bytes.len() {
             return false;
         }
         let Some(first) = self.take_blocks(len.div_ceil(BLOCK_BYTES)) else { return false };
@@ -418,12 +432,13 @@ impl Backlog {
     /// waits in such a lane, or limits hold all that wait until the given time.
     pub fn drain(
         &mut self,
-        open: impl Fn(u16) -> bool,
+        open: impl Fn(LaneKey) -> bool,
         budget: Budget,
         now: Time,
         deliver: impl FnOnce(&Frames<'_>) -> Delivery,
     ) -> Result<Drained, Option<Time>> {
-        let Grant { lane, bytes } = self.order.pick(open, now)?;
+        let kind = self.kind;
+        let Grant { lane, bytes } = self.order.pick(|lane| open(kind.key(lane)), now)?;
         self.draft(lane, Budget { bytes: budget.bytes.min(bytes), ..budget });
         let delivery = deliver(&Frames::new(&self.batch, &self.picks));
         self.batch.release();
@@ -431,7 +446,7 @@ impl Backlog {
     }
 
     fn draft(&mut self, number: u16, budget: Budget) {
-        let origin = if self.kind == Kind::Senders { sender_of(number) } else { PortId::default() };
+        let origin = self.kind.key(number).port();
         let Self { map, blocks, waiting, lanes, batch, picks, offered, .. } = self;
         batch.start(map, origin, 0);
         picks.clear();
@@ -457,7 +472,8 @@ impl Backlog {
 
     /// Removes from a lane the packets that were not refused.
     fn settle(&mut self, number: u16, delivery: &Delivery, now: Time) -> Drained {
-        let mut drained = Drained { lane: number, refused: delivery.refused() != 0, ..Drained::default() };
+        let lane = self.kind.key(number);
+        let mut drained = Drained { lane, refused: delivery.refused() != 0, ..Drained::default() };
         for refusal in delivery.refusals() {
             if let Some(packet) = self.offered.get(usize::from(refusal.pick)) {
                 self.waiting[*packet as usize].from = refusal.from;
@@ -487,10 +503,11 @@ impl Backlog {
         }
         self.packets -= drained.packets;
         lane.bytes -= freed;
-        if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0)) {
-            sender.bytes -= freed;
-            drained.released = sender.is_held && sender.bytes <= self.size / 4;
-            sender.is_held &= !drained.released;
+        let port = usize::from(peer_at(number).port);
+        if let Some(peer) = self.peers.get_mut(port) {
+            peer.bytes -= freed;
+            drained.released = peer.is_held && peer.bytes <= self.size / 4;
+            peer.is_held &= !drained.released;
         }
         let is_empty = lane.first == NONE;
         if is_empty {
@@ -503,7 +520,7 @@ impl Backlog {
             Order::Control(_) if drained.packets == 0 => {}
             Order::Control(scheduler) => {
                 scheduler.served(drained.wire_bytes, request(&lane, &self.waiting), now);
-                if let Some(sender) = self.senders.get_mut(usize::from(sender_of(number).0))
+                if let Some(sender) = self.peers.get_mut(port)
                     && sender.is_held
                     && sender.by_lane
                     && lane.bytes <= self.size / 4
@@ -517,7 +534,7 @@ impl Backlog {
 
     /// Holds a sender until few of its frames wait. True if it was not held before.
     pub fn hold(&mut self, sender: PortId) -> bool {
-        let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
+        let Some(sender) = self.peers.get_mut(usize::from(sender.0)) else { return false };
         sender.bytes > 0 && !std::mem::replace(&mut sender.is_held, true)
     }
 
@@ -528,7 +545,7 @@ impl Backlog {
 
     /// A sender that is held is released as soon as little is left in any of its lanes, or in all.
     pub(crate) fn release_by_lane(&mut self, sender: PortId, by_lane: bool) {
-        if let Some(sender) = self.senders.get_mut(usize::from(sender.0)) {
+        if let Some(sender) = self.peers.get_mut(usize::from(sender.0)) {
             sender.by_lane = by_lane;
         }
     }
@@ -536,7 +553,7 @@ impl Backlog {
     /// Names the port that is held, by its tenure: a port may leave, and its number become another's, while it is held. False if it was
     /// released meanwhile.
     pub fn name_holder(&mut self, sender: PortId, tenure: u64) -> bool {
-        let Some(sender) = self.senders.get_mut(usize::from(sender.0)) else { return false };
+        let Some(sender) = self.peers.get_mut(usize::from(sender.0)) else { return false };
         if sender.is_held {
             sender.tenure = tenure;
         }
@@ -545,33 +562,33 @@ impl Backlog {
 
     /// Takes the tenure of a port that was held; `None` if it was not named.
     pub fn take_holder(&mut self, sender: PortId) -> Option<u64> {
-        let sender = self.senders.get_mut(usize::from(sender.0))?;
+        let sender = self.peers.get_mut(usize::from(sender.0))?;
         Some(std::mem::take(&mut sender.tenure)).filter(|tenure| *tenure != 0)
     }
 
     /// Releases all held senders, and returns them.
     pub fn let_all_go(&mut self) -> Vec<PortId> {
-        let senders = self.senders.iter_mut().zip(0..);
+        let senders = self.peers.iter_mut().zip(0..);
         senders.filter_map(|(sender, number)| std::mem::take(&mut sender.is_held).then_some(PortId(number))).collect()
     }
 
     /// A sender has left: drops its hold.
     pub fn forget(&mut self, sender: PortId) {
-        if let Some(sender) = self.senders.get_mut(usize::from(sender.0)) {
+        if let Some(sender) = self.peers.get_mut(usize::from(sender.0)) {
             (sender.is_held, sender.tenure) = (false, 0);
         }
     }
 
     /// Drops the hold on a port that was not named, and has left.
     pub fn forget_unnamed(&mut self, sender: PortId) {
-        if self.senders.get(usize::from(sender.0)).is_some_and(|sender| sender.tenure == 0) {
+        if self.peers.get(usize::from(sender.0)).is_some_and(|sender| sender.tenure == 0) {
             self.forget(sender);
         }
     }
 
     /// Whether any sender is held of which frames wait.
     pub fn holds(&self) -> bool {
-        !self.is_empty() && self.senders.iter().any(|sender| sender.is_held && sender.bytes > 0)
+        !self.is_empty() && self.peers.iter().any(|sender| sender.is_held && sender.bytes > 0)
     }
 
     /// An uplink's lanes are served by this scheduler from now on, or round by round. What waits stays: `places` has the new number of
@@ -585,15 +602,15 @@ impl Backlog {
         let old = std::mem::replace(&mut self.lanes, vec![EMPTY; classes * nicety_switch::PORTS]);
         self.order = order;
         for (number, lane) in (0..).zip(old).filter(|(_, lane)| lane.first != NONE) {
-            let ClassLane { class, port } = lane_of(number);
+            let Lane { class, port } = peer_at(number);
             let class = places.get(usize::from(class)).copied().filter(|place| usize::from(*place) < classes);
-            let number = number_of(ClassLane { class: class.unwrap_or(0), port });
+            let number = LaneKey::Peer(Lane { class: class.unwrap_or(0), port }).number();
             let target = &mut self.lanes[usize::from(number)];
             if target.first == NONE {
                 *target = lane;
             } else {
                 self.waiting[target.last as usize].next = lane.first;
-                *target = Lane { first: target.first, last: lane.last, bytes: target.bytes + lane.bytes };
+                *target = Chain { first: target.first, last: lane.last, bytes: target.bytes + lane.bytes };
             }
         }
         self.add_all(now);
@@ -601,46 +618,36 @@ impl Backlog {
 
     /// The scheduler, if the uplink has I/O control.
     #[inline]
-    pub(crate) fn control(&mut self) -> Option<&mut Scheduler> {
+    pub(crate) fn scheduler(&mut self) -> Option<&mut Scheduler> {
         match &mut self.order {
             Order::Control(scheduler) => Some(scheduler),
             Order::Rounds(_) => None,
         }
     }
 
-    /// Copies a packet to the end of a class's lane. False if there is no room.
-    pub(crate) fn push_in_with(&mut self, lane: ClassLane, arrival: Arrival<'_>, now: Time) -> bool {
-        self.push_arrival(number_of(lane), arrival, now)
-    }
-
     /// Whether a class's lane has a reservation.
-    pub(crate) fn is_reserved(&self, lane: ClassLane) -> bool {
+    pub(crate) fn is_reserved(&self, lane: Lane) -> bool {
         matches!(&self.order, Order::Control(scheduler) if scheduler.is_reserved(lane))
     }
 
     /// Bytes of a class's lane, in whole blocks.
-    pub(crate) fn lane_bytes(&self, lane: ClassLane) -> u32 {
-        self.lanes.get(usize::from(number_of(lane))).map_or(0, |lane| lane.bytes)
+    pub(crate) fn lane_bytes(&self, lane: Lane) -> u32 {
+        self.lanes.get(usize::from(LaneKey::Peer(lane).number())).map_or(0, |lane| lane.bytes)
     }
 
     /// Since when the oldest packet of a class's lane waits.
-    pub(crate) fn oldest(&self, lane: ClassLane) -> Option<Time> {
-        let lane = self.lanes.get(usize::from(number_of(lane)))?;
+    pub(crate) fn oldest(&self, lane: Lane) -> Option<Time> {
+        let lane = self.lanes.get(usize::from(LaneKey::Peer(lane).number()))?;
         Some(self.waiting.get(lane.first as usize)?.since)
     }
 
-    /// The lanes with waiting packets, and how many wait in each.
-    pub(crate) fn waiting_by_lane(&self) -> impl Iterator<Item = (u16, u64)> {
-        let count = |lane: &Lane| {
+    /// The lanes of a link with waiting packets, and how many wait in each.
+    pub(crate) fn waiting_by_peer(&self) -> impl Iterator<Item = (Lane, u64)> {
+        let count = |lane: &Chain| {
             let next = |packet: &u32| Some(self.waiting[*packet as usize].next).filter(|next| *next != NONE);
             std::iter::successors(Some(lane.first).filter(|first| *first != NONE), next).count() as u64
         };
-        (0..).zip(&self.lanes).map(move |(number, lane)| (number, count(lane))).filter(|(_, count)| *count > 0)
-    }
-
-    /// Copies a packet to the end of a class's lane for its sender. False if there is no room.
-    pub(crate) fn push_in(&mut self, lane: ClassLane, batch: &Batch, packet: &Packet, pick: Pick, now: Time) -> bool {
-        self.push(number_of(lane), batch, packet, pick, now)
+        (0..).zip(&self.lanes).map(move |(number, lane)| (peer_at(number), count(lane))).filter(|(_, count)| *count > 0)
     }
 
     /// Removes all packets; returns the number of waiting ones.
@@ -658,7 +665,7 @@ impl Backlog {
                 }
             }
         }
-        self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
+        self.peers.iter_mut().for_each(|peer| peer.bytes = 0);
         self.queues = Set::default();
         std::mem::take(&mut self.packets)
     }
@@ -684,8 +691,8 @@ impl Backlog {
             return 0;
         }
         self.packets -= packets;
-        if let Some(sender) = self.senders.get_mut(usize::from(receiver.0)) {
-            sender.bytes = 0;
+        if let Some(peer) = self.peers.get_mut(usize::from(receiver.0)) {
+            peer.bytes = 0;
         }
         if let Order::Control(scheduler) = &mut self.order {
             scheduler.clear();
@@ -706,7 +713,7 @@ impl Backlog {
 }
 
 /// Bytes on the wire that a lane sends when it is served: its only packet, or several short ones. `None` if it is empty.
-fn request(lane: &Lane, waiting: &[Waiting]) -> Option<u32> {
+fn request(lane: &Chain, waiting: &[Waiting]) -> Option<u32> {
     let first = waiting.get(lane.first as usize)?;
     let len = first.wire_bytes;
     Some(if lane.first == lane.last { len } else { len.max(QUANTUM_BYTES) })
@@ -715,11 +722,6 @@ fn request(lane: &Lane, waiting: &[Waiting]) -> Option<u32> {
 /// Bytes that a packet takes: whole blocks.
 pub(crate) fn in_blocks(len: u32) -> u32 {
     len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
-}
-
-/// The port that a lane of an uplink is for.
-pub(crate) fn sender_of(lane: u16) -> PortId {
-    PortId(lane % nicety_switch::PORTS as u16)
 }
 
 /// Calls `each` with the memory of a packet, block by block, until it returns false.

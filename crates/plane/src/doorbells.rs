@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nicety_adapter::{Event, Mappable, Time};
 use nicety_memory::{Map, Rights};
 
-use crate::Port;
+use crate::port::Port;
 
 /// See the module's page.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
-use crate::Shell;
+use crate::port::Shell;
 
 /// The last wake-ups that a [`Memo`] keeps.
 const WAKES_MAX: usize = 64;

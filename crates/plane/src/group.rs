@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Time};
 
+use crate::hash::Hash;
 use crate::port::Port;
-use crate::team::{Choice, Hash, MEMBERS_MOST, MemberState, Steering};
+use crate::team::{Choice, MEMBERS_MOST, MemberState, Steering, numbers};
 
 /// Most parts of a guest's port.
 pub const PARTS_MOST: usize = 16;
@@ -66,15 +67,6 @@ impl Places {
             Self::OfParts(parts) => parts.get(hash as usize % parts.len().max(1)).copied(),
         }
     }
-}
-
-/// The numbers of the bits that are set.
-pub(crate) fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let number = (bits != 0).then_some(bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        number
-    })
 }
 
 impl Group {

@@ -8,18 +8,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nicety_adapter::{Batch, Bucket, Budget, Delivery, HEAD_MOST, Packet, Pick, PortId, Rate, Reason, Time};
-use nicety_ioc::{Class, Classifier, Codel, Lane, Scheduler, mark_congestion};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, HEAD_MOST, Packet, Pick, PortId, Rate, Time};
+use nicety_ioc::{Class, Codel, Lane, mark_congestion};
 use nicety_memory::MapError;
 
 use crate::backlog::{Arrival, Backlog, SavedFrame, in_blocks};
-use crate::order::{class_of, lane_of};
-use crate::plane::{Plane, Slot};
-use crate::port::{ClassState, Port};
+use crate::hash::Hash;
+use crate::order::LaneKey;
+use crate::stage::{ClassState, Stage, Terms, wire_bytes, with_mark};
 
-/// A bucket holds tokens for this time, and for a largest packet at least.
-const BURST_NS: u64 = 2_000_000;
-const BURST_LEAST_BYTES: u64 = 64 << 10;
 /// States of flows, chosen by a hash: two flows may share one, and are told together.
 const FLOWS: usize = 1024;
 /// No frame waits.
@@ -36,29 +33,9 @@ pub struct InwardControl {
     pub classes: Vec<Class>,
 }
 
-/// What an [`InwardControl`] says of rates and classes: it changes while frames wait.
-#[derive(Debug)]
-pub(crate) struct Terms {
-    rate: Rate,
-    bucket: Bucket,
-    classifier: Classifier,
-    scheduler: Option<Box<Scheduler>>,
-    states: Vec<ClassState>,
-}
-
-impl Terms {
-    pub fn new(control: &InwardControl) -> Self {
-        let InwardControl { rate, buffer_bytes: _, classes } = control;
-        let terms: Vec<_> = classes.iter().map(|class| class.terms.clone()).collect();
-        let burst = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
-        let state = |class: &Class| ClassState { name: class.name.clone(), ..ClassState::default() };
-        Self {
-            rate: *rate,
-            bucket: Bucket::new(*rate, u64::try_from(burst).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES)),
-            classifier: Classifier::new(classes),
-            scheduler: Some(Box::new(Scheduler::new(&terms, nicety_switch::PORTS))),
-            states: classes.iter().map(state).collect(),
-        }
+impl InwardControl {
+    pub(crate) fn terms(&self) -> Terms {
+        Terms::new(&self.classes, Some(self.rate))
     }
 }
 
@@ -84,30 +61,20 @@ impl Charged {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lost {
     /// No room was left.
-    full: u64,
+    pub full: u64,
     /// To tell their sender.
-    congestion: u64,
+    pub congestion: u64,
     /// Their receiver has left.
-    removed: u64,
+    pub removed: u64,
 }
 
-/// Frames that have come in, and wait.
+/// Frames that have come in, and wait by class and receiver.
 #[derive(Debug)]
 pub(crate) struct Inward {
-    backlog: Backlog,
+    stage: Stage,
     /// Bytes that wait in lanes with a reservation.
     reserved_bytes: u64,
-    rate: Rate,
-    classifier: Classifier,
-    bucket: Bucket,
     flows: Box<[Codel]>,
-    states: Vec<ClassState>,
-    /// Limits hold all frames that wait until then.
-    limited_until: Option<Time>,
-    /// The turn that was asked for, because no tokens were left.
-    asked: Option<Time>,
-    /// The last turn ended then, with frames and tokens left: the worker had other work, or was interrupted.
-    left_at: Option<Time>,
 }
 
 /// An uplink's inward control, in its port. Its owner uses it in its turns; another thread changes it as a whole. This lock is taken
@@ -137,11 +104,11 @@ impl InwardSlot {
     pub fn replace(&self, mut new: Option<Box<Inward>>) -> (Option<Box<Inward>>, u64) {
         let mut held = self.inward.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let (Some(new), Some(old)) = (&mut new, &*held) {
-            ClassState::inherit(&mut new.states, &old.states);
+            new.count_on(&old.states());
         }
         self.due.store(if new.is_some() { NEVER } else { 0 }, Ordering::Relaxed);
         let old = std::mem::replace(&mut *held, new);
-        let lost = old.as_ref().map_or(0, |old| old.backlog.len() as u64);
+        let lost = old.as_ref().map_or(0, |old| old.len() as u64);
         (old, lost)
     }
 
@@ -150,137 +117,101 @@ impl InwardSlot {
         let mut held = self.inward.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let inward = held.as_mut()?;
         let result = act(inward);
-        self.due.store(inward.due(), Ordering::Relaxed);
+        self.due.store(inward.due_at().map_or(NEVER, |at| at.0.max(1)), Ordering::Relaxed);
         Some(result)
     }
 }
 
 impl Inward {
     pub fn new(buffer_bytes: u32, terms: Terms) -> Result<Self, MapError> {
-        let Terms { rate, bucket, classifier, scheduler, states } = terms;
-        let mut backlog = Backlog::of_receivers(buffer_bytes)?;
-        backlog.change_order(scheduler, &[], Time::ZERO);
-        Ok(Self {
-            backlog,
-            reserved_bytes: 0,
-            rate,
-            classifier,
-            bucket,
-            flows: vec![Codel::default(); FLOWS].into_boxed_slice(),
-            states,
-            limited_until: None,
-            asked: None,
-            left_at: None,
-        })
+        let mut stage = Stage::new(Backlog::of_receivers(buffer_bytes)?);
+        let _nothing = stage.change(terms, Time::ZERO);
+        Ok(Self { stage, reserved_bytes: 0, flows: vec![Codel::default(); FLOWS].into_boxed_slice() })
     }
 
     /// Most bytes that wait for one class and port.
     pub fn buffer_bytes(&self) -> u32 {
-        self.backlog.size()
+        self.stage.backlog.size()
     }
 
-    /// Other rates and classes from now on; the old ones are left in `terms`, to be freed elsewhere. Nothing that waits is lost: the frames
-    /// of a class that is not there any more are of the first.
-    pub fn change(&mut self, terms: &mut Terms, now: Time) {
-        ClassState::inherit(&mut terms.states, &self.states);
-        let places = ClassState::places(&terms.states, &self.states);
-        std::mem::swap(&mut terms.states, &mut self.states);
-        std::mem::swap(&mut terms.classifier, &mut self.classifier);
-        if terms.rate != self.rate {
-            (self.rate, self.bucket) = (terms.rate, terms.bucket);
-            (self.asked, self.left_at) = (None, None);
-        }
-        self.backlog.change_order(terms.scheduler.take(), &places, now);
-        self.limited_until = None;
+    /// Other rates and classes from now on: see [`Stage::change`].
+    pub fn change(&mut self, terms: Terms, now: Time) -> Terms {
+        let old = self.stage.change(terms, now);
         self.recount();
+        old
     }
 
     /// These receivers have left: what waits for them is dropped. Returns the number of packets.
     pub fn forget(&mut self, receivers: &[PortId]) -> u64 {
-        let packets: u64 = receivers.iter().map(|receiver| self.backlog.clear_receiver(*receiver) as u64).sum();
+        let packets: u64 = receivers.iter().map(|receiver| self.stage.clear_receiver(*receiver) as u64).sum();
         if packets > 0 {
-            self.limited_until = None;
             self.recount();
         }
         packets
     }
 
-    /// Counts what waits, by class and in lanes with a reservation.
+    /// Counts what waits in lanes with a reservation.
     fn recount(&mut self) {
-        self.states.iter_mut().for_each(|state| state.waiting = 0);
-        let mut reserved = 0;
-        for (number, packets) in self.backlog.waiting_by_lane() {
-            let lane = lane_of(number);
-            if let Some(state) = self.states.get_mut(usize::from(lane.class)) {
-                state.waiting += packets;
-            }
-            if self.backlog.is_reserved(lane) {
-                reserved += u64::from(self.backlog.lane_bytes(lane));
-            }
-        }
-        self.reserved_bytes = reserved;
+        let backlog = &self.stage.backlog;
+        let reserved = backlog.waiting_by_peer().filter(|(lane, _)| backlog.is_reserved(*lane));
+        self.reserved_bytes = reserved.map(|(lane, _)| u64::from(backlog.lane_bytes(lane))).sum();
     }
 
     /// Copies of the frames that wait.
     pub fn save(&self) -> Vec<SavedFrame> {
-        self.backlog.save()
+        self.stage.backlog.save()
     }
 
     /// Such frames wait here. Returns how many found room.
     pub fn restore(&mut self, frames: &[SavedFrame], now: Time) -> u64 {
-        let kept = frames.iter().filter(|frame| self.backlog.push_saved(frame, now)).count() as u64;
+        let kept = frames.iter().filter(|frame| self.stage.backlog.push_saved(frame, now)).count() as u64;
+        self.stage.recount();
         self.recount();
         kept
     }
 
+    /// The classes' counters.
     pub fn states(&self) -> Vec<ClassState> {
-        self.states.clone()
+        self.stage.states()
     }
 
-    pub fn states_mut(&mut self) -> &mut [ClassState] {
-        &mut self.states
-    }
-
-    fn due(&self) -> u64 {
-        match (self.backlog.is_empty(), self.limited_until) {
-            (true, _) => NEVER,
-            (false, limited) => self.bucket.ready_at().max(limited.unwrap_or_default()).0.max(1),
-        }
+    /// Counts on from another process's counts of its classes.
+    pub fn count_on(&mut self, before: &[ClassState]) {
+        self.stage.count_on(before);
     }
 
     /// When frames that wait may be passed on.
     pub fn due_at(&self) -> Option<Time> {
-        Some(Time(self.due())).filter(|at| at.0 != NEVER)
+        self.stage.due_at()
     }
 
     /// Keeps frames for a receiver. Returns how many were dropped.
     pub fn keep(&mut self, receiver: PortId, batch: &Batch, picks: &[Pick], charged: &mut Charged, now: Time) -> Lost {
         let port = receiver.0;
-        let known = self.classifier.of_port(port);
         let mut lost = Lost::default();
         for &pick in picks {
             let Some(packet) = batch.packet(pick.packet) else { continue };
-            let class = known.unwrap_or_else(|| self.classifier.of(port, batch, packet, pick));
+            let class = self.stage.classifier().map_or(0, |classifier| {
+                classifier.of_port(port).unwrap_or_else(|| classifier.of(port, batch, packet, pick))
+            });
             let lane = Lane { class, port };
             let mut copy = [0; HEAD_MOST];
-            let told = self.tell(lane, batch, packet, &mut copy, now);
-            let has_room = self.has_room(lane, packet.len());
-            let Some(state) = self.states.get_mut(usize::from(class)) else { continue };
-            let Some(head) = told else {
-                state.dropped += 1;
+            let Some(head) = self.tell(lane, batch, packet, &mut copy, now) else {
+                self.stage.dropped(class);
                 lost.congestion += 1;
                 continue;
             };
             let arrival = Arrival { head, is_free: charged.has(pick), ..Arrival::new(batch, packet, pick) };
-            if has_room && self.backlog.push_in_with(lane, arrival, now) {
+            if !self.has_room(lane, packet.len()) {
+                self.stage.dropped(class);
+                lost.full += 1;
+            } else if self.stage.keep(lane, arrival, now) {
                 charged.insert(pick);
-                state.waiting += 1;
-                self.limited_until = None;
-                if self.backlog.is_reserved(lane) {
+                self.stage.limited_until = None;
+                if self.stage.backlog.is_reserved(lane) {
                     self.reserved_bytes += u64::from(in_blocks(packet.len()));
                 }
             } else {
-                state.dropped += 1;
                 lost.full += 1;
             }
         }
@@ -297,30 +228,24 @@ impl Inward {
         copy: &'a mut [u8; HEAD_MOST],
         now: Time,
     ) -> Option<&'a [u8]> {
-        let head = batch.head(packet);
-        let waits = now.0.saturating_sub(self.backlog.oldest(lane).unwrap_or(now).0);
+        let waits = now.0.saturating_sub(self.stage.backlog.oldest(lane).unwrap_or(now).0);
         if !self.flows.get_mut(flow_of(batch, packet)).is_some_and(|flow| flow.signals(waits, now.0)) {
-            return Some(head);
+            return Some(batch.head(packet));
         }
-        let copy = copy.get_mut(..head.len())?;
-        copy.copy_from_slice(head);
-        if !mark_congestion(copy, batch.layout(packet).l3?.offset.into()) {
-            return None;
-        }
-        if let Some(state) = self.states.get_mut(usize::from(lane.class)) {
-            state.marked += 1;
-        }
-        Some(copy)
+        let marked = with_mark(batch, packet, copy, mark_congestion)?;
+        self.stage.marked(lane.class);
+        Some(marked)
     }
 
     /// Whether a lane may have another packet of this length. Each may have as much as is free (Choudhury and Hahne, *Dynamic queue length
     /// thresholds for shared-memory packet switches*, 1998): greedy receivers leave room for others, however many they are. A quarter of
     /// the pool is for lanes with a reservation alone, if they have so much.
     fn has_room(&self, lane: Lane, len: u32) -> bool {
-        let (pool, used) = (self.backlog.pool_bytes(), self.backlog.used());
-        let aside = if self.backlog.is_reserved(lane) { 0 } else { (pool / 4).saturating_sub(self.reserved_bytes) };
+        let backlog = &self.stage.backlog;
+        let (pool, used) = (backlog.pool_bytes(), backlog.used());
+        let aside = if backlog.is_reserved(lane) { 0 } else { (pool / 4).saturating_sub(self.reserved_bytes) };
         let free = pool.saturating_sub(used + aside);
-        u64::from(self.backlog.lane_bytes(lane)) + u64::from(in_blocks(len)) <= free
+        u64::from(backlog.lane_bytes(lane)) + u64::from(in_blocks(len)) <= free
     }
 
     /// Frames may go past all others: none waits, and there are tokens and no limit.
@@ -332,175 +257,80 @@ impl Inward {
         charged: &mut Charged,
         now: Time,
     ) -> bool {
-        if !self.backlog.is_empty() {
+        if !self.stage.backlog.is_empty() {
             return false;
         }
-        let Some(class) = self.classifier.of_port(receiver.0) else { return false };
-        let uncharged = picks.iter().filter(|pick| !charged.has(**pick));
-        let (mut bytes, mut last) = (0, 0);
-        for packet in uncharged.filter_map(|pick| batch.packet(pick.packet)) {
-            last = packet.wire_bytes();
-            bytes += last;
-        }
-        // Only the last packet may be longer than the tokens: who comes next waits for the rest of one.
-        let before = bytes - last;
-        if bytes > 0 && !self.bucket.ready(now) || before > 0 && self.bucket.bytes(now) <= before {
+        let port = receiver.0;
+        let Some(class) = self.stage.classifier().and_then(|classifier| classifier.of_port(port)) else { return false };
+        let (bytes, last) = wire_bytes(batch, picks.iter().filter(|pick| !charged.has(**pick)));
+        let lane = Lane { class, port };
+        let has_tokens = self.stage.pacing.as_ref().is_none_or(|pacing| pacing.admits(bytes, last, now));
+        if !has_tokens || self.stage.is_limited(lane) {
             return false;
         }
-        let lane = Lane { class, port: receiver.0 };
-        let Some(scheduler) = self.backlog.control().filter(|scheduler| !scheduler.is_limited(lane)) else {
-            return false;
-        };
         if bytes > 0 {
-            scheduler.passed(lane, bytes, now);
-            self.bucket.charge(bytes, now);
             picks.iter().for_each(|pick| charged.insert(*pick));
         }
-        if let Some(state) = self.states.get_mut(usize::from(class)) {
-            state.packets += picks.len() as u64;
-            state.bytes += bytes;
-        }
+        self.stage.passed(lane, picks.len(), bytes, now);
         true
     }
 
     /// Passes on what may go now, within the budget. `deliver` gets the frames of one receiver, whose number is the batch's origin.
     /// Returns the packets and bytes.
     pub fn drain(&mut self, mut left: Budget, now: Time, mut deliver: impl FnMut(&Batch, &[Pick])) -> (usize, u64) {
+        let Self { stage, reserved_bytes, .. } = self;
         let (mut packets, mut bytes) = (0, 0);
-        if let Some(at) = self.left_at.take() {
-            self.bucket.resume(at, now);
-        } else if let Some(at) = self.asked.take_if(|at| *at <= now) {
-            self.bucket.go_on(at, now);
+        if let Some(pacing) = &mut stage.pacing {
+            pacing.begin(now);
         }
-        let _due = self.limited_until.take_if(|at| *at <= now);
-        while left.packets > 0 && left.bytes > 0 && self.bucket.ready(now) {
-            let few = Budget { bytes: left.bytes.min(self.bucket.bytes(now).max(1)), ..left };
+        stage.pass_limit(now);
+        while left.packets > 0 && left.bytes > 0 {
+            let tokens = stage.pacing.as_ref().map_or(u64::MAX, |pacing| pacing.bytes(now));
+            if tokens == 0 {
+                break;
+            }
+            let few = Budget { bytes: left.bytes.min(tokens), ..left };
             let mut freed = 0;
-            let drained = self.backlog.drain(
-                |_| true,
-                few,
-                now,
-                |frames| {
-                    freed = frames.batch.packets().iter().map(|packet| u64::from(in_blocks(packet.len()))).sum();
-                    deliver(frames.batch, frames.picks);
-                    Delivery::default()
-                },
-            );
-            let drained = match drained {
+            let deliver = |frames: &Frames<'_>| {
+                freed = frames.batch.packets().iter().map(|packet| u64::from(in_blocks(packet.len()))).sum();
+                deliver(frames.batch, frames.picks);
+                Delivery::default()
+            };
+            let drained = match stage.backlog.drain(|_| true, few, now, deliver) {
                 Ok(drained) => drained,
                 Err(until) => {
-                    self.limited_until = until;
+                    stage.limited_until = until;
                     break;
                 }
             };
-            if self.backlog.is_reserved(lane_of(drained.lane)) {
-                self.reserved_bytes = self.reserved_bytes.saturating_sub(freed);
+            if let LaneKey::Peer(lane) = drained.lane
+                && stage.backlog.is_reserved(lane)
+            {
+                *reserved_bytes = reserved_bytes.saturating_sub(freed);
             }
-            self.bucket.charge(drained.wire_bytes, now);
-            if let Some(state) = self.states.get_mut(usize::from(class_of(drained.lane))) {
-                state.packets += drained.packets as u64;
-                state.bytes += drained.wire_bytes;
-                state.waiting = state.waiting.saturating_sub(drained.packets as u64);
-            }
+            stage.sent(&drained, now);
             packets += drained.packets;
             bytes += drained.bytes;
             left = Budget { packets: left.packets - drained.packets, bytes: left.bytes.saturating_sub(drained.bytes) };
         }
-        if self.backlog.is_empty() || self.limited_until.is_some() {
-            // Nobody is late for what limits hold.
-        } else if self.bucket.ready(now) {
-            self.left_at = Some(now);
-        } else {
-            self.asked = Some(self.bucket.ready_at());
+        // Nobody is late for what limits hold.
+        if !stage.backlog.is_empty()
+            && stage.limited_until.is_none()
+            && let Some(pacing) = &mut stage.pacing
+        {
+            pacing.end(now);
         }
         (packets, bytes)
     }
 
     /// Packets that wait.
     pub fn len(&self) -> usize {
-        self.backlog.len()
-    }
-}
-
-/// The fixed cost of a packet in bytes, as of a turn's other packets.
-const PACKET_COST: u64 = 256;
-
-impl Plane {
-    /// Passes on frames that came in by an uplink and waited. Returns the cost in bytes.
-    #[inline(never)]
-    pub(crate) fn pass_on(&self, port: &Port, now: Time) -> u64 {
-        let slots = self.switch().slots();
-        let mut lost = 0;
-        let passed = port.inward().with(|inward| {
-            let passed = inward.drain(Budget::TURN, now, |batch, picks| {
-                let is_there = |slot: &&Slot| slot.port().is_some_and(|receiver| !receiver.has_left());
-                match slots.get(batch.origin).filter(is_there) {
-                    Some(receiver) => self.pass_to(receiver, batch, picks, now),
-                    None => lost += picks.len() as u64,
-                }
-            });
-            (passed, inward.due_at())
-        });
-        port.lose(lost, Reason::Removed);
-        let Some(((packets, bytes), due)) = passed else { return 0 };
-        if let Some(at) = due {
-            port.wake_at(at);
-        }
-        bytes + packets as u64 * PACKET_COST
-    }
-
-    /// Keeps frames that came in by an uplink until their class and receiver may have them, or passes them on at once.
-    #[inline(never)]
-    pub(crate) fn keep_inward(
-        &self,
-        uplink: &Port,
-        slot: &Slot,
-        batch: &Batch,
-        picks: &[Pick],
-        charged: &mut Charged,
-        now: Time,
-    ) {
-        let Some(receiver) = slot.port() else { return };
-        let id = receiver.id();
-        let kept = uplink.inward().with(|inward| {
-            // A port that leaves says so before the uplinks forget it: nothing comes behind that.
-            if receiver.has_left() {
-                return Some((Lost { removed: picks.len() as u64, ..Lost::default() }, None));
-            }
-            if inward.passes(id, batch, picks, charged, now) {
-                return None;
-            }
-            let was_empty = inward.len() == 0;
-            let lost = inward.keep(id, batch, picks, charged, now);
-            Some((lost, inward.due_at().filter(|_| was_empty)))
-        });
-        match kept.flatten() {
-            None => self.pass_to(slot, batch, picks, now),
-            Some((Lost { full, congestion, removed }, due)) => {
-                uplink.lose(full, Reason::BufferFull);
-                uplink.lose(congestion, Reason::Congestion);
-                uplink.lose(removed, Reason::Removed);
-                if let Some(at) = due {
-                    uplink.wake_at(at);
-                }
-            }
-        }
-    }
-
-    /// Offers frames to a guest's port, which holds nobody.
-    fn pass_to(&self, receiver: &Slot, batch: &Batch, picks: &[Pick], now: Time) {
-        match receiver {
-            Slot::Port(port) => _ = self.offer_shown(port, batch, picks, now),
-            Slot::Group(group) => {
-                group.divide(batch, picks, |part, picks| _ = self.offer_shown(part, batch, picks, now));
-            }
-            Slot::Sink(port) => port.offer_copies(batch, picks, now),
-        }
+        self.stage.backlog.len()
     }
 }
 
 /// The number of a flow's state: by its addresses and ports.
 fn flow_of(batch: &Batch, packet: &Packet) -> usize {
-    let hash = crate::team::Hash::Layer34.of(batch, packet, &Pick::whole(0));
+    let hash = Hash::Layer34.of(batch, packet, &Pick::whole(0));
     (hash ^ hash >> 10 ^ hash >> 20) as usize % FLOWS
 }

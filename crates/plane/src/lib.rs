@@ -15,20 +15,19 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod announced;
 mod backlog;
 pub mod bytes;
-mod carrier;
 mod doorbells;
 pub mod doubles;
 mod group;
+mod hash;
 mod herald;
 mod inward;
 mod lldp;
 mod lock;
-mod looped;
 #[cfg(feature = "measure")]
 pub mod measure;
-mod mirror;
 mod order;
 mod pace;
 mod plane;
@@ -36,31 +35,29 @@ mod poll;
 mod port;
 mod querier;
 mod rounds;
+mod stage;
 mod team;
 mod times;
-mod trace;
-mod turn;
 mod watch;
-mod watched;
 pub mod wire;
 
-pub use agent::{Agent, LinkState, Role, SavedAgent};
+pub use agent::{Agent, LinkState, Neighbour, Role, SavedAgent, SavedQuerier};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
-pub use carrier::AdapterLink;
 pub use doorbells::Doorbells;
 pub use group::{Group, PARTS_MOST};
+pub use hash::Hash;
 pub use inward::InwardControl;
-pub use lldp::{Announcer, Neighbour, announcement};
-pub use looped::Loop;
-pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
-pub use plane::{Plane, PlaneError, Slot};
-pub use port::{ClassState, End, Port, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
-pub use querier::{Querier, SavedQuerier};
+pub use lldp::{Announcer, announcement};
+pub use order::LaneKey;
+pub use plane::{
+    AdapterLink, Loop, MIRRORS_MOST, Mirror, Mirrored, Outcome, Plane, PlaneError, Slot, Trace, TraceError, Turn,
+};
+pub use port::{End, Intake, Port, Prospect, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use querier::Querier;
+pub use stage::ClassState;
 pub use team::{
-    Capacity, Hash, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
+    Capacity, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
-pub use trace::{Intake, Prospect, Trace, TraceError};
-pub use turn::{Outcome, Turn};
 pub use watch::{Fate, Watcher};

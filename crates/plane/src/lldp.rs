@@ -6,7 +6,7 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 
-use crate::agent::{Agent, LinkState};
+use crate::agent::{Agent, LinkState, Neighbour};
 
 /// Characters of a neighbour's name that are kept, and most bytes of a name: section 8.5.6.
 const SHOWN_MOST: usize = 64;
@@ -26,17 +26,6 @@ const DESCRIPTION: u16 = 6;
 const CHASSIS_MAC: u8 = 4;
 const PORT_MAC: u8 = 3;
 const BY_NAME: u8 = 7;
-
-/// A port's neighbour.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
-    /// The system's name; without one, its chassis's name.
-    pub system: String,
-    /// Name of the neighbour's port.
-    pub port: String,
-    /// End of its time to live.
-    pub until: Time,
-}
 
 /// Hears who the neighbour is. A port has one neighbour: that of the last frame.
 #[derive(Debug, Default)]

@@ -1,32 +1,63 @@
 //! Which waiting frames are next: round by round, or by I/O control.
 
-use nicety_adapter::Time;
+use nicety_adapter::{PortId, Time};
 use nicety_ioc::{Lane, Scheduler};
 use nicety_switch::PORTS;
 
 use crate::rounds::{Grant, Rounds};
 
+/// What a lane of waiting frames is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneKey {
+    /// A receive queue of a guest's adapter.
+    Queue(u16),
+    /// Of a link: a class, and the port that sent the frames or, of what comes in, gets them. Without I/O control all frames are of class 0.
+    Peer(Lane),
+}
+
+/// An adapter's only queue.
+impl Default for LaneKey {
+    fn default() -> Self {
+        Self::Queue(0)
+    }
+}
+
+impl LaneKey {
+    /// The lane of a port at a link without I/O control.
+    pub fn peer(port: PortId) -> Self {
+        Self::Peer(Lane { class: 0, port: port.0 })
+    }
+
+    /// Its place among the lanes of a backlog: those of a class stand side by side.
+    #[inline]
+    pub(crate) fn number(self) -> u16 {
+        match self {
+            Self::Queue(queue) => queue,
+            Self::Peer(Lane { class, port }) => class.wrapping_mul(PORTS as u16).wrapping_add(port),
+        }
+    }
+
+    /// The port that a lane of a link is for.
+    pub(crate) fn port(self) -> PortId {
+        match self {
+            Self::Queue(_) => PortId::default(),
+            Self::Peer(lane) => PortId(lane.port),
+        }
+    }
+}
+
+/// A lane of a link, by its place.
+#[inline]
+pub(crate) fn peer_at(number: u16) -> Lane {
+    Lane { class: number / PORTS as u16, port: number % PORTS as u16 }
+}
+
 /// See the module's page.
 #[derive(Debug)]
 pub(crate) enum Order {
     Rounds(Rounds),
-    /// Of an uplink; its lanes are numbered class by class.
+    /// Of a link; its lanes are numbered class by class.
     Control(Box<Scheduler>),
-}
-
-/// The number of a class's and port's lane.
-pub(crate) fn number_of(Lane { class, port }: Lane) -> u16 {
-    class.wrapping_mul(PORTS as u16).wrapping_add(port)
-}
-
-/// The class of a lane of an uplink.
-pub(crate) fn class_of(number: u16) -> u16 {
-    number / PORTS as u16
-}
-
-/// The class and the port of a lane of an uplink.
-pub(crate) fn lane_of(number: u16) -> Lane {
-    Lane { class: class_of(number), port: number % PORTS as u16 }
 }
 
 impl Order {
@@ -34,7 +65,7 @@ impl Order {
     pub fn add(&mut self, lane: u16, request: u32, now: Time) {
         match self {
             Self::Rounds(rounds) => rounds.add(lane),
-            Self::Control(scheduler) => scheduler.add(lane_of(lane), request, now),
+            Self::Control(scheduler) => scheduler.add(peer_at(lane), request, now),
         }
     }
 
@@ -44,7 +75,7 @@ impl Order {
             Self::Rounds(rounds) => rounds.pick(open).ok_or(None),
             Self::Control(scheduler) => {
                 let grant = scheduler.pick(now)?;
-                Ok(Grant { lane: number_of(grant.lane), bytes: grant.bytes.into() })
+                Ok(Grant { lane: LaneKey::Peer(grant.lane).number(), bytes: grant.bytes.into() })
             }
         }
     }

@@ -1,5 +1,15 @@
 //! All ports of one switch.
 
+mod announce;
+mod carrier;
+mod copies;
+mod looped;
+mod mirror;
+mod passing;
+mod trace;
+mod turn;
+mod watched;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
@@ -7,15 +17,21 @@ use arc_swap::ArcSwap;
 use nicety_adapter::{Batch, Pick, PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
-use crate::carrier::Followers;
+use crate::agent::Neighbour;
 use crate::group::Group;
-use crate::lldp::Neighbour;
-use crate::looped::LoopGuard;
-use crate::mirror::Mirrors;
+use crate::hash::Hash;
 use crate::port::{Port, PortRights};
-use crate::team::{Hash, Mode};
+use crate::team::Mode;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
+pub use carrier::AdapterLink;
+use carrier::Followers;
+pub use looped::Loop;
+use looped::LoopGuard;
+use mirror::Mirrors;
+pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
+pub use trace::{Trace, TraceError};
+pub use turn::{Outcome, Turn};
 
 /// Reasons why a port could not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@ mod guest;
 mod inner;
 mod link;
 mod moved;
-mod prospect;
+mod questions;
 mod shaping;
+mod side;
 mod state;
 mod steps;
 mod voice;
@@ -32,17 +33,18 @@ use crate::inward::InwardSlot;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::UsualIdle;
+use crate::stage::Stage;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
-pub use control::ClassState;
 use copies::Copies;
 pub use end::End;
-use end::{Side, either};
+use end::either;
 use family::Membership;
 pub(crate) use family::PortRights;
 pub use family::SharedFamily;
 pub(crate) use inner::HeldSender;
 pub use moved::{SavedFrames, SavedNumbers};
+pub use questions::{Intake, Prospect};
 pub use state::State;
 use state::misplaced;
 pub(crate) use voice::is_unforwarded;
@@ -168,7 +170,8 @@ struct Inner {
     active: Time,
     /// Receive queues with room for waiting frames; a link sets any number.
     room: Set,
-    backlog: Backlog,
+    /// Frames that wait for it.
+    stage: Stage,
     /// The rate of copies, if it is a mirror's port.
     copies: Option<Copies>,
     /// Limits the frames per hold.
@@ -230,6 +233,16 @@ struct Member {
     index: usize,
 }
 
+/// A member of a team by all of whose members copies of flooded frames come in.
+pub(crate) struct Flooded<'a> {
+    pub team: PortId,
+    pub steering: &'a Steering,
+    /// Its place.
+    pub member: usize,
+    /// The members by which flooded frames are taken, a bit each.
+    pub taken_by: u32,
+}
+
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Port").field("id", &self.place.number).finish_non_exhaustive()
@@ -256,7 +269,7 @@ impl Port {
             usual_idle: UsualIdle::default(),
             active: Time::ZERO,
             room: Set::default(),
-            backlog,
+            stage: Stage::new(backlog),
             copies: None,
             pace,
             owed: 0,
@@ -302,7 +315,7 @@ impl Port {
         this
     }
 
-    /// This port is a part of the one with this number, and not the first ([`Split`](crate::Split)). It joins the switch before that.
+    /// This port is a part of the one with this number, and not the first ([`Group`](crate::Group)). It joins the switch before that.
     pub fn part_of(self, port: PortId) -> Self {
         Self { place: self.place.part_of(port), ..self }
     }
@@ -338,11 +351,11 @@ impl Port {
         }
     }
 
-    /// Its team's steering, its place there, and the members by which flooded frames are taken, if copies of each come in by all members.
+    /// Its place in a team, if copies of flooded frames come in by all members.
     #[inline]
-    pub(crate) fn takes_copies(&self) -> Option<(&Steering, usize, u32)> {
-        let member = self.member.as_ref()?;
-        Some((&member.steering, member.index, member.steering.floods()?))
+    pub(crate) fn takes_copies(&self) -> Option<Flooded<'_>> {
+        let Member { team, steering, index } = self.member.as_ref()?;
+        Some(Flooded { team: *team, steering, member: *index, taken_by: steering.floods()? })
     }
 
     /// Logs what happened.
@@ -529,10 +542,10 @@ impl Port {
         // A port that leaves says so before its uplinks forget it, which takes this lock. So a hold of the next port with its number
         // comes later than a name that is given here.
         if sender.has_left() {
-            inner.backlog.forget_unnamed(sender.place.sender);
+            inner.stage.backlog.forget_unnamed(sender.place.sender);
             return false;
         }
-        inner.backlog.name_holder(sender.place.sender, sender.tenure)
+        inner.stage.backlog.name_holder(sender.place.sender, sender.tenure)
     }
 
     /// Tells this port from others that have its number at other times.
@@ -561,8 +574,8 @@ impl Port {
     pub fn set_buffer(&self, bytes: u32) -> Result<(), MapError> {
         let new = Backlog::of_queues(bytes)?;
         let mut inner = self.lock();
-        let Inner { end, backlog, .. } = &mut *inner;
-        let old = either!(end, end => end.change_backlog(new, backlog));
+        let Inner { end, stage, .. } = &mut *inner;
+        let old = either!(end, end => end.change_backlog(new, &mut stage.backlog));
         // Map and unmap memory without the lock.
         drop(inner);
         drop(old);
@@ -573,7 +586,7 @@ impl Port {
     pub(crate) fn forget(&self, ports: &[PortId]) {
         self.forget_inward(ports);
         let mut inner = self.lock();
-        ports.iter().for_each(|&sender| inner.backlog.forget(sender));
+        ports.iter().for_each(|&sender| inner.stage.backlog.forget(sender));
     }
 
     /// Its adapter's state; `None` for an uplink or a failed port. Changes nothing. Call it from a thread other than the owner's:
@@ -689,9 +702,9 @@ impl Port {
     /// Shapes its guest's transmit and receive frames from now on; uplinks are not shaped. `logs`: report refusals ([`Shell::refused`]).
     pub(crate) fn set_shapes(&self, transmit: Option<Shape>, receive: Option<Shape>, logs: bool) {
         let mut inner = self.lock();
-        let Inner { end, backlog, room, .. } = &mut *inner;
+        let Inner { end, stage, room, .. } = &mut *inner;
         either!(end, end => end.set_logs(logs));
-        if either!(end, end => end.set_shapes(transmit, receive, !backlog.is_empty())) {
+        if either!(end, end => end.set_shapes(transmit, receive, !stage.backlog.is_empty())) {
             // Offer the backlog once more; a queue without room refuses it.
             room.insert(0);
         }

@@ -13,9 +13,8 @@ use nicety_frame::group::{self, IGMP, IGMP_QUERY, MLD_QUERY, Message};
 use nicety_frame::ipv4::protocol::ICMPV6;
 use nicety_frame::vlan::{Tag, Tci};
 use nicety_frame::{L3Kind, Layout, Mac, checksum, ethernet};
-use serde::{Deserialize, Serialize};
 
-use crate::agent::{Agent, INWARD_MOST, SavedAgent};
+use crate::agent::{Agent, INWARD_MOST, LeftGroup, SavedAgent, SavedQuerier};
 
 /// Query Interval, Startup Query Interval, Startup Query Count, and Other Querier Present Interval: RFC 3376, sections 8.2, 8.6,
 /// 8.7 and 8.5.
@@ -42,16 +41,6 @@ struct Network {
 /// The protocols of each VLAN.
 const KINDS: [L3Kind; 2] = [L3Kind::V4, L3Kind::V6];
 
-/// A group that a host has left, and the number of queries still to send for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Left {
-    /// Its place among the networks.
-    network: u32,
-    group: IpAddr,
-    count: u8,
-    at: Time,
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Querier {
@@ -61,19 +50,7 @@ pub struct Querier {
     next: usize,
     at: Time,
     rounds: u32,
-    left: ArrayVec<Left, LEFT_MOST>,
-}
-
-/// The state of a querier, for another process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedQuerier {
-    mac: [u8; 6],
-    /// Its VLANs, and until when others query there, for IGMP and for MLD.
-    networks: Vec<(Option<u16>, [Time; KINDS.len()])>,
-    next: u32,
-    at: Time,
-    rounds: u32,
-    left: Vec<Left>,
+    left: ArrayVec<LeftGroup, LEFT_MOST>,
 }
 
 impl Querier {
@@ -97,7 +74,7 @@ impl Querier {
                 let left = records.filter(|(group, joins)| !joins && !group::is_local(*group));
                 for (group, _) in left.take(LEFT_MOST) {
                     if !self.left.iter().any(|left| left.network == index && left.group == group) {
-                        let _full = self.left.try_push(Left { network: index, group, count: LAST_COUNT, at: now });
+                        let _full = self.left.try_push(LeftGroup { network: index, group, count: LAST_COUNT, at: now });
                     }
                 }
             }
@@ -134,7 +111,7 @@ impl Querier {
         }
         let silent_until = saved.networks.iter().flat_map(|(_, until)| until);
         self.networks.iter_mut().zip(silent_until).for_each(|(network, until)| network.silent_until = *until);
-        let is_possible = |left: &&Left| (left.network as usize) < self.networks.len();
+        let is_possible = |left: &&LeftGroup| (left.network as usize) < self.networks.len();
         self.left = saved.left.iter().filter(is_possible).take(LEFT_MOST).copied().collect();
         (self.mac, self.next, self.at, self.rounds) = (Mac(saved.mac), saved.next as usize, saved.at, saved.rounds);
     }
@@ -155,7 +132,7 @@ impl Agent for Querier {
 
     fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool) {
         for index in (0..self.left.len()).rev() {
-            let Left { network, group, count, at } = self.left[index];
+            let LeftGroup { network, group, count, at } = self.left[index];
             if at > now {
                 continue;
             }
@@ -164,7 +141,7 @@ impl Agent for Querier {
             }
             if count > 1 {
                 let at = now.after_ns(u64::from(LAST_MS) * 1_000_000);
-                self.left[index] = Left { network, group, count: count - 1, at };
+                self.left[index] = LeftGroup { network, group, count: count - 1, at };
             } else {
                 self.left.swap_remove(index);
             }

@@ -8,7 +8,7 @@ use nicety_adapter::{
     Unfolded, Wants,
 };
 use nicety_memory::{Map, Rights};
-use nicety_plane::{Backlog, Drained};
+use nicety_plane::{Backlog, Drained, LaneKey};
 
 /// Bytes of the buffer, which are eight blocks.
 const SIZE: u32 = 4096;
@@ -17,6 +17,7 @@ const ALL: Budget = Budget { packets: PACKETS, bytes: u64::MAX };
 /// A backlog, and the expected packets of each lane.
 struct World {
     backlog: Backlog,
+    key: fn(u16) -> LaneKey,
     map: Arc<Map>,
     batch: Batch,
     waiting: Vec<VecDeque<Vec<u8>>>,
@@ -24,13 +25,17 @@ struct World {
 }
 
 impl World {
-    fn new(backlog: Backlog) -> Self {
+    fn new(backlog: Backlog, key: fn(u16) -> LaneKey) -> Self {
         let map = Arc::new(Map::private(SIZE as usize).unwrap());
-        Self { backlog, map, batch: Batch::new(), waiting: vec![VecDeque::new(); 32], frames: 0 }
+        Self { backlog, key, map, batch: Batch::new(), waiting: vec![VecDeque::new(); 32], frames: 0 }
     }
 
     fn of_queues() -> Self {
-        Self::new(Backlog::of_queues(SIZE).unwrap())
+        Self::new(Backlog::of_queues(SIZE).unwrap(), LaneKey::Queue)
+    }
+
+    fn of_senders(bytes: u32) -> Self {
+        Self::new(Backlog::of_senders(bytes).unwrap(), |port| LaneKey::peer(PortId(port)))
     }
 
     /// Adds a frame with new content. True if there was room.
@@ -46,7 +51,7 @@ impl World {
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
         draft.finish_plain(0);
-        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0), now);
+        let taken = self.backlog.push((self.key)(lane), &self.batch, &self.batch.packets()[0], Pick::whole(0), now);
         if taken {
             self.waiting[usize::from(lane)].push_back(bytes);
         }
@@ -56,23 +61,35 @@ impl World {
     /// Offers the first frames of an open lane; the receiver refuses all but the first `room`.
     fn drain(&mut self, open: impl Fn(u16) -> bool, room: usize) -> Option<Drained> {
         let mut offered = Vec::new();
-        let drained = self.backlog.drain(open, ALL, Time::ZERO, |frames| {
-            let mut delivery = Delivery::default();
-            for (index, _, packet) in frames.iter() {
-                offered.push(content(frames, packet));
-                if index >= room {
-                    delivery.refuse(index, 0, 0);
+        let drained = self.backlog.drain(
+            |lane| open(number_of(lane)),
+            ALL,
+            Time::ZERO,
+            |frames| {
+                let mut delivery = Delivery::default();
+                for (index, _, packet) in frames.iter() {
+                    offered.push(content(frames, packet));
+                    if index >= room {
+                        delivery.refuse(index, 0, 0);
+                    }
                 }
-            }
-            delivery
-        });
+                delivery
+            },
+        );
         let drained = drained.ok()?;
-        let lane = &mut self.waiting[usize::from(drained.lane)];
+        let lane = &mut self.waiting[usize::from(number_of(drained.lane))];
         assert_eq!(offered, lane.range(..offered.len()).cloned().collect::<Vec<_>>(), "in order, byte for byte");
         assert_eq!(drained.packets, offered.len().min(room));
         lane.drain(..drained.packets);
         assert_eq!(self.backlog.len(), self.waiting.iter().map(VecDeque::len).sum::<usize>());
         Some(drained)
+    }
+}
+
+fn number_of(lane: LaneKey) -> u16 {
+    match lane {
+        LaneKey::Queue(queue) => queue,
+        LaneKey::Peer(lane) => lane.port,
     }
 }
 
@@ -120,7 +137,7 @@ fn a_frame_whose_checksum_lies_far_behind_waits_with_all_of_its_headers() {
     draft.push(0, 600).unwrap();
     draft.finish(Offload { checksum: Checksum::Partial { start: 150, field: 166 }, segment: None }, 0).unwrap();
     let mut backlog = Backlog::of_queues(SIZE).unwrap();
-    assert!(backlog.push(0, &batch, &batch.packets()[0], Pick::whole(0), Time::ZERO));
+    assert!(backlog.push(LaneKey::Queue(0), &batch, &batch.packets()[0], Pick::whole(0), Time::ZERO));
     let drained = backlog.drain(
         |_| true,
         ALL,
@@ -194,7 +211,7 @@ fn a_burst_is_kept_as_long_as_the_buffer_is_large() {
     const BYTES: u32 = 1514;
     const WIRE_BITS: u64 = 8 * 1538;
     for (size, kept_frames, kept_us) in [(512 << 10, 341, 419), (64 << 20, 43_690, 53_756)] {
-        let mut world = World::new(Backlog::of_queues(size).unwrap());
+        let mut world = World::new(Backlog::of_queues(size).unwrap(), LaneKey::Queue);
         let mut frames = 0;
         while world.push(0, BYTES) {
             frames += 1;
@@ -237,7 +254,7 @@ fn a_packet_that_was_taken_in_part_goes_on_at_its_next_frame() {
 
 #[test]
 fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
-    let mut world = World::new(Backlog::of_senders(64 << 10).unwrap());
+    let mut world = World::of_senders(64 << 10);
     for (sender, len) in [(0, 100), (1, 1514), (2, 4000)] {
         while world.push(sender, len) {}
     }
@@ -246,7 +263,7 @@ fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
     let bytes = |gone: &[u64; 4]| gone.iter().sum::<u64>();
     while bytes(&gone) < 96 << 10 {
         let drained = world.drain(|_| true, 3).unwrap();
-        gone[usize::from(drained.lane)] += drained.bytes;
+        gone[usize::from(number_of(drained.lane))] += drained.bytes;
     }
     assert_eq!(gone[3], 60);
     let share = bytes(&gone) as i64 / 3;
@@ -256,7 +273,7 @@ fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
 
 #[test]
 fn a_sender_is_held_once_and_let_go_when_little_of_it_is_left() {
-    let mut world = World::new(Backlog::of_senders(SIZE).unwrap());
+    let mut world = World::of_senders(SIZE);
     assert!(!world.backlog.hold(PortId(5)), "nothing of it waits");
     while world.push(5, 512) {}
     assert!(world.backlog.hold(PortId(5)) && !world.backlog.hold(PortId(5)) && world.backlog.holds());

@@ -105,7 +105,7 @@ impl World {
         let plane = Plane::new(Limits::default());
         let interface = Arc::<Mutex<Interface>>::default();
         let mode = Mode::Queues { one_sends };
-        let steering = Arc::new(Steering::new(mode.rule(), Hash::Sender));
+        let steering = Arc::new(Steering::in_mode(&mode, Hash::Sender));
         let queues: Vec<Arc<Port>> = (0..QUEUES)
             .map(|place| {
                 let queue = Linked::new(Queue { interface: Arc::clone(&interface), place, again: None });
@@ -297,7 +297,7 @@ fn another_queue_sends_while_one_is_down_and_goes_on_in_another_process() {
     assert_eq!(sent, [0, 10_000, 0, 0], "a queue that comes back does not take over");
     assert!(c as f64 >= 0.98 * 10_000.0 * 100.0 / 111.0, "{a} {b} {c}");
     let saved = world.steering.save();
-    let other = Steering::new(Mode::Queues { one_sends: true }.rule(), Hash::Sender);
+    let other = Steering::in_mode(&Mode::Queues { one_sends: true }, Hash::Sender);
     other.restore(&saved, world.now);
     let distributes = |steering: &Steering| -> Vec<bool> {
         steering.states(QUEUES, world.now).iter().map(|state| state.distributes).collect()

@@ -133,7 +133,7 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
 }
 
 /// The charge equals that of a change over vfio-user, which the worker handles itself: 16 messages of 1 KiB
-/// (crates/vfio-user/src/session/work.rs, crates/daemon/src/worker.rs). A port that changes its memory endlessly has fewer turns for its frames.
+/// (crates/vfio-user/src/session/work.rs, crates/daemon/src/run/worker.rs). A port that changes its memory endlessly has fewer turns for its frames.
 #[test]
 fn a_change_of_memory_by_a_control_thread_is_charged_to_its_port() {
     let (plane, story) = (Plane::new(Limits::default()), Story::default());

@@ -22,17 +22,17 @@ use tracing::warn;
 use super::open::JoiningUplink;
 use super::parts::sharing;
 use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
-use crate::device::PortDevice;
-use crate::image::{
+use crate::run::device::PortDevice;
+use crate::run::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
 };
-use crate::journal::{Journal, Kept};
-use crate::port_log::{Kind, PortLog};
-use crate::rings::{Front, FrontendSocket, Preparing, RingsServer};
-use crate::saved::PortState;
-use crate::service::{Link, Service, Talk};
-use crate::shell::Signals;
-use crate::worker::PATIENCE;
+use crate::run::journal::{Journal, Kept};
+use crate::run::port_log::{Kind, PortLog};
+use crate::run::rings::{Front, FrontendSocket, Preparing, RingsServer};
+use crate::run::saved::PortState;
+use crate::run::service::{Link, Service, Talk};
+use crate::run::shell::Signals;
+use crate::run::worker::PATIENCE;
 
 /// A port without its state.
 pub struct Expected {

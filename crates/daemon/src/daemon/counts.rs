@@ -4,7 +4,7 @@ use nicety_adapter::{PortId, QueueCounters};
 use nicety_plane::{ClassState, State};
 
 use super::Daemon;
-use crate::image::{ClassImage, CountsImage};
+use crate::run::image::{ClassImage, CountsImage};
 
 /// Counts of what uplinks have carried.
 #[derive(Clone, Debug, Default)]

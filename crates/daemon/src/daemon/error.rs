@@ -5,7 +5,7 @@ use nicety_memory::MapError;
 use nicety_plane::PlaneError;
 use nicety_vfio_user::ListenError;
 
-use crate::recorder::RecordError;
+use crate::run::recorder::RecordError;
 
 /// Reasons why a daemon, or one of its ports, could not start.
 #[derive(Debug, thiserror::Error)]

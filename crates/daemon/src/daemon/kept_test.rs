@@ -12,7 +12,8 @@ use nicety_vfio_user::{Client, DmaProtection, DmaRange, NoMemory};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{descriptors, journal};
+use crate::descriptors;
+use crate::run::journal;
 
 const SOON: Duration = Duration::from_secs(60);
 const PORTS: usize = 256;

@@ -5,7 +5,7 @@ use nicety_switch::{Limits, Policy};
 use nicety_uplink::Pair;
 
 use super::*;
-use crate::report::PortReport;
+use crate::observe::report::PortReport;
 
 #[test]
 fn a_blocked_uplink_is_said_to_lead_into_the_network_of_the_one_for_which_it_is_blocked() {

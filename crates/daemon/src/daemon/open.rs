@@ -14,15 +14,15 @@ use tracing::info;
 use super::io_control::IoControl;
 use super::parts::sharing;
 use super::{Daemon, PortSpec, Running, RunningUplink, StartError, UplinkAgents, UplinkMaker};
-use crate::device::{PortDevice, irq_layout};
-use crate::inbox::Note;
-use crate::journal::Journal;
-use crate::mapper::Mapper;
-use crate::port_log::PortLog;
-use crate::recorder::Recorder;
-use crate::rings::{FrontendSocket, RingsServer};
-use crate::service::{Link, Service};
-use crate::shell::{PortShell, Schedule, Signals};
+use crate::run::device::{PortDevice, irq_layout};
+use crate::run::inbox::Note;
+use crate::run::journal::Journal;
+use crate::run::mapper::Mapper;
+use crate::run::port_log::PortLog;
+use crate::run::recorder::Recorder;
+use crate::run::rings::{FrontendSocket, RingsServer};
+use crate::run::service::{Link, Service};
+use crate::run::shell::{PortShell, Schedule, Signals};
 
 /// A port that is being opened.
 pub(super) struct Opened {

@@ -6,9 +6,9 @@ use nicety_adapter::{Adapter, Face, PortId};
 use nicety_plane::{End, Group, PlaneError, Port, State};
 
 use super::{Daemon, OtherPart, PortSpec, Running, StartError};
-use crate::inbox::Inbox;
-use crate::service::{Link, Service};
-use crate::shell::{PortShell, Schedule, Signals};
+use crate::run::inbox::Inbox;
+use crate::run::service::{Link, Service};
+use crate::run::shell::{PortShell, Schedule, Signals};
 
 /// The name of a part in the log and in images. No port has such a name.
 pub(crate) fn part_name(port: &str, part: usize) -> String {

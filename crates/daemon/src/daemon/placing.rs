@@ -5,7 +5,7 @@ use std::time::Instant;
 use nicety_adapter::PortId;
 
 use super::{Daemon, PortSpec, Running};
-use crate::placement::{FRESH, LOOK, Load, order};
+use crate::run::placement::{FRESH, LOOK, Load, order};
 use crate::usage::threads;
 
 /// A look at the workers.

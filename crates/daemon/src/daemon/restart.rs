@@ -6,9 +6,9 @@ use nicety_plane::caught;
 use tracing::info;
 
 use super::{Daemon, PortSpec, RunningUplink, StartError};
-use crate::inbox::Note;
-use crate::kept_uplinks::{UplinkHold, let_go_first};
-use crate::recorder::Recorder;
+use crate::run::inbox::Note;
+use crate::run::kept_uplinks::{UplinkHold, let_go_first};
+use crate::run::recorder::Recorder;
 
 /// Reasons why a port was not restarted.
 #[derive(Debug, thiserror::Error)]

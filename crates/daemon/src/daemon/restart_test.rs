@@ -9,7 +9,7 @@ use nicety_uplink::Pair;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
-use crate::report::{Condition, PortReport};
+use crate::observe::report::{Condition, PortReport};
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use nicety_adapter::PortId;
 
 use super::{Daemon, REMOVE_TIMEOUT};
-use crate::inbox::Note;
-use crate::saved::{PortState, SaveError};
+use crate::run::inbox::Note;
+use crate::run::saved::{PortState, SaveError};
 
 impl Daemon {
     /// Saves a port and stops it until it is restored or its VMM disconnects. Saving a stopped port again gives the same state.

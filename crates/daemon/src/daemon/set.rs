@@ -8,7 +8,7 @@ use nicety_plane::{Agent, Announcer, Querier, Role};
 use nicety_switch::{Policy, Vlan};
 
 use super::{Daemon, PortSpec, UplinkAgents, UplinkMaker};
-use crate::inbox::Note;
+use crate::run::inbox::Note;
 
 impl Daemon {
     /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error

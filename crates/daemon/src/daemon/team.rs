@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::counts::Counts;
 use super::{Daemon, PortView, StartError};
-use crate::image::TeamImage;
+use crate::run::image::TeamImage;
 
 /// Of equal links none is preferred: the middle of the range.
 const LACP_PORT_PRIORITY: u16 = 128;
@@ -167,7 +167,7 @@ impl Daemon {
     fn open_team_from(&self, spec: &TeamSpec, image: Option<&TeamImage>) -> Result<(), StartError> {
         let id = image.map_or_else(|| self.free_id(0), |image| PortId(image.id));
         let nobody = Mode::Standby { order: Vec::new(), fail_back: Duration::ZERO };
-        let steering = Arc::new(Steering::new(nobody.rule(), Hash::default()));
+        let steering = Arc::new(Steering::in_mode(&nobody, Hash::default()));
         let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
@@ -175,7 +175,7 @@ impl Daemon {
         team.take_places(spec.clone());
         let (mode, hash) = team.mode();
         if let Some(image) = image {
-            team.steering = Arc::new(Steering::new(mode.rule(), mode.hash().unwrap_or(hash)));
+            team.steering = Arc::new(Steering::in_mode(&mode, hash));
             team.steering.restore(&image.steering, self.clock.now());
         }
         let joined = self.plane.join_team(Arc::new(team.team()), &spec.policy);

@@ -1,7 +1,7 @@
 //! The path of a frame, in words.
 
 use super::Daemon;
-use crate::trace::{FrameTrace, Words};
+use crate::observe::trace::{FrameTrace, Words};
 use nicety_adapter::count;
 use nicety_plane::TraceError;
 

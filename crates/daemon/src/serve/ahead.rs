@@ -7,7 +7,7 @@ use nicety_host::{Host, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder};
 use nicety_uplink::{Xdp, XdpError};
 
-use crate::kept_uplinks::{HeldUplinks, let_go_first};
+use crate::run::kept_uplinks::{HeldUplinks, let_go_first};
 
 /// The queues of the host file's interfaces.
 #[derive(Debug, Default)]

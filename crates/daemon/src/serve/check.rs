@@ -11,8 +11,8 @@ use nicety_uplink::{Capture, SocketError, Tap, Xdp, XdpError};
 
 use super::{Held, OpenedAhead, Prepared, Refused, ServeError, spec};
 use crate::daemon::{PortSpec, StartError};
-use crate::kept_uplinks::HeldUplinks;
-use crate::recorder::{self, Target};
+use crate::run::kept_uplinks::HeldUplinks;
+use crate::run::recorder::{self, Target};
 use crate::tolerance::{self, ToleranceError};
 
 /// The test whether a socket is served.

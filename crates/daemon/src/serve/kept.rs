@@ -6,13 +6,13 @@ use tracing::warn;
 
 use super::ServeError;
 use crate::daemon::{Daemon, PortSpec, StartError};
-use crate::kept_uplinks::let_go_first;
+use crate::run::kept_uplinks::let_go_first;
 
 /// A port goes on whose process was killed, or begins anew.
 pub(super) fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
     let name = port.config.name.clone();
     let again = port.clone();
-    let Err(why) = crate::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
+    let Err(why) = crate::run::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
     warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
     daemon.forget_kept(&name);
     begin_anew(daemon, &again)

@@ -13,8 +13,8 @@ use tracing::warn;
 
 use super::{ServeError, agents, policy, queue_name, queues_spec, settings};
 use crate::daemon::{ArrivingUplink, Daemon, UplinkMaker};
-use crate::image::PortImage;
-use crate::kept_uplinks::{HeldUplinks, let_go_first, name};
+use crate::run::image::PortImage;
+use crate::run::kept_uplinks::{HeldUplinks, let_go_first, name};
 
 /// What the link of an uplink, or of one of its queues, is made of.
 enum Origin<'a> {

@@ -13,10 +13,10 @@ use super::kept::{begin_anew, revive};
 use super::open::{open_uplink, open_uplink_with, open_xdp};
 use super::{ServeError, close_uplink, set_uplink, settle_agents};
 use crate::daemon::{Arriving, ArrivingUplink, Daemon, PortSpec, PortView, TeamSpec};
-use crate::image::{LearnedImage, TeamImage};
-use crate::kept_uplinks::HeldUplinks;
-use crate::rings::Preparing;
-use crate::service::Service;
+use crate::run::image::{LearnedImage, TeamImage};
+use crate::run::kept_uplinks::HeldUplinks;
+use crate::run::rings::Preparing;
+use crate::run::service::Service;
 
 /// The state in which a port comes to this daemon.
 #[derive(Debug)]

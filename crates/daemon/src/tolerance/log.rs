@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::message::MadeWith;
 use crate::daemon::PortSpec;
-use crate::report::ToleranceReport;
+use crate::observe::report::ToleranceReport;
 
 /// Most bytes of calls that wait to be sent. With more the log ends.
 const WAITING_MOST: usize = 64 << 20;

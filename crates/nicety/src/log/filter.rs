@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn each_part_logs_as_much_as_it_is_asked_for() {
         const SERVE: &str = "nicety::serve";
-        const WORKER: &str = "nicety_daemon::worker";
+        const WORKER: &str = "nicety_daemon::run::worker";
         for (words, serve, worker) in [
             ("info", Level::INFO, Level::INFO),
             (" info", Level::INFO, Level::INFO),

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use super::journal::Values;
 
 /// Modules whose lines at `info` tell of changes that a person has made.
-const CHANGES: [&str; 2] = ["nicety_control::routes", "nicety_daemon::live"];
+const CHANGES: [&str; 2] = ["nicety_control::routes", "nicety_daemon::serve::live"];
 
 /// Keeps events. `None`: there is no page.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ mod tests {
         let subscriber = tracing_subscriber::registry().with(Kept(Some(Arc::clone(&recent))));
         tracing::subscriber::with_default(subscriber, || {
             info!(target: "nicety_control::routes::lists", "user 0 reset card nic");
-            warn!(target: "nicety_daemon::live", "not kept");
-            info!(target: "nicety_daemon::liver", port = "vm1", "attached");
+            warn!(target: "nicety_daemon::serve::live", "not kept");
+            info!(target: "nicety_daemon::serve::liver", port = "vm1", "attached");
             debug!("much");
         });
         let lines: Vec<_> = recent.lines().into_iter().map(|line| (line.level, line.is_change, line.text)).collect();

@@ -3,7 +3,7 @@
 use super::in_time;
 use super::steps::Swept;
 
-/// Kinds of the messages with a state: `crates/daemon/src/handover.rs`.
+/// Kinds of the messages with a state: `crates/daemon/src/serve/handover.rs`.
 const STATES: [(u8, &str); 3] = [(2, "the offer"), (4, "a worker's ports"), (6, "what is no port's")];
 
 /// The version of a state follows its name (a length, then letters) in one byte.

@@ -181,7 +181,7 @@ fn a_kill_at_any_message_of_an_upgrade_leaves_one_daemon_that_serves_every_vmm()
     swept.end();
 }
 
-/// The last word of the old daemon, by which the new one goes on: `crates/daemon/src/handover.rs`.
+/// The last word of the old daemon, by which the new one goes on: `crates/daemon/src/serve/handover.rs`.
 const GO: u8 = 8;
 
 /// The lowest nice value (sched(7)).

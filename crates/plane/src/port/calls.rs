@@ -7,7 +7,7 @@ use nicety_adapter::{Adapter, Context, Face, PciFace, RingFace, RingPlace, Time,
 use nicety_memory::Map;
 use nicety_pci::PowerState;
 
-use super::end::{Side, either};
+use super::end::either;
 use super::inner::{CHANGE_COST, MESSAGE_COST};
 use super::{Inner, Port};
 use crate::lock::Held;

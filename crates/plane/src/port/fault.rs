@@ -3,7 +3,7 @@
 use nicety_adapter::Reason;
 
 use super::caught::caught;
-use super::end::{Side, either};
+use super::end::either;
 use super::{Inner, Port, Shell};
 
 impl Inner {

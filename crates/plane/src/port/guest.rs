@@ -9,12 +9,13 @@ use nicety_adapter::{
 use nicety_memory::{Map, Refusals, Rights, Window};
 
 use super::caught::caught;
-use super::end::Side;
 use super::family::Membership;
-use super::moved::SavedTokens;
-use super::shaping::Shaping;
+use super::shaping::{SavedTokens, Shaping};
+use super::side::Side;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
+use crate::order::LaneKey;
+use crate::stage::Stage;
 
 /// A guest's end of a port.
 pub struct Guest {
@@ -402,8 +403,8 @@ impl Side for Guest {
         self.shaping.asks_at(sends, receives, counters, now)
     }
 
-    fn lane(&self, _sender: PortId, queue: u16) -> u16 {
-        queue
+    fn lane(&self, _sender: PortId, queue: u16) -> LaneKey {
+        LaneKey::Queue(queue)
     }
 
     #[inline]
@@ -417,7 +418,7 @@ impl Side for Guest {
     }
 
     #[inline]
-    fn may_drain(&self, room: Set, backlog: &Backlog) -> bool {
+    fn may_drain(&self, room: Set, Stage { backlog, .. }: &Stage) -> bool {
         if self.is_pooled { !room.is_empty() && !backlog.is_empty() } else { room.overlaps(backlog.queues()) }
     }
 
@@ -436,7 +437,7 @@ impl Side for Guest {
         self.shaping.pass(now);
     }
 
-    fn restored(&mut self, _backlog: &Backlog) {
+    fn restored(&mut self) {
         self.is_pooled |= self.shaping.receive.is_some();
     }
 

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use nicety_memory::Map;
 
 use super::caught::caught;
-use super::end::{End, Side, either};
+use super::end::{End, either};
+use super::side::Side;
 use super::{Inner, Saved, Shell};
 use crate::backlog::Drained;
+use crate::order::LaneKey;
 
 /// A port that a link held: its number, and which of the ports that have had it.
 #[derive(Clone, Copy, Debug)]
@@ -107,13 +109,13 @@ impl Inner {
     /// Whether the backlog has frames for which there is room.
     #[inline]
     pub fn may_drain(&self) -> bool {
-        either!(&self.end, end => end.may_drain(self.room, &self.backlog))
+        either!(&self.end, end => end.may_drain(self.room, &self.stage))
     }
 
     /// Whether frames must wait in the receive buffer before the adapter or uplink is asked: behind others, or for tokens.
     #[inline]
     pub fn must_wait(&self, now: Time) -> bool {
-        either!(&self.end, end => end.must_wait(!self.backlog.is_empty(), now))
+        either!(&self.end, end => end.must_wait(!self.stage.backlog.is_empty(), now))
     }
 
     /// The reason why frames for it are dropped, if it cannot take any.
@@ -143,7 +145,7 @@ impl Inner {
 
     /// Delivers as many frames as there are tokens for, if the backlog is empty; the others wait. Returns how many were taken.
     pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], now: Time) -> usize {
-        let is_behind = !self.backlog.is_empty();
+        let is_behind = !self.stage.backlog.is_empty();
         let End::Guest(guest) = &mut self.end else { return 0 };
         guest.pool(is_behind);
         let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
@@ -183,8 +185,8 @@ impl Inner {
         let Some(packet) = batch.packet(pick.packet) else { return true };
         if self.has_failed() {
             self.counters.receive_drop(Reason::Failed);
-        } else if !self.backlog.push(0, batch, packet, pick, now) {
-            self.counters.receive_drop(self.backlog.refusal(packet.len()));
+        } else if !self.stage.backlog.push(LaneKey::Queue(0), batch, packet, pick, now) {
+            self.counters.receive_drop(self.stage.backlog.refusal(packet.len()));
             return false;
         }
         true
@@ -253,8 +255,8 @@ impl Inner {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = either!(&self.end, end => end.lane(batch.sender, refusal.queue.into()));
-            if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
-                self.counters.receive_drop(self.backlog.refusal(packet.len()));
+            if !self.stage.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
+                self.counters.receive_drop(self.stage.backlog.refusal(packet.len()));
                 missed += 1;
             }
         }
@@ -266,19 +268,19 @@ impl Inner {
     /// Offers frames of one lane of the backlog, as many as one hold and the budget allow.
     pub fn drain(&mut self, budget: Budget, now: Time) -> Drained {
         let settled = self.settled_frames();
-        let Self { end, counters, backlog, room, pace, .. } = self;
+        let Self { end, counters, stage, room, pace, .. } = self;
         let (tokens, opens_all) = either!(end, end => (end.receive_tokens(now), end.opens_all()));
         let few = Budget { packets: budget.packets.min(pace.frames()), bytes: budget.bytes.min(tokens) };
-        let open = |lane| opens_all || room.contains(lane);
+        let open = |lane| opens_all || matches!(lane, LaneKey::Queue(queue) if room.contains(queue));
         let drained = caught(|| {
             let deliver = |frames: &Frames<'_>| either!(end, end => end.deliver(frames, counters, now));
-            backlog.drain(open, few, now, deliver)
+            stage.backlog.drain(open, few, now, deliver)
         });
         either!(end, end => end.publish());
         let drained = match drained {
             Ok(Ok(drained)) => drained,
             Ok(Err(Some(until))) => {
-                either!(end, end => end.limit(until));
+                stage.limited_until = Some(until);
                 return Drained::default();
             }
             Ok(Err(None)) => Drained::default(),
@@ -288,9 +290,10 @@ impl Inner {
             *room = Set::default();
         } else if drained.refused || drained.packets == 0 {
             // The adapter reports when there is room again, or has just done so.
-            room.remove(drained.lane);
+            room.remove(drained.lane.number());
         }
-        either!(end, end => end.drained(&drained, backlog, now));
+        stage.sent(&drained, now);
+        either!(end, end => end.drained(&drained, &mut stage.backlog, now));
         drained
     }
 
@@ -311,12 +314,12 @@ impl Inner {
         !self.in_team.is_spread
             && self.copies.is_none()
             && !self.has_failed()
-            && either!(&mut self.end, end => end.hold_sender(sender, &mut self.backlog, now, shell))
+            && either!(&mut self.end, end => end.hold_sender(sender, &mut self.stage.backlog, now, shell))
     }
 
     /// The watchdog: releases the senders of a link that has taken nothing for too long, and returns them.
     pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<HeldSender> {
-        match either!(&mut self.end, end => end.watch(&self.backlog, now, shell)) {
+        match either!(&mut self.end, end => end.watch(&self.stage.backlog, now, shell)) {
             true => self.let_all_go(),
             false => Vec::new(),
         }
@@ -324,13 +327,13 @@ impl Inner {
 
     /// Releases all held senders, and returns them.
     pub fn let_all_go(&mut self) -> Vec<HeldSender> {
-        let all = self.backlog.let_all_go();
+        let all = self.stage.backlog.let_all_go();
         all.into_iter().filter_map(|sender| self.held(sender)).collect()
     }
 
     /// A sender that was released. `None` if it was not named yet: whoever names it finds it released, and lets it go.
     pub fn held(&mut self, sender: PortId) -> Option<HeldSender> {
-        Some(HeldSender { sender, tenure: self.backlog.take_holder(sender)? })
+        Some(HeldSender { sender, tenure: self.stage.backlog.take_holder(sender)? })
     }
 
     /// The cost of the calls since the last [`settle`](Self::settle), beside their frames.
@@ -355,8 +358,8 @@ impl Inner {
 
     /// Drops what waits.
     pub fn drop_backlog(&mut self, reason: Reason) {
-        let waiting = self.backlog.clear();
-        either!(&mut self.end, end => end.cleared(&mut self.backlog));
+        let waiting = self.stage.clear();
+        either!(&mut self.end, end => end.cleared(&mut self.stage.backlog));
         for _ in 0..waiting {
             self.counters.receive_drop(reason);
         }

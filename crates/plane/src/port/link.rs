@@ -3,13 +3,43 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Outbox, PortId, Progress, Set, Time, Uplink};
+use nicety_ioc::CLASSES_MOST;
 use nicety_memory::Map;
 
 use super::caught::caught;
-use super::control::{ClassState, Control};
-use super::end::Side;
+use super::side::Side;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
+use crate::order::LaneKey;
+use crate::stage::Stage;
+
+/// A port uses a class for this long after its last frame of it, and for twice as long at most.
+const USED_NS: u64 = 1_000_000_000;
+
+/// The classes of which a port has lately sent frames, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    /// Since `since`, and in the [`USED_NS`] before that.
+    now: u16,
+    before: u16,
+    since: Time,
+}
+
+impl Used {
+    #[inline]
+    pub fn insert(&mut self, class: u16, now: Time) {
+        let age_ns = now.0.saturating_sub(self.since.0);
+        if age_ns >= USED_NS {
+            self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+        self.now |= 1 << (class % CLASSES_MOST as u16);
+    }
+
+    pub fn has(self, class: u16) -> bool {
+        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
+    }
+}
 
 /// A link's end of a port.
 pub struct Link {
@@ -17,10 +47,8 @@ pub struct Link {
     uplink: Option<Box<dyn Uplink>>,
     /// Its frames lie in memory of its own, which it names in each batch.
     nothing: Arc<Map>,
-    /// I/O control, if it has it.
-    pub(super) control: Option<Box<Control>>,
-    /// Limits hold all frames that wait until then.
-    pub(super) limited_until: Option<Time>,
+    /// With I/O control, by port: the classes of its frames, unless all are of one.
+    pub(super) used: Vec<Used>,
     /// The time of the next check whether a link that holds senders takes frames, and since when it has taken none.
     watch_at: Option<Time>,
     stuck_since: Time,
@@ -37,8 +65,7 @@ impl Link {
         Self {
             uplink: Some(uplink),
             nothing: Map::empty(),
-            control: None,
-            limited_until: None,
+            used: Vec::new(),
             watch_at: None,
             stuck_since: Time::ZERO,
             is_stuck: false,
@@ -78,14 +105,7 @@ impl Side for Link {
         true
     }
 
-    fn count_classes_on(&mut self, before: &[ClassState]) {
-        if let Some(control) = &mut self.control {
-            control.count_on(before);
-        }
-    }
-
     fn describe(&self, state: &mut State) {
-        state.classes = self.control.as_ref().map_or_else(Vec::new, |control| control.states());
         if let Some(uplink) = &self.uplink {
             state.driven = true;
             state.features = uplink.features();
@@ -164,8 +184,8 @@ impl Side for Link {
         true
     }
 
-    fn lane(&self, sender: PortId, _queue: u16) -> u16 {
-        sender.0
+    fn lane(&self, sender: PortId, _queue: u16) -> LaneKey {
+        LaneKey::peer(sender)
     }
 
     fn opens_all(&self) -> bool {
@@ -176,45 +196,17 @@ impl Side for Link {
         is_behind
     }
 
-    fn may_drain(&self, room: Set, backlog: &Backlog) -> bool {
-        !room.is_empty() && !backlog.is_empty() && self.limited_until.is_none()
+    fn may_drain(&self, room: Set, stage: &Stage) -> bool {
+        !room.is_empty() && !stage.backlog.is_empty() && stage.limited_until.is_none()
     }
 
     fn drained(&mut self, drained: &Drained, _backlog: &mut Backlog, now: Time) {
-        if let Some(control) = &mut self.control {
-            control.sent(drained);
-        }
         if drained.packets > 0 {
             (self.is_stuck, self.stuck_since) = (false, now);
         }
     }
 
-    fn cleared(&mut self, _backlog: &mut Backlog) {
-        self.limited_until = None;
-        if let Some(control) = &mut self.control {
-            control.cleared();
-        }
-    }
-
-    fn limit(&mut self, until: Time) {
-        self.limited_until = Some(until);
-    }
-
-    fn limited_until(&self) -> Option<Time> {
-        self.limited_until
-    }
-
-    fn pass(&mut self, now: Time) {
-        let _due = self.limited_until.take_if(|at| *at <= now);
-    }
-
-    fn restored(&mut self, backlog: &Backlog) {
-        if let Some(control) = &mut self.control {
-            control.count_waiting(backlog);
-        }
-    }
-
     fn is_due(&self, now: Time) -> bool {
-        [self.limited_until, self.watch_at].into_iter().flatten().any(|at| at <= now)
+        self.watch_at.is_some_and(|at| at <= now)
     }
 }

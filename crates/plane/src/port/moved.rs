@@ -1,10 +1,11 @@
 //! A port that goes on in another process: what it has beside its adapter.
 
-use nicety_adapter::{Counters, HandOver, Reason, SavedBucket, SavedCounters, Time};
+use nicety_adapter::{Counters, HandOver, Reason, SavedCounters, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Port;
-use super::end::{Side, either};
+use super::end::either;
+use super::shaping::SavedTokens;
 use crate::backlog::SavedFrame;
 
 /// A port's numbers, for the process that goes on with it.
@@ -17,9 +18,6 @@ pub struct SavedNumbers {
     /// The tokens for what its guest sends, and for what it receives, if they are limited.
     pub tokens: [Option<SavedTokens>; 2],
 }
-
-/// The tokens of an average's bucket and of a peak's.
-pub type SavedTokens = (SavedBucket, Option<SavedBucket>);
 
 /// Frames that wait at a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +40,7 @@ impl Port {
     /// Copies of the frames that wait. Call it while nothing is delivered to the port.
     pub fn waiting_frames(&self) -> SavedFrames {
         let inward = self.own_inward().and_then(|slot| slot.with(|inward| inward.save())).unwrap_or_default();
-        SavedFrames { outward: self.lock().backlog.save(), inward }
+        SavedFrames { outward: self.lock().stage.backlog.save(), inward }
     }
 
     /// Such frames wait here, behind none. Call it when the port has its adapter's state or its I/O control, and before it is served. Those
@@ -59,13 +57,14 @@ impl Port {
         let mut inner = self.lock();
         let inner = &mut *inner;
         for frame in outward {
-            if !inner.backlog.push_saved(frame, now) {
+            if !inner.stage.backlog.push_saved(frame, now) {
                 inner.counters.receive_drop(Reason::Removed);
             }
         }
-        either!(&mut inner.end, end => end.restored(&inner.backlog));
+        inner.stage.recount();
+        either!(&mut inner.end, end => end.restored());
         // All are offered once more: a queue without room refuses them.
-        let queues = inner.backlog.queues();
+        let queues = inner.stage.backlog.queues();
         inner.room.extend(queues);
         if either!(&inner.end, end => end.opens_all()) {
             inner.room.insert(0);

@@ -1,8 +1,9 @@
 //! Token buckets of a guest's port, for both directions.
 
-use nicety_adapter::{Counters, Shape, Shaper, Time};
+use nicety_adapter::{Counters, SavedBucket, Shape, Shaper, Time};
 
-use super::moved::SavedTokens;
+/// The tokens of an average's bucket and of a peak's.
+pub type SavedTokens = (SavedBucket, Option<SavedBucket>);
 
 /// The limits of frames from a guest, and of those for it.
 #[derive(Default)]

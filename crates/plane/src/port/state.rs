@@ -3,10 +3,7 @@
 use nicety_adapter::{Counters, Reason, Stall, Time};
 use nicety_memory::Refused;
 
-use super::Port;
-use super::caught::caught;
-use super::control::ClassState;
-use super::end::{Side, either};
+use crate::stage::ClassState;
 
 /// A snapshot of a port's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,57 +84,6 @@ impl State {
         self.held |= part.held;
         self.damaged |= part.damaged;
         self.failed = self.failed.take().or(part.failed);
-    }
-}
-
-impl Port {
-    /// Whether it has work now, or a due timer.
-    pub fn busy(&self, now: Time) -> bool {
-        if self.inward.is_due(now) {
-            return true;
-        }
-        let inner = self.lock();
-        if inner.stopped {
-            return false;
-        }
-        (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
-            || (inner.may_drain() && inner.may_receive(now))
-            || either!(&inner.end, end => end.is_due(now))
-            || inner.wake.is_some_and(|at| at <= now)
-            || inner.poll_at.is_some_and(|at| at <= now)
-    }
-
-    /// Bytes that its guest, or the outside of an uplink, has sent and got. Nothing is copied or allocated for it.
-    pub fn carried(&self) -> [u64; 2] {
-        let inner = self.lock();
-        [inner.counters.transmitted().bytes, inner.counters.taken().bytes]
-    }
-
-    /// A snapshot of its state.
-    pub fn state(&self) -> State {
-        let (inward_classes, inward_frames) =
-            self.own_inward().and_then(|slot| slot.with(|inward| (inward.states(), inward.len()))).unwrap_or_default();
-        let mut inner = self.lock();
-        let mut state = State::default();
-        if let Err(cause) = caught(|| either!(&inner.end, end => end.describe(&mut state))) {
-            state = State::default();
-            inner.fail(cause);
-        }
-        inner.report_failure(self.shell.as_ref());
-        State {
-            attached: inner.attached,
-            sent: inner.counters.transmitted().packets - inner.sent_before,
-            counters: inner.counters.clone(),
-            received: inner.counters.taken().packets.saturating_sub(inner.received_before),
-            misplaced: misplaced(&inner.counters).saturating_sub(inner.misplaced_before),
-            backlog_frames: inner.backlog.len() + inward_frames,
-            starved_since: inner.backlog.starved_since(inner.room),
-            backlog_bytes: inner.backlog.used(),
-            stopped: inner.stopped,
-            inward_classes,
-            failed: inner.failure.clone(),
-            ..state
-        }
     }
 }
 

@@ -4,10 +4,11 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Delivery, Frames, Pick, Progress, Reason, Time};
 
 use super::caught::caught;
-use super::end::{End, Side, either};
+use super::end::{End, either};
 use super::inner::HeldSender;
 use super::{AGENTS, Inner, Port, Shell};
-use crate::backlog::{Drained, sender_of};
+use crate::backlog::Drained;
+use crate::lock::Held;
 use crate::poll;
 use crate::watch::Fate;
 
@@ -76,8 +77,9 @@ impl Port {
     #[inline]
     fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
-        let frames = inner.pace.frames();
-        self.offer_held(&mut inner, batch, picks, frames, holds, now)
+        let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
+        *holds |= self.offer_held(&mut inner, batch, picks, rest.is_empty(), now);
+        rest
     }
 
     /// Like [`Port::offer`], each frame in a hold of its own; reports the fate of each.
@@ -89,14 +91,15 @@ impl Port {
         mut report: impl FnMut(Pick, Fate),
     ) -> bool {
         let (mut rest, mut holds) = (picks, false);
-        while let Some(&pick) = rest.first() {
+        while let Some((&pick, others)) = rest.split_first() {
             let mut inner = self.lock();
-            let (drops, waiting) = (inner.counters.receive_drops, inner.backlog.len());
-            rest = self.offer_held(&mut inner, batch, rest, 1, &mut holds, now);
+            let (drops, waiting) = (inner.counters.receive_drops, inner.stage.backlog.len());
+            holds |= self.offer_held(&mut inner, batch, &[pick], others.is_empty(), now);
+            rest = others;
             let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
             let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
                 Some(&reason) => Fate::Dropped(reason),
-                None if inner.backlog.len() > waiting => Fate::Waits,
+                None if inner.stage.backlog.len() > waiting => Fate::Waits,
                 None => Fate::Taken,
             };
             drop(inner);
@@ -105,57 +108,47 @@ impl Port {
         holds
     }
 
-    /// Offers at most this many frames to a locked port; returns the remaining ones, or none if nobody is attached.
+    /// Offers these frames to a locked port: the last ones, or others follow. True if the sender must be held.
     #[inline]
-    fn offer_held<'a>(
-        &self,
-        inner: &mut Inner,
-        batch: &Batch,
-        picks: &'a [Pick],
-        most: usize,
-        holds: &mut bool,
-        now: Time,
-    ) -> &'a [Pick] {
-        let (picks, rest) = picks.split_at(picks.len().min(most));
+    fn offer_held(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], is_last: bool, now: Time) -> bool {
         if let Some(reason) = inner.absent() {
             for _ in picks {
                 inner.counters.receive_drop(reason);
             }
-            return rest;
+            return false;
         }
         if self.is_looked_at_first() && self.look_first(inner, batch, picks, now) {
-            return rest;
+            return false;
         }
-        let begin = self.shell.now(now);
-        match &inner.end {
-            End::Guest(guest) if guest.is_pooled() => {
-                let taken = inner.deliver_shaped(batch, picks, now);
-                self.offered(inner, rest, now);
-                inner.wait_for_tokens(now, self.shell.as_ref());
-                inner.pace.took(taken, begin, self.shell.now(now));
-                return rest;
+        let (begin, mut holds) = (self.shell.now(now), false);
+        let is_pooled = matches!(&inner.end, End::Guest(guest) if guest.is_pooled());
+        let taken = match &inner.end {
+            End::Guest(_) if is_pooled => inner.deliver_shaped(batch, picks, now),
+            End::Link(_) if inner.stage.is_controlled() => {
+                inner.deliver_by_class(batch, picks, &mut holds, now, self.shell.as_ref())
             }
-            End::Link(link) if link.control.is_some() => {
-                let taken = inner.deliver_by_class(batch, picks, holds, now, self.shell.as_ref());
-                self.offered(inner, rest, now);
-                inner.pace.took(taken, begin, self.shell.now(now));
-                return rest;
+            End::Guest(_) | End::Link(_) => {
+                let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
+                let delivery =
+                    if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
+                if delivery.refused() != 0 {
+                    if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
+                        inner.fail(cause);
+                    }
+                    holds = inner.hold(batch.sender, now, self.shell.as_ref());
+                }
+                // Refused frames touched none of the receiver's memory, so they do not count for its speed.
+                picks.len().saturating_sub(delivery.refused().count_ones() as usize)
             }
-            End::Guest(_) | End::Link(_) => {}
+        };
+        if is_last {
+            self.offered(inner, now);
         }
-        let frames = Frames { batch, picks, held: inner.backlog.queues() };
-        let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
-        if delivery.refused() != 0 {
-            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
-                inner.fail(cause);
-            }
-            *holds |= inner.hold(batch.sender, now, self.shell.as_ref());
+        if is_pooled {
+            inner.wait_for_tokens(now, self.shell.as_ref());
         }
-        self.offered(inner, rest, now);
-        // Refused frames touched none of the receiver's memory, so they do not count for its speed.
-        let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
-        rest
+        holds
     }
 
     /// A member of a team: drops the frames that wait if others of their flows may have overtaken them by now, or if the link is not used
@@ -165,7 +158,7 @@ impl Port {
         let Some(member) = &self.member else { return Vec::new() };
         let epoch = member.steering.epoch();
         let is_old = std::mem::replace(&mut inner.in_team.epoch, epoch) != epoch;
-        if inner.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
+        if inner.stage.backlog.is_empty() || (!is_old && member.steering.is_usable(member.index)) {
             return Vec::new();
         }
         inner.drop_backlog(Reason::LinkDown);
@@ -188,16 +181,14 @@ impl Port {
     }
 
     /// After the last frames of an offer: carries out the adapter's requests.
-    fn offered(&self, inner: &mut Inner, rest: &[Pick], now: Time) {
-        if rest.is_empty() {
-            inner.active = now;
-            inner.usual_idle.received();
-            // The guest may answer, and a write to a mapped doorbell causes no event.
-            if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
-                inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
-            }
-            inner.settle(self.shell.as_ref());
+    fn offered(&self, inner: &mut Inner, now: Time) {
+        inner.active = now;
+        inner.usual_idle.received();
+        // The guest may answer, and a write to a mapped doorbell causes no event.
+        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
+            inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
         }
+        inner.settle(self.shell.as_ref());
     }
 
     /// The current time, if the owner can read it in some nanoseconds.
@@ -237,6 +228,7 @@ impl Port {
             inner.wake = None;
             inner.tick(now, self.shell.as_ref());
         }
+        inner.stage.pass_limit(now);
         either!(&mut inner.end, end => end.pass(now));
         gathered.let_go = inner.watch(now, self.shell.as_ref());
         if self.has_agents() {
@@ -245,29 +237,11 @@ impl Port {
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
-        let mut left = budget;
-        let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
-        while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
-            if gathered.drained > 0 {
-                inner.settle(self.shell.as_ref());
-                drop(inner);
-                inner = self.lock();
-            }
-            let begin = self.shell.now(now);
-            let Drained { lane, packets, bytes, released, .. } = inner.drain(left, now);
-            inner.pace.took(packets, begin, self.shell.now(now));
-            gathered.drained += packets;
-            gathered.drained_bytes += bytes;
-            if released {
-                // Never full: the walk ends before.
-                let _pushed = inner.held(sender_of(lane)).map(|held| gathered.released.try_push(held));
-            }
-            left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
-        }
+        inner = self.drain(inner, budget, &mut gathered, now);
         if gathered.drained > 0 && inner.may_drain() {
             inner.ask(|end, _| either!(end, end => end.pause(now)));
         }
-        if let Some(at) = either!(&inner.end, end => end.limited_until()) {
+        if let Some(at) = inner.stage.limited_until {
             self.shell.wake_at(at);
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
@@ -275,27 +249,10 @@ impl Port {
             let polled = std::mem::take(&mut inner.polled);
             inner.pending.extend(polled);
         }
-        let from = inner.next_queue;
-        let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
         let forged = inner.forged();
         let drains = self.drains();
-        gathered.progress = queue.map(|queue| {
-            let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
-            batch.sender = self.place.sender;
-            inner.next_queue = queue + 1;
-            inner.in_flight = !batch.is_empty();
-            if inner.in_flight {
-                let active = std::mem::replace(&mut inner.active, now);
-                inner.usual_idle.ended(active, now);
-            }
-            if progress.more {
-                inner.pending.insert(queue);
-            } else if !progress.armed {
-                inner.polled.insert(queue);
-            }
-            progress
-        });
+        gathered.progress = self.fetch(&mut inner, batch, budget, now);
         gathered.dropped = inner.transmit_drops() - dropped;
         if drains && let Some(progress) = gathered.progress {
             gathered.is_drained = inner.note_drained(batch.len(), progress);
@@ -318,6 +275,61 @@ impl Port {
         inner.wait_for_tokens(now, self.shell.as_ref());
         gathered.owed = std::mem::take(&mut inner.owed);
         gathered
+    }
+
+    /// Offers what waits, within the budget. Lets go of the lock between two lanes.
+    #[inline]
+    fn drain<'a>(
+        &'a self,
+        mut inner: Held<'a, Inner>,
+        budget: Budget,
+        gathered: &mut Gathered,
+        now: Time,
+    ) -> Held<'a, Inner> {
+        let mut left = budget;
+        let has_room = |left: &Budget| left.packets > 0 && left.bytes > 0;
+        while inner.may_drain() && inner.may_receive(now) && has_room(&left) && !gathered.released.is_full() {
+            if gathered.drained > 0 {
+                inner.settle(self.shell.as_ref());
+                drop(inner);
+                inner = self.lock();
+            }
+            let begin = self.shell.now(now);
+            let Drained { lane, packets, bytes, released, .. } = inner.drain(left, now);
+            inner.pace.took(packets, begin, self.shell.now(now));
+            gathered.drained += packets;
+            gathered.drained_bytes += bytes;
+            if released {
+                // Never full: the walk ends before.
+                let _pushed = inner.held(lane.port()).map(|held| gathered.released.try_push(held));
+            }
+            left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
+        }
+        inner
+    }
+
+    /// Fetches from the next queue that has work, if any may send. Returns the result.
+    #[inline]
+    fn fetch(&self, inner: &mut Inner, batch: &mut Batch, budget: Budget, now: Time) -> Option<Progress> {
+        if !inner.may_fetch() || !inner.may_send(now) {
+            return None;
+        }
+        let from = inner.next_queue;
+        let queue = inner.pending.pop_from(from)?;
+        let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
+        batch.sender = self.place.sender;
+        inner.next_queue = queue + 1;
+        inner.in_flight = !batch.is_empty();
+        if inner.in_flight {
+            let active = std::mem::replace(&mut inner.active, now);
+            inner.usual_idle.ended(active, now);
+        }
+        if progress.more {
+            inner.pending.insert(queue);
+        } else if !progress.armed {
+            inner.polled.insert(queue);
+        }
+        Some(progress)
     }
 
     /// The port's policy refused a frame of its guest.

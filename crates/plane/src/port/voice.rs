@@ -8,12 +8,12 @@ use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
 
 use super::caught::caught;
-use super::end::{Side, either};
+use super::end::either;
 use super::{AGENTS, Inner, LOOKED_AT_FIRST, Port};
-use crate::agent::{Agent, INWARD_MOST, LinkState, OUTWARD_MOST, Role, SavedAgent};
+use crate::agent::{Agent, INWARD_MOST, LinkState, Neighbour, OUTWARD_MOST, Role, SavedAgent};
+use crate::announced;
 use crate::herald::Herald;
-use crate::lldp::{Listener, Neighbour};
-use crate::team::announcement;
+use crate::lldp::Listener;
 
 /// The time until the next try if the uplink has no room for an agent's frame.
 const AGAIN_NS: u64 = 1_000_000;
@@ -42,7 +42,7 @@ impl Inner {
     /// Lets agents speak before the frames that wait for a full uplink: those take all the room that a turn finds.
     pub fn speak_first(&mut self, now: Time) {
         let is_due = |placed: &Placed| placed.agent.wake().is_some_and(|at| at <= now);
-        if !self.backlog.is_empty() && self.agents.iter().any(is_due) {
+        if !self.stage.backlog.is_empty() && self.agents.iter().any(is_due) {
             self.attend(now);
         }
     }
@@ -62,7 +62,7 @@ impl Inner {
     pub fn attend(&mut self, now: Time) {
         let is_up = self.ask(|end, _| either!(end, end => end.has_carrier()));
         let bytes = [self.counters.taken().bytes, self.counters.transmitted().bytes];
-        let state = LinkState { is_up, has_backlog: !self.backlog.is_empty(), bytes };
+        let state = LinkState { is_up, has_backlog: !self.stage.backlog.is_empty(), bytes };
         self.with_agents(|inner, agents| {
             agents.retain_mut(|Placed { faces_switch, agent, .. }| {
                 if !*faces_switch {
@@ -236,7 +236,7 @@ impl Port {
     pub fn announce(&self, address: Mac) {
         if !self.is_link {
             // QEMU's announcement has the same form.
-            self.announce_all(announcement(address, None).into_iter().collect());
+            self.announce_all(announced::of_station(address, None).into_iter().collect());
         }
     }
 

@@ -3,7 +3,9 @@
 use nicety_adapter::Time;
 use nicety_lacp::{Aggregate, Mux, Receive, Settings, View};
 
-use super::{Links, Mode, Rule, SavedRule};
+use super::mode::Mode;
+use super::rule::{Links, Rule};
+use super::saved::SavedRule;
 
 /// See the module's page.
 #[derive(Debug)]

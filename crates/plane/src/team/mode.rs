@@ -4,27 +4,38 @@ use std::time::Duration;
 
 use nicety_lacp::Settings;
 
-use super::{Capacity, Hash, Lacp, MEMBERS_MOST, Queues, Rule, Spread, Standby};
+use crate::hash::Hash;
+
+/// A link of a team by load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Its place in the team.
+    pub place: usize,
+    /// Its name, for a person.
+    pub name: String,
+    /// Its rate in bit/s, each way.
+    pub bits_per_second: u64,
+}
 
 /// A way in which a team uses its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One at a time: [`Standby`].
+    /// One at a time: [`Standby`](super::Standby).
     Standby {
         /// The members in the order of preference; the first is the primary.
         order: Vec<usize>,
         /// The time for which the primary must be up before it is used again after a failure.
         fail_back: Duration,
     },
-    /// All that LACP agrees on: [`Lacp`].
+    /// All that LACP agrees on: [`Lacp`](super::Lacp).
     Lacp(Settings),
-    /// All that are up, each port by one of them: [`Spread`].
+    /// All that are up, each port by one of them: [`Spread`](super::Spread).
     Port,
     /// All that are up, each station by one of them.
     Source,
     /// All that are up, each port by one of them, which a full link leaves.
     Load(Vec<Capacity>),
-    /// The queues of one interface: [`Queues`].
+    /// The queues of one interface: [`Queues`](super::Queues).
     Queues {
         /// All frames leave by one of them: a rate or a class holds for the interface.
         one_sends: bool,
@@ -32,17 +43,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// A rule for this mode, whose members are all down.
-    pub fn rule(&self) -> Box<dyn Rule> {
-        match self {
-            Self::Standby { order, fail_back } => Box::new(Standby::ordered(order, *fail_back)),
-            Self::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MOST)),
-            Self::Port | Self::Source => Box::new(Spread::new()),
-            Self::Load(capacities) => Box::new(Spread::by_load(capacities)),
-            Self::Queues { one_sends } => Box::new(Queues::new(*one_sends)),
-        }
-    }
-
     /// The only value that may choose a frame's member in this mode, if there is but one.
     pub fn hash(&self) -> Option<Hash> {
         match self {

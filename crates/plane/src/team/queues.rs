@@ -9,8 +9,11 @@
 
 use nicety_adapter::Time;
 
+use super::MEMBERS_MOST;
+use super::mode::Mode;
+use super::rule::{Links, Rule};
+use super::saved::SavedRule;
 use super::saved::{SavedSender, saved_place};
-use super::{Links, MEMBERS_MOST, Mode, Rule, SavedRule};
 
 /// The rule of a team of queues.
 #[derive(Debug, Default)]

@@ -4,9 +4,11 @@
 
 use nicety_adapter::{PortId, Time};
 
+use super::mode::{Capacity, Mode};
+use super::rule::{Links, Loads, Moved, Rule};
+use super::saved::SavedRule;
 use super::saved::{SavedSpread, saved_place};
-use super::{Links, Loads, MEMBERS_MOST, Mode, Moved, Rule, SavedRule};
-use crate::group::numbers;
+use super::{MEMBERS_MOST, numbers};
 
 /// Copies of a flooded frame come in by several members one after the other. When another member takes over the flooded ones, it takes them
 /// after this time: one that has come in by the former member comes in no more.
@@ -16,17 +18,6 @@ const MEASURED_NS: u64 = 1_000_000_000;
 /// A link that is used by more than this for so long gives a port away.
 const FULL_PERCENT: u64 = 75;
 const FULL_NS: u64 = 30_000_000_000;
-
-/// A link of a team by load.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Its place in the team.
-    pub place: usize,
-    /// Its name, for a person.
-    pub name: String,
-    /// Its rate in bit/s, each way.
-    pub bits_per_second: u64,
-}
 
 /// A link's load.
 #[derive(Clone, Copy, Debug, Default)]

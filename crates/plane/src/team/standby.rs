@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 
+use super::MEMBERS_MOST;
+use super::mode::Mode;
+use super::rule::{Links, Rule};
+use super::saved::SavedRule;
 use super::saved::{SavedStandby, saved_place};
-use super::{Links, MEMBERS_MOST, Mode, Rule, SavedRule};
 
 /// The neighbouring switch floods to all members. When another one becomes active, copies of frames that the old one took, and of those that it
 /// sent, may still be on their way to it: it takes frames after this time.

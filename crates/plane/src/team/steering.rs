@@ -12,8 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
-use super::{Hash, MEMBERS_MOST, Mode, SavedRule, SavedSteering};
+use super::MEMBERS_MOST;
+use super::lacp::Lacp;
+use super::mode::Mode;
+use super::queues::Queues;
+use super::rule::{Links, Loads, Moved, Rule};
+use super::saved::SavedSteering;
+use super::spread::Spread;
+use super::standby::Standby;
 use crate::agent::{Agent, LinkState};
+use crate::hash::Hash;
 use crate::inward::InwardSlot;
 
 /// Longest time for which a change waits for empty backlogs.
@@ -22,17 +30,6 @@ const SETTLE_NS: u64 = 100_000_000;
 const ANNOUNCED_NS: u64 = 2_000_000_000;
 /// No member's place.
 const NO_MEMBER: usize = usize::MAX;
-
-/// Sets of members, a bit each, by their places in the team.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Links {
-    /// Frames that come in on these are taken.
-    pub collecting: u32,
-    /// Frames leave by these.
-    pub distributing: u32,
-    /// These get no new frames to send, but those that wait there leave.
-    pub lingering: u32,
-}
 
 /// The state of a member, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,107 +40,6 @@ pub struct MemberState {
     pub distributes: bool,
     /// A few words: `active`, `stands by`, `no carrier`.
     pub words: String,
-}
-
-/// Bytes that members and ports have carried so far.
-pub struct Loads<'a> {
-    /// By the members' places: bytes sent and taken.
-    pub links: &'a [[u64; 2]; MEMBERS_MOST],
-    /// By the ports' numbers: bytes sent through the team.
-    pub ports: &'a [AtomicU64],
-    /// The member that a port uses.
-    pub place: &'a dyn Fn(usize) -> Option<usize>,
-}
-
-impl Debug for Loads<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loads").field("links", self.links).finish_non_exhaustive()
-    }
-}
-
-/// A port uses another member from now on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// The port.
-    pub port: PortId,
-    /// The member's place.
-    pub to: usize,
-    /// A sentence for a person: the event and its reason.
-    pub words: String,
-}
-
-/// Decides which members are used. Members are named by their places in the team.
-pub trait Rule: Send + Debug {
-    /// A member's link is up or down: at least each time that this changes.
-    fn link(&mut self, member: usize, is_up: bool, now: Time);
-
-    /// Time passes: called in each member's turns, after [`link`](Rule::link).
-    fn tick(&mut self, now: Time);
-
-    /// A frame for the neighbour came in. True if it was for this rule.
-    fn hear(&mut self, _member: usize, _frame: &[u8], _now: Time) -> bool {
-        false
-    }
-
-    /// Sends what is due, as [`Agent::speak`] does.
-    fn speak(&mut self, _member: usize, _now: Time, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-
-    /// The time of the next turn that this member needs.
-    fn wake(&self, member: usize) -> Option<Time>;
-
-    /// The members in use.
-    fn links(&self) -> Links;
-
-    /// Whether the neighbours must be told when another member is used: they do not know of the team.
-    fn announces(&self) -> bool {
-        false
-    }
-
-    /// The members by which flooded frames are taken, a bit each, if copies of each come in by all: see [`Spread`](super::Spread). `None`: they
-    /// come in once.
-    fn floods(&self) -> Option<u32> {
-        None
-    }
-
-    /// The time at which it wants to know the [`loads`](Rule::loads).
-    fn measured_at(&self) -> Option<Time> {
-        None
-    }
-
-    /// The loads so far.
-    fn loads(&mut self, _loads: &Loads<'_>, _now: Time) {}
-
-    /// A port that is to use another member.
-    fn take_moved(&mut self) -> Option<Moved> {
-        None
-    }
-
-    /// Whether the members are parts of one link: frames may overtake others when one takes the place of another, and what comes in has one
-    /// control.
-    fn is_one_link(&self) -> bool {
-        false
-    }
-
-    /// Nothing is sent any more by the lingering members.
-    fn settled(&mut self, _now: Time) {}
-
-    /// A member's state in a few words.
-    fn words(&self, member: usize, now: Time) -> String;
-
-    /// Takes other settings while it runs. False if this is another rule's mode. [`tick`](Rule::tick) follows.
-    fn set(&mut self, _mode: &Mode, _now: Time) -> bool {
-        false
-    }
-
-    /// Its state without its settings, for another process; `None` if it begins anew there.
-    fn save(&self) -> Option<SavedRule> {
-        None
-    }
-
-    /// Goes on from a saved state. False, and nothing changes, if that is another rule's.
-    fn restore(&mut self, _saved: &SavedRule) -> bool {
-        false
-    }
 }
 
 /// A choice among the members at one moment.
@@ -256,7 +152,23 @@ pub struct Steering {
     state: Mutex<State>,
 }
 
+/// A rule for a mode, whose members are all down.
+fn rule_of(mode: &Mode) -> Box<dyn Rule> {
+    match mode {
+        Mode::Standby { order, fail_back } => Box::new(Standby::ordered(order, *fail_back)),
+        Mode::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MOST)),
+        Mode::Port | Mode::Source => Box::new(Spread::new()),
+        Mode::Load(capacities) => Box::new(Spread::by_load(capacities)),
+        Mode::Queues { one_sends } => Box::new(Queues::new(*one_sends)),
+    }
+}
+
 impl Steering {
+    /// Of a team in this mode, whose members are all down. `hash` counts in modes that [leave it open](Mode::hash).
+    pub fn in_mode(mode: &Mode, hash: Hash) -> Self {
+        Self::new(rule_of(mode), mode.hash().unwrap_or(hash))
+    }
+
     /// The steering of a team. No member is used until its link is reported to be up.
     pub fn new(rule: Box<dyn Rule>, hash: Hash) -> Self {
         let state = State {
@@ -418,7 +330,7 @@ impl Steering {
     }
 
     /// The member that is to announce that it has taken over.
-    pub(super) fn take_moved(&self) -> Option<usize> {
+    pub(crate) fn take_moved(&self) -> Option<usize> {
         if self.moved.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -496,7 +408,7 @@ impl Steering {
     pub(crate) fn change(&self, mode: &Mode, hash: Hash, now: Time) {
         let mut state = self.state();
         if !state.rule.set(mode, now) {
-            let mut rule = mode.rule();
+            let mut rule = rule_of(mode);
             (0..MEMBERS_MOST).for_each(|member| rule.link(member, state.up >> member & 1 != 0, now));
             state.rule = rule;
         }

@@ -1,0 +1,355 @@
+//! Metrics in Prometheus's text format, version 0.0.4. Names have units, counters end in `_total`, and drops are counted by
+//! reason.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use nicety_adapter::{QueueCounters, Reason};
+use nicety_plane::{BUCKETS_NS, ClassState, Histogram};
+use nicety_switch::{Policy, Vlan, VlanSet};
+
+use crate::daemon::PortView;
+use crate::observe::report::{Condition, condition_of};
+use crate::usage::Process;
+
+/// The value of the Content-Type header.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A metric's name or a part of it, its help, and its value.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// The values to report.
+#[derive(Debug)]
+pub struct Facts {
+    /// All ports, uplinks first.
+    pub ports: Vec<PortView>,
+    /// Addresses that the switch knows.
+    pub addresses: usize,
+    /// Processor time by threads' names.
+    pub threads: BTreeMap<String, Duration>,
+    /// The whole process. `None` if the system does not tell.
+    pub process: Option<Process>,
+    /// The times that frames spend in the switch.
+    pub times: Histogram,
+    /// Running captures.
+    pub captures: usize,
+    /// How often each worker has slept and woken.
+    pub wakes: Vec<u64>,
+}
+
+/// A text under construction.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    /// Starts a metric.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn line(&mut self, line: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        self.line(format_args!("{name}{labels} {value}"));
+    }
+
+    /// One value per port.
+    fn of_ports(&mut self, ports: &[PortView], kind: &str, name: &str, help: &str, value: impl Fn(&PortView) -> u64) {
+        self.family(name, kind, help);
+        for port in ports {
+            self.sample(name, &[("port", &port.name)], value(port));
+        }
+    }
+}
+
+/// Escapes a label's value (the format's "escaping").
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+/// The whole text.
+pub fn text(facts: &Facts) -> String {
+    let mut page = Page::default();
+    page.family("nicety_build_info", "gauge", "The program's version; always 1.");
+    page.sample("nicety_build_info", &[("version", nicety_version::BUILD)], 1);
+    ports(&mut page, &facts.ports);
+    traffic(&mut page, &facts.ports);
+    drops(&mut page, &facts.ports);
+    taken(&mut page, &facts.ports);
+    refused(&mut page, &facts.ports);
+    throttled(&mut page, &facts.ports);
+    classes(&mut page, &facts.ports);
+    let one = |page: &mut Page, name: &str, help: &str, value: usize| {
+        page.family(name, "gauge", help);
+        page.sample(name, &[], value);
+    };
+    one(
+        &mut page,
+        "nicety_switch_addresses",
+        "Addresses that the switch has learned and not forgotten.",
+        facts.addresses,
+    );
+    one(&mut page, "nicety_captures", "Captures that run.", facts.captures);
+    page.family("nicety_thread_cpu_seconds_total", "counter", "Processor time of the daemon's threads of a name.");
+    for (thread, time) in &facts.threads {
+        page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
+    }
+    page.family("nicety_worker_wakes_total", "counter", "How often a worker has slept and woken.");
+    for (worker, wakes) in facts.wakes.iter().enumerate() {
+        page.sample("nicety_worker_wakes_total", &[("worker", &worker.to_string())], wakes);
+    }
+    times(&mut page, &facts.times);
+    if let Some(of) = &facts.process {
+        process(&mut page, of);
+    }
+    page.0
+}
+
+/// The VLANs of a port, as its host file has them: of `vlan`, `trunk` or `qinq`. Empty: the flat network.
+fn vlans(policy: &Policy) -> String {
+    match &policy.vlan {
+        Vlan::Flat => String::new(),
+        Vlan::Access(id) | Vlan::Service(id) => id.to_string(),
+        Vlan::Trunk { allowed, .. } if *allowed == VlanSet::all() => "all".to_owned(),
+        Vlan::Trunk { allowed, .. } => allowed.to_string(),
+    }
+}
+
+/// The metrics that Prometheus's own client libraries give for every process, by the same names.
+fn process(page: &mut Page, process: &Process) {
+    let Process { cpu, resident_bytes, virtual_bytes, open_files, open_files_most, start_seconds } = process;
+    let mut one = |name: &str, kind: &str, help: &str, value: &dyn Display| {
+        page.family(name, kind, help);
+        page.sample(name, &[], value);
+    };
+    one("process_cpu_seconds_total", "counter", "Processor time of the process.", &cpu.as_secs_f64());
+    one(
+        "process_resident_memory_bytes",
+        "gauge",
+        "Resident memory, touched memory of attached VMs included.",
+        resident_bytes,
+    );
+    one("process_virtual_memory_bytes", "gauge", "Address space, memory of attached VMs included.", virtual_bytes);
+    one("process_open_fds", "gauge", "Open file descriptors.", open_files);
+    match open_files_most {
+        Some(most) => one("process_max_fds", "gauge", "The limit of open file descriptors.", most),
+        None => one("process_max_fds", "gauge", "The limit of open file descriptors.", &"+Inf"),
+    }
+    one(
+        "process_start_time_seconds",
+        "gauge",
+        "The start of the process, in seconds since 1970-01-01 00:00 UTC.",
+        start_seconds,
+    );
+}
+
+fn ports(page: &mut Page, ports: &[PortView]) {
+    page.family("nicety_port_info", "gauge", "A port's adapter, address, port group and VLANs; always 1.");
+    for port in ports {
+        let mac = port.spec.as_ref().map(|spec| spec.config.mac.to_string()).unwrap_or_default();
+        let link = if port.members.is_some() { "(team)" } else { "(uplink)" };
+        let adapter = port.spec.as_ref().map_or(link, |spec| spec.config.entry.about.name);
+        let group = port.spec.as_ref().and_then(|spec| spec.config.group.as_deref()).unwrap_or_default();
+        let (vlan, name) = (vlans(&port.policy), port.name.as_str());
+        let labels = [("port", name), ("adapter", adapter), ("mac", &mac), ("group", group), ("vlan", &vlan)];
+        page.sample("nicety_port_info", &labels, 1);
+    }
+    let gauges: [Metric<PortView>; 10] = [
+        ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
+            port.state.attached.into()
+        }),
+        ("nicety_port_driver_up", "Whether the guest's driver has started the adapter.", |port| {
+            port.state.driven.into()
+        }),
+        ("nicety_port_up", "Whether the guest's driver works, or the uplink passes frames.", |port| {
+            (condition_of(port).0 == Condition::Up).into()
+        }),
+        ("nicety_port_broken", "Whether the port or one of its queues cannot work; `nicety ports` says why.", |port| {
+            (condition_of(port).0 == Condition::Broken).into()
+        }),
+        ("nicety_port_failed", "Whether a defect of the daemon has ended the port.", |port| {
+            port.state.failed.is_some().into()
+        }),
+        (
+            "nicety_port_multicasts",
+            "Multicast groups, and reasons for all of them, for which it is sent frames.",
+            |port| port.wanted.len() as u64,
+        ),
+        ("nicety_port_held", "Whether what it sends waits for an uplink.", |port| port.state.held.into()),
+        ("nicety_port_waiting_frames", "Frames that wait for the receiver.", |port| port.state.backlog_frames as u64),
+        ("nicety_port_waiting_bytes", "Bytes of the receive buffer that they take.", |port| port.state.backlog_bytes),
+        (
+            "nicety_port_allocated_bytes",
+            "Guest memory that nobody had touched before the daemon wrote to it.",
+            |port| port.state.allocated_bytes,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.of_ports(ports, "gauge", name, help, value);
+    }
+    let counters: [Metric<PortView>; 7] = [
+        ("nicety_port_interrupts_total", "Interrupts that the adapter raised.", |port| port.state.counters.interrupts),
+        ("nicety_port_signals_total", "Interrupt descriptors that were written.", |port| port.signals),
+        ("nicety_port_register_reads_total", "Register reads by the guest.", |port| port.state.counters.reads),
+        ("nicety_port_register_writes_total", "Register writes by the guest.", |port| port.state.counters.writes),
+        (
+            "nicety_port_bad_accesses_total",
+            "Register accesses of a wrong width, to a hole, or to an adapter asleep.",
+            |port| port.state.counters.bad_accesses(),
+        ),
+        ("nicety_port_guest_errors_total", "Breaches of the device's protocol by the guest.", |port| {
+            port.state.counters.guest_errors()
+        }),
+        ("nicety_port_memory_changes_total", "Maps and unmaps of memory by its VMM, or by the VM's IOMMU.", |port| {
+            port.state.memory_changes
+        }),
+    ];
+    for (name, help, value) in counters {
+        page.of_ports(ports, "counter", name, help, value);
+    }
+}
+
+/// Queues that carried traffic, in each direction. Those of teams have names of their own: a sum over all ports must not count a frame twice.
+fn traffic(page: &mut Page, ports: &[PortView]) {
+    let values: [Metric<QueueCounters>; 3] = [
+        ("packets", "Packets as the guest sees them", |queue| queue.packets),
+        ("frames", "Frames as a wire would see them", |queue| queue.frames),
+        ("bytes", "Bytes, without frame check sequences", |queue| queue.bytes),
+    ];
+    for direction in ["transmit", "receive"] {
+        for (unit, what, value) in values {
+            let name = format!("nicety_team_{direction}_{unit}_total");
+            let way = if direction == "transmit" { "that came in" } else { "that went out" };
+            page.family(&name, "counter", &format!("{what}, {way} by a team's uplinks."));
+            for team in ports.iter().filter(|port| port.members.is_some()) {
+                let counters = &team.state.counters;
+                let sum = if direction == "transmit" { counters.transmitted() } else { counters.taken() };
+                page.sample(&name, &[("port", &team.name)], value(&sum));
+            }
+            let name = format!("nicety_port_{direction}_{unit}_total");
+            let from = if direction == "transmit" { "that the guest sent" } else { "that the guest received" };
+            page.family(&name, "counter", &format!("{what}, {from}; of an uplink, the world is the guest."));
+            for port in ports.iter().filter(|port| port.members.is_none()) {
+                let counters = &port.state.counters;
+                let queues = if direction == "transmit" { &counters.transmit } else { &counters.receive };
+                // Queue 0 is always reported, so that its rate is 0 and not missing.
+                for (number, queue) in
+                    queues.iter().enumerate().filter(|(number, queue)| *number == 0 || queue.packets > 0)
+                {
+                    page.sample(&name, &[("port", &port.name), ("queue", &number.to_string())], value(queue));
+                }
+            }
+        }
+    }
+}
+
+fn drops(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_drops_total";
+    page.family(
+        NAME,
+        "counter",
+        "Frames that the guest sent and that went nowhere, or that were for it and did not reach it.",
+    );
+    for port in ports {
+        let counters = &port.state.counters;
+        for (direction, drops) in [("transmit", &counters.transmit_drops), ("receive", &counters.receive_drops)] {
+            let dropped = Reason::ALL.iter().zip(drops).filter(|(reason, _)| **reason != Reason::Taken);
+            for (reason, count) in dropped.filter(|(_, count)| **count > 0) {
+                let labels = [("port", port.name.as_str()), ("direction", direction), ("reason", reason.name())];
+                page.sample(NAME, &labels, count);
+            }
+        }
+    }
+}
+
+fn taken(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_taken_total";
+    let help = "Frames that came in and were for the switch itself: LACP, LLDP, a probe for loops.";
+    page.of_ports(ports, "counter", NAME, help, |port| port.state.counters.transmit_drops[Reason::Taken as usize]);
+}
+
+fn refused(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_refused_dma_total";
+    page.family(
+        NAME,
+        "counter",
+        "Accesses to guest memory that the adapter was refused: nothing is mapped there for it.",
+    );
+    for port in ports {
+        let refused = port.state.refused;
+        for (direction, count) in [("read", refused.reads), ("write", refused.writes)] {
+            page.sample(NAME, &[("port", port.name.as_str()), ("direction", direction)], count);
+        }
+    }
+}
+
+fn throttled(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_throttled_seconds_total";
+    page.family(NAME, "counter", "Time for which frames waited for a rate limit: a shape, or an uplink's rate.");
+    for port in ports {
+        let counters = &port.state.counters;
+        for (direction, ns) in
+            [("transmit", counters.transmit_throttled_ns), ("receive", counters.receive_throttled_ns)]
+        {
+            let labels = [("port", port.name.as_str()), ("direction", direction)];
+            page.sample(NAME, &labels, Duration::from_nanos(ns).as_secs_f64());
+        }
+    }
+}
+
+/// The classes of uplinks with I/O control. Those of teams have names of their own: a sum over all ports must not count a frame twice.
+fn classes(page: &mut Page, ports: &[PortView]) {
+    let values: [(&str, bool, Metric<ClassState>); 4] = [
+        (
+            "counter",
+            false,
+            ("nicety_io_class_bytes_total", "Bytes of a class that went out or in by an uplink.", |class| class.bytes),
+        ),
+        ("gauge", false, ("nicety_io_class_waiting_frames", "Packets of a class that wait.", |class| class.waiting)),
+        (
+            "counter",
+            true,
+            ("nicety_team_class_bytes_total", "Bytes of a class that went out or in by a team.", |class| class.bytes),
+        ),
+        (
+            "gauge",
+            true,
+            ("nicety_team_class_waiting_frames", "Packets of a class that wait at a team.", |class| class.waiting),
+        ),
+    ];
+    for (kind, of_team, (name, help, value)) in values {
+        page.family(name, kind, help);
+        for port in ports.iter().filter(|port| port.members.is_some() == of_team) {
+            for (way, classes) in [("out", &port.state.classes), ("in", &port.state.inward_classes)] {
+                for class in classes {
+                    let labels = [("port", port.name.as_str()), ("way", way), ("class", class.name.as_str())];
+                    page.sample(name, &labels, value(class));
+                }
+            }
+        }
+    }
+}
+
+fn times(page: &mut Page, times: &Histogram) {
+    const NAME: &str = "nicety_frame_duration_seconds";
+    let help = "From the fetch of a frame until its last receiver had it, of one batch of frames in 64.";
+    page.family(NAME, "histogram", help);
+    let (bucket, mut sum) = (format!("{NAME}_bucket"), 0);
+    for (count, end) in times.buckets.iter().zip(BUCKETS_NS.map(Some).into_iter().chain([None])) {
+        sum += count;
+        let end = end.map_or("+Inf".to_owned(), |ns| (ns as f64 / 1e9).to_string());
+        page.sample(&bucket, &[("le", &end)], sum);
+    }
+    page.sample(&format!("{NAME}_sum"), &[], times.sum_ns as f64 / 1e9);
+    page.sample(&format!("{NAME}_count"), &[], sum);
+}
+
+#[cfg(test)]
+#[path = "metrics_test.rs"]
+mod tests;

@@ -1,0 +1,22 @@
+//! What runs a port: its worker, its device or rings, its memory, its log and its journal.
+
+pub mod allowance;
+mod busy_poll;
+pub mod device;
+pub mod fatal;
+pub mod image;
+pub mod inbox;
+pub(crate) mod journal;
+pub(crate) mod kept_uplinks;
+mod kicks;
+pub mod mapper;
+pub(crate) mod placement;
+pub mod port_log;
+mod record;
+pub mod recorder;
+pub mod rings;
+pub mod saved;
+pub mod service;
+pub mod shell;
+mod timeout;
+pub mod worker;
