@@ -11,7 +11,7 @@ use function::Guest;
 use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_frame::Mac;
-use nicety_host::{FunctionConfig, LinkState, PortConfig};
+use nicety_host::{FunctionConfig, PortConfig};
 use nicety_switch::Limits;
 use nicety_vfio_user::Client;
 use tempfile::TempDir;
@@ -55,7 +55,6 @@ impl Cards {
                 number: number % OF_A_CARD,
                 trusted: false,
                 checks_source: true,
-                link: LinkState::Auto,
                 queries_rss: false,
                 min_rate: None,
                 is_vepa: false,

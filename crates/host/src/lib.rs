@@ -355,6 +355,8 @@ pub struct PortConfig {
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its link.
+    pub link: LinkState,
     /// Its place on a card, if it is a function of one.
     pub function: Option<FunctionConfig>,
     /// Its policy on the switch, with its group's values.
@@ -403,6 +405,7 @@ impl PortConfig {
             ft_peer: None,
             access: AccessConfig::default(),
             group: None,
+            link: LinkState::default(),
             function: None,
             policy: Policy::default(),
         }

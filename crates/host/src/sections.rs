@@ -13,7 +13,7 @@ use nicety_switch::{Policy, Private};
 use toml::de::DeTable;
 
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
-use super::card::{self, CARD, Cards, FUNCTION_KEYS};
+use super::card::{self, CARD, Cards, FUNCTION_KEYS, LINK_STATE};
 use super::document::{Document, List};
 use super::errors::did_you_mean;
 use super::form::{Form, INTERFACE_MOST, NAME_MOST, words};
@@ -193,10 +193,10 @@ const PORT_KEYS: [Key; 30] = [
     FUNCTION_KEYS[1],
     FUNCTION_KEYS[2],
     FUNCTION_KEYS[3],
+    LINK_STATE,
     FUNCTION_KEYS[4],
     FUNCTION_KEYS[5],
     FUNCTION_KEYS[6],
-    FUNCTION_KEYS[7],
 ];
 
 static PORT: Kind = Kind {
@@ -627,6 +627,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
+        link: card::link_state(walk, section),
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
         function,
     })

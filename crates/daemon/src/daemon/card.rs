@@ -90,15 +90,20 @@ impl Daemon {
         }
     }
 
-    /// A function's link is its card's, unless the host forces it up or down.
+    /// The link of a new port. It is up without this, but for that of a card's adapter.
     pub(super) fn link_port(&self, running: &Running) {
         let config = &running.spec.config;
-        if config.entry.card.is_none() {
-            return;
+        if config.entry.card.is_some() || config.link != LinkState::Auto {
+            self.set_link(running);
         }
-        let link = match config.function.as_ref().map(|function| (function.link, function)) {
-            Some((LinkState::Auto, function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
-            Some((LinkState::Disable, _)) => AdapterLink::Down,
+    }
+
+    /// A port's link is up, and a function's its card's, unless the host forces it up or down.
+    pub(super) fn set_link(&self, running: &Running) {
+        let config = &running.spec.config;
+        let link = match (config.link, &config.function) {
+            (LinkState::Disable, _) => AdapterLink::Down,
+            (LinkState::Auto, Some(function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
             _ => AdapterLink::Up,
         };
         running.parts().for_each(|part| self.plane.follow(part, link, self.clock.now()));

@@ -11,8 +11,8 @@ use super::{Daemon, PortSpec, UplinkAgents, UplinkMaker};
 use crate::run::inbox::Note;
 
 impl Daemon {
-    /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error
-    /// is a sentence for a person.
+    /// Changes the values that can change while a VM is attached: the port's receive buffer, its access, its link and its policy.
+    /// The error is a sentence for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
         let mut ports = self.ports();
         // A port that waits to be reopened gets these values then.
@@ -39,10 +39,13 @@ impl Daemon {
             self.plane.set_policy(&running.port, &spec.config.policy);
         }
         let is_moved = before.function != spec.config.function || before.mac != spec.config.mac;
+        let has_link = before.link == spec.config.link && !is_moved;
         running.spec = spec.clone();
         if is_moved {
             self.seat(&running.port, spec);
-            self.link_port(running);
+        }
+        if !has_link {
+            self.set_link(running);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{FunctionConfig, MirrorConfig, Role, policy_words};
+use nicety_host::{FunctionConfig, LinkState, MirrorConfig, PortConfig, Role, policy_words};
 use nicety_memory::Refusal;
 use nicety_plane::{ClassState, Loop, MemberState, State};
 use nicety_switch::{Interest, Wanted};
@@ -116,8 +116,8 @@ pub struct FunctionReport {
 }
 
 impl FunctionReport {
-    fn of(function: &FunctionConfig) -> Self {
-        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _, min_rate } = function;
+    fn of(function: &FunctionConfig, link: LinkState) -> Self {
+        let FunctionConfig { card, number, trusted, checks_source, queries_rss, is_vepa: _, min_rate } = function;
         Self {
             card: card.clone(),
             function: *number,
@@ -262,8 +262,8 @@ pub struct PortReport {
     /// Its place on a card. `null`: it is no function of one.
     #[serde(default)]
     pub function: Option<FunctionReport>,
-    /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, and of an uplink its rates,
-    /// `lldp` and `queues`.
+    /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, of a port that is no function
+    /// `link_state`, and of an uplink its rates, `lldp` and `queues`.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
     /// Multicast groups that the port gets, if the switch snoops: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
@@ -609,6 +609,12 @@ impl MemberReport {
     }
 }
 
+/// The link of a port that is no function, if it is not the usual one.
+fn link_word(config: &PortConfig) -> Option<(String, String)> {
+    let is_shown = config.function.is_none() && config.link != LinkState::Auto;
+    is_shown.then(|| ("link_state".to_owned(), config.link.word().to_owned()))
+}
+
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
@@ -655,8 +661,8 @@ impl PortReport {
             socket: config.map(|config| config.socket.clone()),
             made_of: spec.as_ref().map(MadeOf::of),
             port_group: config.and_then(|config| config.group.clone()),
-            function: config.and_then(|config| config.function.as_ref()).map(FunctionReport::of),
-            policy: policy_words(policy).into_iter().chain(link.clone()).collect(),
+            function: config.and_then(|config| Some(FunctionReport::of(config.function.as_ref()?, config.link))),
+            policy: policy_words(policy).into_iter().chain(link.clone()).chain(config.and_then(link_word)).collect(),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
             workers: workers.clone(),
