@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use nicety_memory::{Map, Window};
 
+use crate::access::{Access, Region};
 use crate::counters::{Counters, Reason};
 use crate::guest_error::{ErrorPlace, GuestError};
 use crate::outbox::Outbox;
 use crate::progress::Progress;
 use crate::time::Time;
-use crate::trace::{Access, Region};
 
 /// The expectation of an access that reached a hole.
 const REGISTER: &str = "a register there, and this width";

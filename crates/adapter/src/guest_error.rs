@@ -6,9 +6,9 @@
 
 use std::fmt;
 
+use crate::access::{Region, RegisterName};
 use crate::stall::Queue;
 use crate::time::Time;
-use crate::trace::{Region, RegisterName};
 use crate::words::count;
 
 /// Number of entries that are kept: the last ones.

@@ -23,6 +23,7 @@
 //! - [`Bus`]: a driver's view of an adapter. [`Uplink`]: a port without a guest.
 #![forbid(unsafe_code)]
 
+mod access;
 mod adapter;
 pub mod bank;
 mod batch;

@@ -1,8 +1,8 @@
 //! Accesses to the BARs of an adapter whose registers a [`Table`](crate::bank::Table) describes.
 
+use crate::access::Region;
 use crate::bank::{Bank, Direction, Names, Part, Place};
 use crate::context::Context;
-use crate::trace::Region;
 
 /// An adapter's registers. It says what a read and a write of one register do; accesses of any width and offset follow from the table.
 pub trait Registers {

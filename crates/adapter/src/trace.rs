@@ -18,41 +18,13 @@ mod made;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Time;
+pub use crate::access::{Access, Region, RegisterName, VALUE_BYTES};
 use crate::tape::Entry;
+use crate::time::Time;
 pub use made::Made;
 
 /// The first line of every trace.
 pub const VERSION: &str = "nicety-trace 2";
-/// Bytes of the widest access whose value is recorded.
-pub const VALUE_BYTES: usize = 8;
-
-/// A part of a PCI function that is accessed by offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Region {
-    /// The region of a base address register, 0 to 5.
-    Bar(u8),
-    /// The option ROM.
-    Rom,
-    /// Configuration space.
-    Config,
-}
-
-/// An access by the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// True for a write, false for a read.
-    pub write: bool,
-    /// The region.
-    pub region: Region,
-    /// Offset in the region, in bytes.
-    pub offset: u64,
-    /// Number of bytes.
-    pub width: u32,
-    /// The little-endian value; zero for an access wider than [`VALUE_BYTES`].
-    pub value: u64,
-}
-
 /// A VMM's change of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqChange {
@@ -102,20 +74,11 @@ pub enum Event {
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TimedEvent {
     /// The time, if known.
     pub at: Option<Time>,
     /// The event.
     pub event: Event,
-}
-
-/// A register's name, for a person: `TDT`, or `MTA[5]`, the sixth of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RegisterName {
-    /// The name in the data sheet.
-    pub word: &'static str,
-    /// The index among several.
-    pub index: Option<u32>,
 }
 
 /// A whole trace.
@@ -130,7 +93,7 @@ pub struct Trace {
     /// The settings that the adapter was made with. Traces with calls have them.
     pub made: Option<Made>,
     /// The events with their line numbers, from 1.
-    pub records: Vec<(usize, Record)>,
+    pub records: Vec<(usize, TimedEvent)>,
 }
 
 /// Reasons why a text is not a trace.
@@ -141,41 +104,6 @@ pub struct TraceError {
     pub line: usize,
     /// The mistake in that line, and the expected text.
     pub what: String,
-}
-
-impl Access {
-    /// The access with these bytes.
-    pub fn of(write: bool, region: Region, offset: u64, data: &[u8]) -> Access {
-        let mut bytes = [0; VALUE_BYTES];
-        if let Some(place) = bytes.get_mut(..data.len()) {
-            place.copy_from_slice(data);
-        }
-        Access { write, region, offset, width: data.len() as u32, value: u64::from_le_bytes(bytes) }
-    }
-
-    /// Whether its value is known.
-    pub fn has_value(&self) -> bool {
-        self.width as usize <= VALUE_BYTES
-    }
-}
-
-impl fmt::Display for RegisterName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.index {
-            Some(index) => write!(f, "{}[{index}]", self.word),
-            None => f.write_str(self.word),
-        }
-    }
-}
-
-impl fmt::Display for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Region::Bar(number) => write!(f, "bar{number}"),
-            Region::Rom => f.write_str("rom"),
-            Region::Config => f.write_str("config"),
-        }
-    }
 }
 
 impl fmt::Display for Event {
@@ -210,7 +138,7 @@ impl fmt::Display for Event {
     }
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for TimedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.event.fmt(f)?;
         self.at.map_or(Ok(()), |at| write!(f, " @{}", at.0 / 1_000))
@@ -228,25 +156,10 @@ fn number<T: TryFrom<u64>>(word: Option<&str>, what: &str) -> Result<T, String> 
     fits.ok_or_else(|| format!("{what} cannot be `{word}`"))
 }
 
-impl FromStr for Region {
+impl FromStr for TimedEvent {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Region, String> {
-        match word {
-            "rom" => Ok(Region::Rom),
-            "config" => Ok(Region::Config),
-            _ => match word.strip_prefix("bar").and_then(|digit| digit.parse().ok()) {
-                Some(number @ 0..=5) => Ok(Region::Bar(number)),
-                _ => Err(format!("`{word}` is no region: bar0 to bar5, rom, config")),
-            },
-        }
-    }
-}
-
-impl FromStr for Record {
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<Record, String> {
+    fn from_str(line: &str) -> Result<TimedEvent, String> {
         let line = line.split('#').next().unwrap_or_default().trim();
         let (line, at) = match line.rsplit_once('@') {
             Some((before, time)) => {
@@ -258,8 +171,8 @@ impl FromStr for Record {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut words = rest.split_whitespace();
         let event = match verb {
-            "mark" => return Ok(Record { at, event: Event::Mark(rest.trim().to_owned()) }),
-            "call" => return Ok(Record { at, event: Event::Call(Box::new(rest.parse()?)) }),
+            "mark" => return Ok(TimedEvent { at, event: Event::Mark(rest.trim().to_owned()) }),
+            "call" => return Ok(TimedEvent { at, event: Event::Call(Box::new(rest.parse()?)) }),
             "R" | "W" => Event::Access(access(verb == "W", &mut words)?),
             "kick" => Event::Kick(number(words.next(), "the ring")?),
             "interrupt" => Event::Interrupt(number(words.next(), "the vector")?),
@@ -280,7 +193,7 @@ impl FromStr for Record {
         };
         match words.next() {
             Some(word) => Err(format!("`{word}` is one word too many")),
-            None => Ok(Record { at, event }),
+            None => Ok(TimedEvent { at, event }),
         }
     }
 }

@@ -30,7 +30,7 @@ fn every_event() -> Vec<Event> {
 fn every_event_reads_back_as_it_was_written_with_and_without_its_time() {
     for event in every_event() {
         for at in [None, Some(Time(1_234_567_000))] {
-            let record = Record { at, event: event.clone() };
+            let record = TimedEvent { at, event: event.clone() };
             assert_eq!(record.to_string().parse(), Ok(record));
         }
     }
@@ -39,10 +39,10 @@ fn every_event_reads_back_as_it_was_written_with_and_without_its_time() {
 #[test]
 fn an_access_is_a_line_that_a_person_can_read() {
     let event = Event::Access(Access::of(true, Region::Bar(0), 0x3818, &[0x11, 0, 0, 0]));
-    let record = Record { at: Some(Time(1_200_345_999)), event };
+    let record = TimedEvent { at: Some(Time(1_200_345_999)), event };
     assert_eq!(record.to_string(), "W bar0 0x3818 4 0x00000011 @1200345");
     let event = Event::Access(Access::of(false, Region::Rom, 0, &[0; 9]));
-    assert_eq!(Record { at: None, event }.to_string(), "R rom 0x0000 9");
+    assert_eq!(TimedEvent { at: None, event }.to_string(), "R rom 0x0000 9");
 }
 
 #[test]

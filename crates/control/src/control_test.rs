@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf, QueueReport};
 use nicety_daemon::saved::{PortState, SaveError};
-use nicety_host::List;
+use nicety_host::{List, kind_of};
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
@@ -403,7 +403,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Mirrors, "NewMirror", "MirrorChange"),
         (List::Classes, "NewClass", "ClassChange"),
     ] {
-        let keys: Vec<&str> = list.kind().keys.iter().map(|key| key.name).collect();
+        let keys: Vec<&str> = kind_of(list).keys.iter().map(|key| key.name).collect();
         let properties = |name: &str| -> Vec<String> {
             let properties = schemas[name]["properties"].as_object().unwrap();
             assert!(properties.values().all(|schema| !schema["description"].as_str().unwrap().is_empty()), "{name}");

@@ -466,7 +466,7 @@ pub(super) async fn trace(State(served): Daemon, Small(body): Small) -> Answer<a
     let frame = bytes_of(&frame).ok_or_else(|| {
         Problem::new(MALFORMED, "the frame is no text of hexadecimal digits, two for each byte: ffffffffffff5254…")
     })?;
-    beside(move || match live.daemon().trace(&port, &frame) {
+    beside(move || match FrameTrace::of(live.daemon(), &port, &frame) {
         Some(Ok(trace)) => Ok(axum::Json(trace)),
         Some(Err(why)) => Err(Problem::new(MALFORMED, why)),
         None => Err(Problem::new(NO_SUCH_PORT, no_port(&port, &served.inspect.ports()))),

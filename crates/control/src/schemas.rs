@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use nicety_daemon::capture::INSTRUCTIONS_MOST;
-use nicety_host::{Form, Key, Kind, List};
+use nicety_host::{Form, Key, Kind, List, kind_of};
 use nicety_socket::MAX_PATH;
 use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
 use utoipa::openapi::{Array, ArrayBuilder, KnownFormat, Object, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
@@ -40,7 +40,7 @@ fn of_key(key: &Key) -> Object {
 }
 
 fn of_list(list: List, purpose: Use) -> RefOr<Schema> {
-    let Kind { heading, keys, .. } = list.kind();
+    let Kind { heading, keys, .. } = kind_of(list);
     let text = match purpose {
         Use::New => format!("A new `{heading}`: the keys and values of the host file."),
         Use::Change => format!(
@@ -65,7 +65,7 @@ fn port_terms() -> RefOr<Schema> {
     let text = "Terms of one port inside a class. One that is left out stays; one that is `null` is that of the class's other ports.";
     let mut object = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Object)).description(Some(text));
     for (term, of_all) in PORT_TERMS {
-        let key = List::Classes.kind().keys.iter().find(|key| key.name == of_all);
+        let key = kind_of(List::Classes).keys.iter().find(|key| key.name == of_all);
         object = key.into_iter().fold(object, |object, key| object.property(term, of_key(key)));
     }
     object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false))).into()

@@ -23,39 +23,36 @@ mod open;
 mod parts;
 mod placing;
 mod policy;
+mod probe;
 mod restart;
 #[cfg(test)]
 mod restart_test;
 mod save;
 mod set;
 mod settle;
-mod spec;
 mod team;
 mod tolerance;
-mod trace;
 mod watch;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nicety_adapter::{PortId, Uplink};
+use nicety_adapter::{PortId, Time, Uplink};
 use nicety_frame::Mac;
 use nicety_host::MirrorConfig;
 use nicety_keeper::{Holder, Opener};
-use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State};
+use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State, Trace, TraceError};
 use nicety_sandbox::Kind;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
 use nicety_uplink::Interface;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::observe::report::ToleranceReport;
-use crate::observe::systemd::Probe;
+use crate::random::random;
 use crate::run::device::{PortDevice, irq_layout};
 use crate::run::fatal::fatal;
 use crate::run::inbox::{Inbox, Note};
@@ -66,19 +63,20 @@ use crate::run::rings::RingsServer;
 use crate::run::service::Service;
 use crate::run::shell::Schedule;
 use crate::run::worker::Worker;
-use crate::serve::live::texts::Texts;
-use crate::tolerance::Tolerance;
+pub use crate::spec::PortSpec;
+use crate::tolerance::{Tolerance, ToleranceReport};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use carried::NoteBytes;
 pub use error::StartError;
 pub use freeze::{Frozen, Stopped};
 use io_control::IoControl;
+pub use open::JoiningUplink;
 use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
+pub(crate) use probe::Probe;
 pub use restart::RestartError;
-pub use spec::PortSpec;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
 
@@ -385,13 +383,6 @@ impl Daemon {
         self.holder.get()
     }
 
-    /// The keeper holds what is served from now on, in case this process is killed. Without a keeper nothing is done. The error is a
-    /// sentence for a person.
-    pub(crate) fn keep_texts(&self, texts: &Texts) -> Result<(), String> {
-        let Some(holder) = self.holder.get() else { return Ok(()) };
-        texts.keep(holder, self.clock.origin_ns() + self.clock.now().0)
-    }
-
     /// A port's journal. `None` without a keeper.
     pub(crate) fn journal(&self, log: &PortLog, device: &PortDevice) -> Option<Journal> {
         let holder = self.holder.get()?;
@@ -595,6 +586,12 @@ impl Daemon {
         since.saturating_sub(Duration::from_nanos(self.clock.now().0))
     }
 
+    /// The path of a frame that comes in from a port or an uplink now, and the time. Changes nothing.
+    pub(crate) fn trace(&self, from: PortId, frame: &[u8]) -> Result<(Trace, Time), TraceError> {
+        let now = self.clock.now();
+        Ok((self.plane.trace(from, frame, now)?, now))
+    }
+
     /// The addresses that the switch has learned.
     pub fn addresses(&self) -> Vec<Learned> {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
@@ -603,15 +600,6 @@ impl Daemon {
     /// How often each worker has slept and woken.
     pub fn wakes(&self) -> Vec<u64> {
         self.workers.iter().map(|worker| worker.inbox.wakes()).collect()
-    }
-
-    /// Asks every worker for a sign that it finishes its rounds.
-    pub(crate) fn probe(&self) -> Probe {
-        let (done, answers) = mpsc::channel();
-        for worker in &self.workers {
-            worker.inbox.push(Note::Probe(done.clone()));
-        }
-        Probe::new(answers, self.workers.len())
     }
 
     /// Stops the daemon: VMs lose their adapters, sockets are removed, workers are joined. One that takes over and has failed closes
@@ -651,11 +639,6 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         not_kept: running.log.why_not_kept().or_else(lost),
         ..PortView::new(&spec.config.name, running.port.id(), &spec.config.policy, running.state(), epoch)
     }
-}
-
-/// A new secret number each time.
-pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 impl Drop for Daemon {

@@ -24,7 +24,8 @@ use nicety_switch::{Limits, Policy};
 use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
 use sha2::{Digest, Sha256};
 
-use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents, random};
+use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents};
+use crate::random::random;
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::Target;
 use crate::tolerance::ToleranceError;

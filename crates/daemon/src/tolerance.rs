@@ -16,6 +16,7 @@ mod log;
 mod message;
 pub mod names;
 mod replica;
+mod report;
 mod sender;
 #[cfg(test)]
 mod session_test;
@@ -37,12 +38,12 @@ use nicety_sealed::{Key, Listener, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
-use crate::daemon::PortSpec;
-use crate::observe::report::ToleranceReport;
+use crate::spec::PortSpec;
 use log::{Bell, PortTape};
 use message::{Link, hello};
 use names::Names;
 use replica::{Complaints, Replica};
+pub use report::ToleranceReport;
 use sender::Sender;
 
 /// A peer that says nothing for this long is gone.

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nic::{FRAME, MIB, Nic, file, seen};
 use nicety_adapter::RingPlace;
+use nicety_daemon::daemon::JoiningUplink;
 use nicety_memory::Map;
-use nicety_switch::Policy;
 use nicety_uplink::Pair;
 use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
 use stage::Stage;
@@ -120,8 +120,8 @@ fn nothing_is_allocated_for_a_frame_by_workers_transports_or_uplinks() {
     for workers in [1, 2] {
         let (near, far) = (Stage::new(workers, &["e1000", "virtio-net"]), Stage::new(workers, &["e1000"]));
         let (one, other) = Pair::connected().unwrap();
-        near.daemon.open_uplink("up", Box::new(one), 1 << 20, &Policy::default(), None, None).unwrap();
-        far.daemon.open_uplink("up", Box::new(other), 1 << 20, &Policy::default(), None, None).unwrap();
+        near.daemon.open_uplink(JoiningUplink::new("up", Box::new(one))).unwrap();
+        far.daemon.open_uplink(JoiningUplink::new("up", Box::new(other))).unwrap();
         let (mut function, mut rings, mut receiver) = (Nic::new(&near, 1), Rings::new(&near, 2), Nic::new(&far, 1));
         let mut traffic = |times| traffic(times, (&mut function, &mut rings), &far, &mut receiver);
         // Let all buffers grow to their final size.

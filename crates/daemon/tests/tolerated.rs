@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use nic::Nic;
-use nicety_daemon::report::ToleranceReport;
+use nicety_daemon::tolerance::ToleranceReport;
 use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use stage::Stage;
 use tempfile::TempDir;

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
+    command::run,
     error::{Error, file, tail},
-    kernel::run,
 };
 
 /// A Debian mirror from the machine's own sources.

@@ -16,12 +16,12 @@ use std::{
 };
 
 use super::{
+    command::{ends_with_us, run},
     error::{Error, file},
     guest::{Guest, Launch},
-    kernel::run,
     namespace::quoted,
     root::{Lock, Root, cache, fingerprint, open_mirror_of, remove_folder},
-    uml::{KERNEL_WORDS, UmlConfig, ends_with_us, folder_for_memory},
+    uml::{KERNEL_WORDS, UmlConfig, folder_for_memory},
 };
 use crate::folder::Folder;
 

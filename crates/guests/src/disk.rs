@@ -8,10 +8,10 @@ use std::{
 };
 
 use super::{
-    accel::Accel,
+    command::entered,
     error::{Error, file},
     guest::{Launch, Machine},
-    qemu::entered,
+    qemu::Accel,
     root::Root,
 };
 

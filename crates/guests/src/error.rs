@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::root::cache_folder;
+use super::cache_folder;
 use crate::folder::FolderError;
 
 /// The reason why a real guest could not be installed, booted or used.
@@ -159,7 +159,7 @@ pub enum Error {
 
 /// The remedy for a file of the cache. For other files the system's error is enough.
 fn cache_hint(path: &Path) -> &'static str {
-    let cached = cache_folder().is_ok_and(|cache| path.starts_with(cache));
+    let cached = cache_folder::path().is_some_and(|cache| path.starts_with(cache));
     if cached { "; set XDG_CACHE_HOME to another folder, with 1 GB of room" } else { "" }
 }
 

@@ -16,6 +16,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{
+    command::STARTER,
     companion::Companion,
     console::{self, Console},
     control::{self, Line},
@@ -23,7 +24,6 @@ use super::{
     processor::{group_time, virtual_processors_time},
     root::Root,
     spawn::spawn,
-    uml::STARTER,
 };
 use crate::folder::Folder;
 

@@ -9,11 +9,12 @@ use std::{
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::{
+    command::ends_with_us,
     error::Error,
     guest::{Guest, Launch},
     namespace::quoted,
     root::Root,
-    uml::{KERNEL_WORDS, UmlConfig, ends_with_us, folder_for_memory},
+    uml::{KERNEL_WORDS, UmlConfig, folder_for_memory},
 };
 use crate::folder::Folder;
 

@@ -8,10 +8,10 @@ use std::{
 };
 
 use super::{
+    command::run,
     cpio::Archive,
     error::{Error, file},
     image::{add, libraries_of},
-    kernel::run,
     root::{LIBRARIES, Lock, cache, fingerprint, open_mirror, remove_folder, unpack},
 };
 

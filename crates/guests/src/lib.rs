@@ -26,9 +26,10 @@
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod accel;
 mod apt;
+mod cache_folder;
 mod children;
+mod command;
 mod companion;
 mod console;
 mod control;
@@ -58,7 +59,6 @@ mod uio;
 pub mod uml;
 mod valgrind;
 
-pub use accel::Accel;
 pub use children::end_children;
 pub use companion::Companion;
 pub use cpio::Archive;
@@ -75,7 +75,7 @@ pub use kernel::Kernel;
 pub use layer::Layer;
 pub use namespace::{Namespace, Process};
 pub use processor::processes_of_group;
-pub use qemu::{GuestConfig, Memory, Start};
+pub use qemu::{Accel, GuestConfig, Memory, Start};
 pub use root::{Package, Root, cache};
 pub use served::{Counts, Link, Port, Served, Setup};
 pub use terminal::Terminal;

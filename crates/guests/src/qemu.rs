@@ -1,14 +1,15 @@
 //! A guest in QEMU: its configuration, and the command line derived from it.
 
+mod accel;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
 use super::{
-    accel::Accel,
+    command::entered,
     error::{Error, file},
     guest::{Launch, Machine},
     image::Image,
@@ -17,6 +18,8 @@ use super::{
     snapshot,
 };
 use crate::folder::Folder;
+
+pub use accel::Accel;
 
 /// For every kernel: messages go to the console that we read, a panic ends the guest instead of hanging it, and work that a short-lived
 /// guest does not need is left out. `no_timer_check`: on a busy host a translated guest may get no timer tick while the kernel counts
@@ -256,20 +259,6 @@ fn join(first: &Path, second: &Path, folder: &Folder) -> Result<PathBuf, Error> 
     let mut both = fs::read(first).map_err(file("read", first))?;
     both.extend(fs::read(second).map_err(file("read", second))?);
     Ok(folder.write("initramfs.cpio", both)?)
-}
-
-/// `command` with a command prefix.
-pub(super) fn entered(entrance: &[String], command: Command) -> Command {
-    let Some((program, arguments)) = entrance.split_first() else { return command };
-    let mut entering = Command::new(program);
-    entering.args(arguments).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => entering.env(name, value),
-            None => entering.env_remove(name),
-        };
-    }
-    entering
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 //! firmware are those of trixie-backports. Everything runs through the root's own dynamic loader, so that it neither needs
 //! nor touches what the machine has installed. The root is built beside its final place, under a lock, and then renamed.
 
+mod lay_kernel;
+
 use std::{
-    env, fs,
+    fs,
     fs::File,
     path::{Path, PathBuf},
     process::Command,
@@ -16,8 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     apt::{Apt, Deb, mirrors},
+    cache_folder,
+    command::run,
     error::{Error, file},
-    kernel::{self, Kernel, run},
+    kernel::Kernel,
 };
 
 /// Raise this when the content or the place changes in another way than by the lists below.
@@ -198,19 +202,12 @@ impl Root {
 /// Folder of the root's libraries.
 pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Path of the folder that clones share. It may not exist yet.
-pub(super) fn cache_folder() -> Result<PathBuf, Error> {
-    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let named = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    Ok(named.ok_or(Error::NoCache)?.join("nicety"))
-}
-
 /// The folder that clones share: `$XDG_CACHE_HOME/nicety`, or `$HOME/.cache/nicety`. Makes it if needed.
 ///
 /// # Errors
 /// Neither variable names an absolute path, or the folder cannot be made.
 pub fn cache() -> Result<PathBuf, Error> {
-    let folder = cache_folder()?;
+    let folder = cache_folder::path().ok_or(Error::NoCache)?;
     fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
     Ok(folder)
 }
@@ -331,7 +328,7 @@ fn lay_kernels(root: &mut Root, apt: &Apt, progress: &mut dyn FnMut(&str)) -> Re
         progress(&format!("unpacking kernel {kernel}"));
         let unpacked = root.folder.join("unpacked");
         unpack(&apt.archives().join(&image.file), &unpacked)?;
-        kernel::lay(root, kernel, &unpacked, &root.kernel(kernel))?;
+        lay_kernel::lay(root, kernel, &unpacked, &root.kernel(kernel))?;
         remove_folder(&unpacked)?;
         root.stamp.packages.push(image.into());
     }

@@ -13,11 +13,11 @@ use nicety_adapters::Entry;
 use serde::Deserialize;
 
 use super::{
+    command::entered,
     error::{Error, file, tail},
     guest::Machine,
     namespace::{Namespace, Process},
     processor::process_time,
-    qemu::entered,
 };
 use crate::folder::Folder;
 

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
+    command::run,
     error::{Error, file},
-    kernel::run,
     root::{Lock, cache, fingerprint, open_mirror, remove_folder},
     uml::{Tools, missing},
 };

@@ -8,7 +8,7 @@ use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::sections::{Seen, earlier, name};
+use super::names::{Ways, earlier, name};
 use super::walk::{Found, Key, Kind, Section, Walk};
 
 /// Most functions of all cards together.
@@ -135,9 +135,9 @@ impl Cards {
 
 /// Reads a card.
 /// `outs`: the number of ways out of the switch.
-pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, seen: &mut Seen) {
+pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, ways: &Ways, cards: &mut Cards) {
     let named = name(walk, section).filter(|found| {
-        let known = seen.cards.list.iter().any(|card| card.name == found.value);
+        let known = cards.list.iter().any(|card| card.name == found.value);
         if known {
             let what = format!("there is a card {:?} already: choose another name", found.value);
             walk.wrong(section, "name", found.line, what);
@@ -145,7 +145,7 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, seen: &mu
         !known
     });
     let chip = walk.word(section, "chip", &CHIPS);
-    let uplink = uplink(walk, section, seen);
+    let uplink = uplink(walk, section, ways);
     let functions = walk.integer(section, "functions");
     let bridge = walk.word(section, "bridge", &BRIDGES);
     let is_vepa = bridge.as_ref().is_some_and(|found| found.value);
@@ -165,17 +165,17 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, seen: &mu
         walk.wrong(section, "functions", found.line, what);
     }
     let number = functions.as_ref().map_or(most, |found| most.min(found.value as u16));
-    seen.cards.functions += u32::from(number);
-    if seen.cards.functions > FUNCTIONS_MOST {
+    cards.functions += u32::from(number);
+    if cards.functions > FUNCTIONS_MOST {
         let line = functions.map_or(section.line, |found| found.line);
         let what = format!(
             "with this card there are {} functions, more than {FUNCTIONS_MOST}: give the cards fewer",
-            seen.cards.functions
+            cards.functions
         );
         walk.wrong(section, "functions", line, what);
     }
     let Some(Found { value: name, .. }) = named else { return };
-    seen.cards.list.push(CardConfig { name, entry, functions: number, uplink, is_vepa });
+    cards.list.push(CardConfig { name, entry, functions: number, uplink, is_vepa });
 }
 
 fn card_of(adapter: &str) -> Option<(&'static Entry, Card)> {
@@ -183,15 +183,15 @@ fn card_of(adapter: &str) -> Option<(&'static Entry, Card)> {
     Some((entry, entry.card?))
 }
 
-fn uplink(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Option<String> {
+fn uplink(walk: &mut Walk, section: Section<'_>, ways: &Ways) -> Option<String> {
     let Found { value: wanted, line } = walk.string(section, "uplink")?;
-    let mut names = seen.uplinks.iter().chain(&seen.teams).map(|found| found.value.as_str());
+    let mut names = ways.uplinks.iter().chain(&ways.teams).map(|found| found.value.as_str());
     if !names.clone().any(|known| known == wanted) {
         let what = format!("there is no uplink or team {wanted:?}{}", did_you_mean(wanted, &mut names));
         walk.wrong(section, "uplink", line, what);
         return None;
     }
-    if seen.members.iter().any(|member| member == wanted) {
+    if ways.members.iter().any(|member| member == wanted) {
         walk.wrong(section, "uplink", line, format!("uplink {wanted} is a member of a team: name the team"));
         return None;
     }
@@ -228,7 +228,7 @@ pub(super) fn function(
     walk: &mut Walk,
     section: Section<'_>,
     adapter: Option<&Entry>,
-    seen: &mut Seen,
+    cards: &mut Cards,
 ) -> Option<FunctionConfig> {
     let Some(Found { value: card, line }) = walk.string(section, "card") else {
         for key in &FUNCTION_KEYS[1..] {
@@ -246,8 +246,8 @@ pub(super) fn function(
     if walk.place(section, "function").is_none() {
         walk.missing(section, "function");
     }
-    let Some(its) = seen.cards.list.iter().find(|known| known.name == card) else {
-        let names = seen.cards.list.iter().map(|known| known.name.as_str());
+    let Some(its) = cards.list.iter().find(|known| known.name == card) else {
+        let names = cards.list.iter().map(|known| known.name.as_str());
         walk.wrong(section, "card", line, format!("there is no card {card:?}{}", did_you_mean(card, names)));
         return None;
     };
@@ -263,7 +263,7 @@ pub(super) fn function(
         return None;
     }
     let at = number.value as u16;
-    if let Some(first) = earlier(&mut seen.cards.taken, (card.to_owned(), at), number.line) {
+    if let Some(first) = earlier(&mut cards.taken, (card.to_owned(), at), number.line) {
         let what = format!("function {at} of card {card} is that of {} already", walk.at(first));
         walk.wrong(section, "function", number.line, what);
         return None;
@@ -282,3 +282,7 @@ pub(super) fn function(
     let min_rate = min_rate.map(|found| found.value);
     Some(FunctionConfig { card, number: at, trusted, checks_source, queries_rss, is_vepa, min_rate })
 }
+
+#[cfg(test)]
+#[path = "card_test.rs"]
+pub(super) mod tests;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nicety_switch::{Policy, Vlan, VlanSet};
 
-use super::PortConfig;
+use super::port::PortConfig;
 
 /// The ports that can be eavesdropped on, and those that can eavesdrop, by the keys that allow it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

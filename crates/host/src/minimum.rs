@@ -2,8 +2,9 @@
 
 use nicety_uplink::Rate;
 
+use super::card::CardConfig;
 use super::io_class::IoClassConfig;
-use super::{CardConfig, PortConfig};
+use super::port::PortConfig;
 
 /// A function's minimum rate.
 #[derive(Clone, Debug)]
@@ -43,3 +44,7 @@ pub(super) fn reserve<'a>(
         class.terms.reservation = class.terms.reservation.max(sum);
     }
 }
+
+#[cfg(test)]
+#[path = "minimum_test.rs"]
+mod tests;

@@ -2,12 +2,13 @@
 
 use nicety_uplink::Rate;
 
+use super::around::Around;
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::io_class::Around;
-use super::sections::name;
+use super::io_class::IoClassConfig;
+use super::names::name;
+use super::uplink::UplinkKind;
 use super::walk::{Found, Key, Kind, Section, Walk};
-use super::{IoClassConfig, UplinkKind};
 
 /// Most mirrors.
 pub const MIRRORS_MOST: usize = 16;
@@ -218,3 +219,7 @@ fn uplinks(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Vec<St
     uplinks.dedup();
     uplinks
 }
+
+#[cfg(test)]
+#[path = "mirror_test.rs"]
+mod tests;

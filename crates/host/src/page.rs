@@ -49,3 +49,7 @@ pub(super) fn page(walk: &mut Walk, section: Section<'_>, dir: &Path, paths: &mu
     walk.wrong(section, "page", line, why);
     None
 }
+
+#[cfg(test)]
+#[path = "page_test.rs"]
+mod tests;

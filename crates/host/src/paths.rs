@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use nicety_socket::MAX_PATH;
 
+use super::errors::HostError;
 use super::walk::{Found, Section, Walk};
-use super::{Host, HostError, HostErrors};
 
 /// The use of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,16 @@ impl Paths {
             }
         }
     }
+
+    /// The mistake if the daemon used a path as `ours` that the file names already. `other`: what to do if it is the host file itself.
+    pub(super) fn clash(&self, path: &Path, ours: &str, other: &str) -> Option<HostError> {
+        let claim = self.claims.get(&real(path))?;
+        let what = match claim.what {
+            Use::HostFile => format!("this host file would be {ours} too: {other}"),
+            _ => format!("{} would be {ours} too: choose another path", claim.path.display()),
+        };
+        Some(HostError { line: claim.line, of: String::new(), key: claim.key.clone(), what, allowed: String::new() })
+    }
 }
 
 /// A port's traces in the folder of --record, in the order of writing. After the last one the second follows again.
@@ -121,47 +131,14 @@ pub fn trace_files(folder: &Path, port: &str) -> [PathBuf; 3] {
     ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
 }
 
-impl Host {
-    /// Checks that the daemon's other files overwrite nothing that the host file names. These are the default control socket, and
-    /// the traces in the folder `record`. `named` is the host file's path as a person wrote it.
-    pub fn leaves_room(&self, named: &Path, control: &Path, record: Option<&Path>) -> Result<(), HostErrors> {
-        let mut errors = Vec::new();
-        let mut make = |path: &Path, ours: &str, other: &str| {
-            let Some(claim) = self.paths.claims.get(&real(path)) else { return };
-            let what = match claim.what {
-                Use::HostFile => format!("this host file would be {ours} too: {other}"),
-                _ => format!("{} would be {ours} too: choose another path", claim.path.display()),
-            };
-            let (of, allowed) = (String::new(), String::new());
-            errors.push(HostError { line: claim.line, of, key: claim.key.clone(), what, allowed });
-        };
-        if self.daemon.control.is_none() {
-            make(control, "the control socket", "name another with [daemon] control");
-        }
-        if self.daemon.state.is_none() {
-            make(&self.state(), "the state file", "name another with [daemon] state");
-        }
-        if let Some(folder) = record.and_then(|folder| std::path::absolute(folder).ok()) {
-            let other = "name another folder with --record";
-            make(&folder, "the folder of --record", other);
-            for port in &self.ports {
-                for part in trace_files(&folder, &port.name) {
-                    make(&part, &format!("port {}'s trace of --record", port.name), other);
-                }
-            }
-        }
-        if errors.is_empty() { Ok(()) } else { Err(HostErrors::new(named, errors)) }
-    }
-}
-
-/// Reads a path, relative to the host file's folder. Refuses control characters, which could control the terminal that shows
-/// them, and a leading `~`, which only a shell expands.
 /// Reads the folders that live changes may use.
 pub(super) fn folders(walk: &mut Walk, section: Section<'_>, dir: &Path, most: usize) -> Vec<PathBuf> {
     let all = walk.list::<String>(section, "folders", most);
     all.iter().filter_map(|Found { value, line }| path(walk, section, "folders", value, *line, dir)).collect()
 }
 
+/// Reads a path, relative to the host file's folder. Refuses control characters, which could control the terminal that shows
+/// them, and a leading `~`, which only a shell expands.
 pub(super) fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value, line } = walk.string(section, key)?;
     path(walk, section, key, value, line, dir)

@@ -9,10 +9,8 @@ use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, Vl
 use nicety_uplink::Rate;
 
 use super::form::{Form, NAME_MOST, words};
-use super::io_class::IoClassConfig;
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
-use super::{Host, InwardConfig, Lldp, UplinkConfig};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
@@ -36,15 +34,6 @@ const LLDP: [(&str, bool); 2] = [("receive", true), ("off", false)];
 /// The parts of a private VLAN that have names.
 pub(super) const PRIVATE: [(&str, Private); 2] =
     [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
-/// Whether an uplink sends LLDP, and whether it receives it.
-const WAYS: [(&str, (bool, bool)); 4] =
-    [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
-/// The LLDP of an uplink.
-pub(super) const UPLINK_LLDP: Key = Key::new(
-    "lldp",
-    Form::Words(&words(&WAYS)),
-    "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"",
-);
 /// Whether an uplink or a team carries nothing.
 pub(super) const BLOCKED: Key = Key::new("blocked", Form::Flag, "true or false");
 /// Why it carries nothing.
@@ -324,17 +313,6 @@ impl ShapeParts {
     }
 }
 
-/// The priority that a guest puts into its tags counts if its marks are trusted, if a class believes it, or if it is a trusted function.
-pub(super) fn believe(host: &mut Host) {
-    for port in &mut host.ports {
-        let believes = |class: &IoClassConfig| {
-            class.pcp.is_some() && class.ports.as_ref().is_some_and(|ports| ports.contains(&port.name))
-        };
-        let is_trusted = port.function.as_ref().is_some_and(|function| function.trusted);
-        port.policy.regenerates = !(port.policy.trust_marks || is_trusted || host.io_classes.iter().any(believes));
-    }
-}
-
 /// The differences between a policy and the default, by the keys of the host file.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
@@ -414,22 +392,6 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     words
 }
 
-/// The keys of an uplink that are not its policy's and differ from the default, and their values. What it is made of, a name or a path, is
-/// not among them.
-pub fn link_words(uplink: &UplinkConfig) -> BTreeMap<String, String> {
-    let UplinkConfig { rate, lldp: Lldp { sends, receives }, inward, .. } = uplink;
-    let lldp = WAYS.iter().find(|(_, ways)| *ways == (*sends, *receives)).map(|(word, _)| (*word).to_owned());
-    let buffer = inward.map(|inward| inward.buffer).filter(|buffer| *buffer != InwardConfig::BUFFER);
-    let words = [
-        ("rate", rate.map(|rate| rate.to_string())),
-        ("lldp", lldp.filter(|_| *sends || *receives)),
-        ("inward_rate", inward.map(|inward| inward.rate.to_string())),
-        ("receive_buffer", buffer.map(|buffer| buffer.to_string())),
-        ("queues", (uplink.queues() > 1).then(|| uplink.queues().to_string())),
-    ];
-    words.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
-}
-
 /// Values separated by commas. `None` if there are none.
 fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> Option<String> {
     let all: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
@@ -491,12 +453,6 @@ pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> 
     let community = walk.integer(section, "community");
     let community = community.map(|found| Private::Community(found.value as u16));
     walk.word(section, "private", &PRIVATE).map(|found| found.value).or(community)
-}
-
-/// Reads the LLDP of an uplink.
-pub(super) fn lldp(walk: &mut Walk, section: Section<'_>) -> Lldp {
-    let (sends, receives) = walk.word(section, "lldp", &WAYS).map(|found| found.value).unwrap_or_default();
-    Lldp { sends, receives }
 }
 
 /// Whether an uplink or a team carries nothing, and with which other one it made a loop. That one may be there no more.

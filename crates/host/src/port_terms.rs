@@ -7,9 +7,13 @@ use nicety_ioc::Terms;
 use nicety_uplink::Rate;
 use toml::{Table, Value};
 
+use super::around::{Around, NAMES_MOST};
 use super::errors::did_you_mean;
-use super::io_class::{Around, IoClassConfig, LIMIT_LEAST, NAMES_MOST};
+use super::io_class::{IoClassConfig, index_of};
 use super::walk::{Found, Section, Walk};
+
+/// A lower limit would keep a segmented packet of 64 KiB for more than half a second.
+pub(super) const LIMIT_LEAST: u64 = 1_000_000;
 
 /// The keys of a class by which a port has these terms of its own (`shares`, `reservation`, `limit`): one without a value is that of the
 /// class's other ports. Other ports' terms stay.
@@ -45,35 +49,6 @@ impl<T: FromStr<Err: Display>> FromStr for Named<T> {
         let value = value.trim().parse().map_err(|error: T::Err| error.to_string())?;
         Ok(Self { port: port.trim().to_owned(), value })
     }
-}
-
-impl IoClassConfig {
-    /// The ports with terms of their own: single ports, and functions with a minimum rate, which is a reservation.
-    pub fn terms_of_ports(&self) -> Vec<(String, Terms)> {
-        let mut all = self.single.clone();
-        for (port, rate) in &self.minimums {
-            let at = index_of(&mut all, port, self.each);
-            let reservation = &mut all[at].1.reservation;
-            *reservation = (*reservation).max(Some(*rate));
-        }
-        all
-    }
-
-    /// The reservations of its ports: each port's of its own, and that of all others together. `ports`: the number of all ports.
-    pub(super) fn reservations_of_ports(&self, ports: usize) -> Vec<Rate> {
-        let own = self.terms_of_ports();
-        let others = self.ports.as_ref().map_or(ports, Vec::len).saturating_sub(own.len()) as u64;
-        let of_others = self.each.reservation.map_or(0, Rate::bits_per_second).saturating_mul(others);
-        own.iter().filter_map(|(_, terms)| terms.reservation).chain(Rate::new(of_others)).collect()
-    }
-}
-
-/// The place of a port in a list, to whose end it is put with the other ports' terms if it is not there.
-fn index_of(single: &mut Vec<(String, Terms)>, port: &str, each: Terms) -> usize {
-    single.iter().position(|(other, _)| other == port).unwrap_or_else(|| {
-        single.push((port.to_owned(), each));
-        single.len() - 1
-    })
 }
 
 /// Reads the terms of single ports. A value that no key gives a port is that of the class's other ports (`each`).

@@ -2,7 +2,7 @@
 //! Both are refused, even if the file becomes one between check and open.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -31,6 +31,14 @@ fn with(path: &Path, options: &mut OpenOptions, more: OFlags) -> io::Result<File
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
     check(&file.metadata()?)?;
     Ok(file)
+}
+
+/// Reads at most this many bytes of a regular file.
+pub(super) fn read_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = open(path, OpenOptions::new().read(true))?;
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn check(there: &Metadata) -> io::Result<()> {

@@ -6,11 +6,11 @@ use nicety_uplink::Rate;
 
 use super::errors::did_you_mean;
 use super::form::{Form, words};
+use super::names::{Ways, name};
 use super::policy;
 use super::quantity::Seconds;
-use super::sections::{Seen, name};
+use super::uplink::{UplinkConfig, UplinkKind};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
-use super::{UplinkConfig, UplinkKind};
 
 /// Most members of a team.
 pub(super) const MEMBERS_MOST: usize = 16;
@@ -213,21 +213,18 @@ const OF_THE_TEAM: [&str; 6] = ["vlan", "trunk", "native", "qinq", "private", "s
 pub(super) fn team(
     walk: &mut Walk,
     section: Section<'_>,
-    seen: &mut Seen,
+    ways: &mut Ways,
     uplinks: &mut [(Section<'_>, UplinkConfig)],
 ) -> Option<TeamConfig> {
     let name = name(walk, section).filter(|found| {
-        let uplink =
-            seen.uplinks.iter().find(|uplink| uplink.value == found.value).map(|uplink| ("uplink", uplink.line));
-        let team = seen.teams.iter().find(|team| team.value == found.value).map(|team| ("team", team.line));
-        let taken = uplink.or(team);
+        let taken = ways.whose(&found.value);
         if let Some((whose, line)) = taken {
             let what = format!("{:?} is {} already: choose another name", found.value, walk.whose(whose, line));
             walk.wrong(section, "name", found.line, what);
         }
         taken.is_none()
     });
-    seen.teams.extend(name.clone());
+    ways.teams.extend(name.clone());
     let members = members(walk, section, name.as_ref().map_or("", |name| &name.value), uplinks);
     let mode = walk.word(section, "mode", &MODES).map(|found| found.value);
     let of_modes: [(&str, Mode); 9] = [
@@ -377,3 +374,7 @@ fn lacp(walk: &mut Walk, section: Section<'_>, members: usize) -> TeamMode {
         hash: walk.word(section, "hash", &HASHES).map_or(TransmitHash::Layer34, |found| found.value),
     })
 }
+
+#[cfg(test)]
+#[path = "team_test.rs"]
+pub(super) mod tests;

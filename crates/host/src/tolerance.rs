@@ -1,12 +1,21 @@
 //! `[ft]`, and a port's `ft_peer`: logs of ports at another daemon (docs/fault-tolerance.md, "Ports").
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::form::Form;
 use super::paths;
+use super::peer::{ListenAddress, PeerAddress};
 use super::walk::{Key, Kind, Section, Walk};
-use super::{Doorbells, ListenAddress, PeerAddress, PortConfig, ToleranceConfig};
+
+/// `[ft]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToleranceConfig {
+    /// The place at which other daemons connect.
+    pub listen: Option<ListenAddress>,
+    /// The file with the key that all of them share.
+    pub key: PathBuf,
+}
 
 pub(super) static FT: Kind = Kind {
     heading: "[ft]",
@@ -45,18 +54,6 @@ pub(super) fn peer(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<
         PeerAddress::Unix(path) => PeerAddress::Unix(dir.join(path)),
         address => address,
     })
-}
-
-/// Checks a port with a log.
-pub(super) fn check(walk: &mut Walk, section: Section<'_>, port: &PortConfig, is_tolerant: bool) {
-    let Some(line) = walk.place(section, PEER.name).filter(|_| port.ft_peer.is_some()) else { return };
-    if !is_tolerant {
-        walk.wrong(section, PEER.name, line, "there is no [ft] with the key that both daemons share");
-    }
-    if port.doorbells == Some(Doorbells::Mapped) {
-        let what = "a port with ft_peer has trapped doorbells: leave doorbells out";
-        walk.wrong(section, "doorbells", walk.place(section, "doorbells").unwrap_or(line), what);
-    }
 }
 
 /// A warning if others than the owner and the group may read a key: who has it can pose as a host.

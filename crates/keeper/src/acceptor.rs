@@ -24,7 +24,7 @@ use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{Shutdown, SocketAddrUnix, SocketType, getsockname, shutdown};
 
 use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
-use crate::kind;
+use crate::protocol::kind;
 
 /// Pause before another acceptor is started in the place of one that has ended.
 const PAUSE: Duration = Duration::from_secs(1);

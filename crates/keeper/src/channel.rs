@@ -12,8 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use crate::VERSION;
-use crate::held::Why;
+use crate::protocol::{VERSION, Why};
 
 /// Most descriptors of a message.
 pub const FDS_MOST: usize = 200;

@@ -20,15 +20,13 @@ use rustix::process::{Resource, getrlimit};
 use crate::budget::Budget;
 use crate::channel::{Channel, FDS_MOST};
 use crate::closing::Closing;
-use crate::kind;
 use crate::lines::{About, say_about};
+use crate::protocol::{DESCRIPTORS_MOST, Why, kind};
 
 /// Most owners: a daemon has one for each port.
 pub(crate) const NAMES_MOST: usize = 4096;
 /// Most groups of an owner at a time.
 const GROUPS_MOST: usize = 4;
-/// Most descriptors of an owner, with those that wait to be closed.
-const DESCRIPTORS_MOST: usize = 1000;
 /// An owner may have at most this part of the descriptors that are free: however many owners take what they can, some are left.
 const FREE_PART: usize = 4;
 /// Descriptors that an owner may have in any case while others are free: a port with a few queues.
@@ -85,40 +83,6 @@ fn renewed(content: &[u8]) -> Option<(u64, String, u64, Vec<u16>)> {
     let places = places.as_chunks().0.iter().map(|place| u16::from_le_bytes(*place)).collect();
     let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MOST)?;
     Some((u64::from_le_bytes(*number), name.to_owned(), u64::from_le_bytes(*from), places))
-}
-
-/// The reason why the keeper does not hold an owner's descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// It has too many of them.
-    #[error("it has more than {DESCRIPTORS_MOST} descriptors")]
-    Many,
-    /// Closing the ones that were held before takes long.
-    #[error("too many of its earlier descriptors still wait to be closed")]
-    Slow,
-    /// There are too many messages about it.
-    #[error("its descriptors change too often")]
-    Often,
-    /// The keeper has few descriptors left.
-    #[error("few descriptors are left: raise the limit of open files (ulimit -n)")]
-    Full,
-    /// What was to be renewed is not there.
-    #[error("its last descriptors are not held")]
-    Missing,
-    /// A keeper of a later version has another reason.
-    #[error("it says so")]
-    Other,
-}
-
-impl Why {
-    fn number(self) -> u64 {
-        self as u64
-    }
-
-    pub(crate) fn of(number: u64) -> Self {
-        let all = [Self::Many, Self::Slow, Self::Often, Self::Full, Self::Missing];
-        all.into_iter().find(|why| why.number() == number).unwrap_or(Self::Other)
-    }
 }
 
 type Fds = Vec<Arc<OwnedFd>>;

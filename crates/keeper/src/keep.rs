@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::time::Timespec;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
@@ -23,9 +23,10 @@ use crate::held::{self, Held};
 use crate::lines::{self, About, say, say_about};
 use crate::openers::Openers;
 use crate::pace::Pace;
-use crate::rights::{administers, without_administration};
+use crate::protocol::{KEPT, OPENS_TOO, RENEWS, WATCHES, WITH_ADMINISTRATION, kind};
+use crate::rights::{administers, provide_descriptors, without_administration};
+use crate::start::Start;
 use crate::watch::Watch;
-use crate::{KEPT, OPENS_TOO, RENEWS, WATCHES, WITH_ADMINISTRATION, kind};
 
 /// A daemon that does not read a message of some bytes for so long is given up.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -59,15 +60,6 @@ const HEARS_AGAIN: Duration = Duration::from_millis(20);
 const RESERVE: usize = 6;
 /// Tries to start a daemon again, each after [`PAUSE`], while the system lacks what a new process takes: descriptors, memory, processes.
 const TRIES: usize = 20;
-
-/// The program that the keeper starts, and its arguments.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// The program of the first daemon, and of openers. No other program gets CAP_NET_ADMIN.
-    pub program: PathBuf,
-    /// The arguments of every daemon and opener. [`KEPT`] or [`OPENS`](crate::OPENS) is added.
-    pub arguments: Vec<OsString>,
-}
 
 /// A child.
 struct Daemon {
@@ -289,13 +281,6 @@ fn end(mut daemon: Daemon) {
     // It may have ended already.
     let _ = daemon.process.kill();
     let _status = daemon.process.wait();
-}
-
-/// As many descriptors as this process may have: the keeper holds those of the daemon, and the daemon gets them all at its begin.
-pub(crate) fn provide_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    // With fewer it holds fewer.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Empties a signal's pipe. True if there was something in it.

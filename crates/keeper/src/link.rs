@@ -13,10 +13,10 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
-use crate::held::{self, Group, NAMES_MOST, Why};
-use crate::keep::provide_descriptors;
+use crate::held::{self, Group, NAMES_MOST};
 use crate::opener::Opener;
-use crate::{OPENS_TOO, RENEWS, WITH_ADMINISTRATION, kind};
+use crate::protocol::{OPENS_TOO, RENEWS, WITH_ADMINISTRATION, Why, kind};
+use crate::rights::provide_descriptors;
 
 /// The keeper answers at once: it only starts a process.
 const WITHIN: Duration = Duration::from_secs(10);

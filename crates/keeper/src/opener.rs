@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::acceptor::{Accepting, Connections};
 use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
-use crate::{QUIETLY, SAYS, kind};
+use crate::protocol::{QUIETLY, SAYS, kind};
 
 /// Time in which an opener answers. The keeper kills a slower one.
 pub const OPENS_WITHIN: Duration = Duration::from_secs(10);

@@ -14,12 +14,12 @@ use crate::acceptor::Acceptor;
 use crate::budget::Budget;
 use crate::channel::{Channel, ChannelError, Message};
 use crate::closing::Closing;
-use crate::keep::Start;
 use crate::lines::{self, About, say_about};
 use crate::named::Named;
 use crate::opener::{OPENS_WITHIN, path_in};
 use crate::pace::Pace;
-use crate::{OPENS, QUIETLY, SAYS, kind};
+use crate::protocol::{OPENS, QUIETLY, SAYS, kind};
+use crate::start::Start;
 
 /// Most openers at a time that a daemon has asked for.
 const FOR_DAEMONS_MOST: usize = 16;

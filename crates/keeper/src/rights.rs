@@ -1,7 +1,9 @@
-//! CAP_NET_ADMIN (capabilities(7)): the keeper and openers have it, a daemon that they serve has not.
+//! What this process may do. CAP_NET_ADMIN (capabilities(7)): the keeper and openers have it, a daemon that they serve has not. Descriptors: as
+//! many as there may be.
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, capabilities, capability_is_in_ambient_set, configure_capability_in_ambient_set, set_capabilities,
 };
@@ -35,4 +37,11 @@ pub(crate) fn without_administration<T>(start: impl FnOnce() -> io::Result<T>) -
     let started = start();
     configure_capability_in_ambient_set(ADMIN, true)?;
     started
+}
+
+/// As many descriptors as this process may have: the keeper holds those of the daemon, and the daemon gets them all at its begin.
+pub(crate) fn provide_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer it holds fewer.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -4,7 +4,7 @@
 //! The path of a comparison: [`method::Options`] and a [`bench::Bench`] give a [`method::Plan`]; [`run::run`] runs it and
 //! returns [`results::Results`]; [`table::render`] and [`report::write`] show them. Only the bench knows how guests are made.
 //!
-//! The path of `nicety lab run`: a [`methods::Method`] and [`study::Options`] give a [`study::Plan`]; [`study::run()`] makes its runs by the
+//! The path of `nicety lab run`: a [`methods::Method`] and [`study::Options`] give a [`plan::Plan`]; [`study::run()`] makes its runs by the
 //! method's [`methods::Rig`] and keeps each in a [`study::Journal`]; [`report::study`] shows them.
 #![forbid(unsafe_code)]
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
@@ -17,15 +17,18 @@ pub mod choose;
 pub mod embedded;
 pub mod figures;
 pub mod findings;
+pub mod folder;
 pub mod host;
 pub mod method;
 pub mod methods;
 pub mod number;
 pub mod packets;
+pub mod plan;
 pub mod planning;
 pub mod progress;
 pub mod rate;
 pub mod real;
+pub mod record;
 pub mod report;
 pub mod results;
 pub mod run;
@@ -33,6 +36,7 @@ pub mod series;
 pub mod spent;
 pub mod statistics;
 pub mod study;
+pub mod subject;
 pub mod table;
 pub mod usual;
 pub mod windows;

@@ -29,6 +29,18 @@ impl fmt::Display for Guests {
     }
 }
 
+/// A person's own guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    /// Its disk image: raw or qcow2, booted by a BIOS.
+    pub image: PathBuf,
+    /// The user who is let in by ssh.
+    pub user: String,
+    /// The private key. None: ssh's own choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
 /// The server of a guest's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

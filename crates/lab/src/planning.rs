@@ -110,7 +110,7 @@ fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
         if given == "all" || names.contains(&given.as_str()) {
             continue;
         }
-        if given == crate::methods::NATIVE {
+        if given == crate::subject::NATIVE {
             let suggestion = "; `nicety lab run compare` has that row".to_owned();
             return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });
         }

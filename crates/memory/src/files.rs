@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
 
-use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::error::{MAX_BYTES, MappingError};
+use crate::mapping::Mapping;
 use crate::origin::{self, Origin};
 
 /// A part of a mapping, for a region.

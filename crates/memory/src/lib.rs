@@ -4,20 +4,23 @@
 //! mapped here or known but [absent](Fault::Absent). Adding or removing a region makes a new map, which shares the unchanged rest
 //! with the old one. A batch in flight holds the old map, and keeps only its mappings alive.
 //!
-//! While a guest migrates, its map has a [`Log`]: translations for writing are noted, and logged after the call.
+//! While a guest migrates, its map has a [`DirtyLog`]: translations for writing are noted, and logged after the call.
 //!
 //! Guest memory can change at any time. Nothing here ever makes a Rust reference to it: bytes are copied in or out, with bounds checked
 //! against the region. Read a value once and use the copy.
 //!
 //! `unsafe` is limited to this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log
-//! of written pages (`log.rs`), and the presence of pages (`presence.rs`). Other crates forbid it.
+//! of written pages (`dirty_log.rs`), and the presence of pages (`presence.rs`). Other crates forbid it.
 
 #[cfg(feature = "count")]
 mod blocks;
 mod copy;
+#[cfg(feature = "count")]
+pub mod count;
+mod dirty_log;
+mod error;
 mod files;
 mod guard;
-mod log;
 mod map;
 mod mapping;
 mod misses;
@@ -35,11 +38,12 @@ mod tree;
 mod window;
 
 pub use copy::{CopySum, copy, copy_sum};
+pub use dirty_log::DirtyLog;
+pub use error::{MAX_BYTES, MappingError};
 pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
-pub use log::Log;
 pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Place, RegionView};
-pub use mapping::{MAX_BYTES, Mapping, MappingError, shared_file};
+pub use mapping::{Mapping, shared_file};
 pub use misses::{Miss, Misses};
 pub use prefetch::Touch;
 pub use refusals::{Refusal, Refusals, Refused};
@@ -48,34 +52,3 @@ pub use span::Span;
 pub use tape::{Tape, Taped};
 pub use translator::Translator;
 pub use window::{Window, full_barrier};
-
-/// Counts this thread's work, for tests that bound the work of one call.
-#[cfg(feature = "count")]
-pub mod count {
-    use std::cell::Cell;
-
-    pub use crate::blocks::take as take_blocks;
-
-    thread_local! {
-        static ACCESSES: Cell<u64> = const { Cell::new(0) };
-        static BYTES: Cell<u64> = const { Cell::new(0) };
-    }
-
-    pub(crate) fn one() {
-        ACCESSES.set(ACCESSES.get() + 1);
-    }
-
-    pub(crate) fn bytes(len: usize) {
-        BYTES.set(BYTES.get() + len as u64);
-    }
-
-    /// Accesses to guest memory and checks for its pages, since the last call.
-    pub fn take() -> u64 {
-        ACCESSES.replace(0)
-    }
-
-    /// Bytes copied since the last call: from guest memory, to it, or within it.
-    pub fn take_bytes() -> u64 {
-        BYTES.replace(0)
-    }
-}

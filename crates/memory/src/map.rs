@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use vm_memory::volatile_memory::VolatileSlice;
 
+use crate::dirty_log::DirtyLog;
+use crate::error::{MAX_BYTES, MappingError};
 use crate::files::Piece;
-use crate::log::Log;
-use crate::mapping::{MAX_BYTES, Mapping, MappingError};
+use crate::mapping::Mapping;
 use crate::misses::Misses;
 use crate::prefetch::{self, Touch};
 use crate::refusals::{Refusal, Refusals};
@@ -118,7 +119,7 @@ pub struct Map {
     /// The index of the last region found, in a small map.
     last: AtomicUsize,
     /// Logs the pages that were translated for writing.
-    log: Option<Arc<Log>>,
+    log: Option<Arc<DirtyLog>>,
     /// Counts the accesses that were refused.
     refusals: Option<Arc<Refusals>>,
     /// Asks for addresses that are not translated yet.
@@ -282,7 +283,7 @@ impl Map {
 
     /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
-    pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
+    pub fn logged(&self, log: Option<Arc<DirtyLog>>) -> Map {
         Map { log, ..self.of(self.tree().clone(), self.mappings.clone()) }
     }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use nicety_sandbox::ProcFile;
 use rustix::fs::{FileType, fcntl_get_seals, fstat, readlink};
 
-use crate::MappingError;
+use crate::error::MappingError;
 
 /// File systems whose files the kernel reads from a disk or keeps in memory. The operator chooses an overlay's layers.
 const KERNELS_OWN: [&str; 12] =

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_memory::{
-    Absent, CopySum, Fault, Files, Log, Map, MapError, Mapping, MappingError, Rights, Span, Translator, copy, copy_sum,
-    shared_file,
+    Absent, CopySum, DirtyLog, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, Translator, copy,
+    copy_sum, shared_file,
 };
 
 fn two_regions() -> Map {
@@ -552,10 +552,10 @@ fn a_span_of_another_map_is_of_no_bytes() {
 }
 
 /// A log of this many pages, and its file.
-fn log_of(pages: u64) -> (Arc<Log>, OwnedFd) {
+fn log_of(pages: u64) -> (Arc<DirtyLog>, OwnedFd) {
     let file = shared_file("log", pages / 8).unwrap();
     let bitmap = Files::default().piece(file.try_clone().unwrap(), 0, pages / 8, true).unwrap();
-    (Arc::new(Log::new(bitmap).unwrap()), file)
+    (Arc::new(DirtyLog::new(bitmap).unwrap()), file)
 }
 
 /// Removes and returns the pages in a log.
@@ -622,8 +622,8 @@ fn a_log_that_is_too_short_or_gone_or_taken_away_logs_what_it_can() {
     let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, 4096).unwrap();
     let files = Files::default();
-    assert!(Log::new(files.piece(file.try_clone().unwrap(), 4, 8, true).unwrap()).is_none(), "no whole words");
-    let log = Log::new(files.piece(file.try_clone().unwrap(), 0, 4096, true).unwrap()).unwrap();
+    assert!(DirtyLog::new(files.piece(file.try_clone().unwrap(), 4, 8, true).unwrap()).is_none(), "no whole words");
+    let log = DirtyLog::new(files.piece(file.try_clone().unwrap(), 0, 4096, true).unwrap()).unwrap();
     let map = plain.logged(Some(Arc::new(log)));
     rustix::fs::ftruncate(&file, 0).unwrap();
     map.write(0, &[1]).unwrap();

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nicety_adapters::Entry;
 use nicety_guests::uml::{UmlConfig, UmlKernel};
-use nicety_guests::{Error, Folder, Guest, Hosted, Machine, Programs};
+use nicety_guests::{Error, Folder, Guest, Hosted, Machine, Output, Programs};
 use nicety_host::{PortConfig, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -37,12 +38,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Runs it; the exit code is the shell's or the command's.
 pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     // Mistakes in the arguments are reported before anything is built or started.
-    let entry = args.adapter.as_deref().map(crate::adapters::known).transpose()?;
-    if let Some(about) = entry.map(|entry| entry.about).filter(|about| !about.in_linux()) {
-        let why =
-            format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
-        return Err(Failure::new(Exit::Usage, why));
-    }
+    let entry = args.adapter.as_deref().map(driven).transpose()?;
     let running = args
         .port
         .as_deref()
@@ -58,16 +54,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     if args.gdb {
         debugger::check()?;
     }
-    let room = Folder::new().map_err(Failure::with(Exit::Failed))?;
-    if !fits_command_line(room.path()) {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!(
-                "{}: a path with a blank, a quote or a colon cannot be told to the guest's kernel; set XDG_RUNTIME_DIR, or TMPDIR if there is none, to another folder",
-                room.path().display()
-            ),
-        ));
-    }
+    let room = room()?;
     let kernel = kernel(args)?;
     let programs = Programs::find(&mut |line| tell(line)).map_err(failure)?;
     // From here on a signal ends guests and switch in order; a signal during the steps above ends the program.
@@ -126,6 +113,37 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     if stop.load(Ordering::Relaxed) {
         return Err(failure(Error::Stopped));
     }
+    exit_code(args, ended)
+}
+
+/// The adapter of this name, which Linux must drive.
+fn driven(name: &str) -> Result<&'static Entry, Failure> {
+    let entry = crate::adapters::known(name)?;
+    let about = entry.about;
+    if about.in_linux() {
+        return Ok(entry);
+    }
+    let why = format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
+    Err(Failure::new(Exit::Usage, why))
+}
+
+/// A folder whose path the guest's kernel can be told.
+fn room() -> Result<Folder, Failure> {
+    let room = Folder::new().map_err(Failure::with(Exit::Failed))?;
+    if fits_command_line(room.path()) {
+        return Ok(room);
+    }
+    Err(Failure::new(
+        Exit::Usage,
+        format!(
+            "{}: a path with a blank, a quote or a colon cannot be told to the guest's kernel; set XDG_RUNTIME_DIR, or TMPDIR if there is none, to another folder",
+            room.path().display()
+        ),
+    ))
+}
+
+/// The exit code of the shell or the command.
+fn exit_code(args: &Try, ended: Result<Output, Error>) -> Result<ExitCode, Failure> {
     match ended {
         // An exit code is the last byte of a program's status.
         Ok(output) => Ok(ExitCode::from(output.code.to_le_bytes()[0])),

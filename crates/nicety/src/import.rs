@@ -204,20 +204,29 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
         ));
     }
     if let Some(bandwidth) = child(interface, "bandwidth") {
-        for (direction, keys) in [
-            ("inbound", ["receive_average", "receive_peak", "receive_burst"]),
-            ("outbound", ["send_average", "send_peak", "send_burst"]),
-        ] {
-            let Some(limits) = child(bandwidth, direction) else { continue };
-            values.extend(shape(limits, keys)?);
-            floor_note(limits, name).into_iter().for_each(&mut note);
-        }
+        values.extend(limits(bandwidth)?);
+        let both = ["inbound", "outbound"].into_iter().filter_map(|direction| child(bandwidth, direction));
+        both.filter_map(|limits| floor_note(limits, name)).for_each(&mut note);
     }
     let mut text = "[[port]]\n".to_owned();
     for (key, value) in values {
         let _infallible = writeln!(text, "{key} = {value}");
     }
     Ok(Port { text, notes, group })
+}
+
+/// The keys of a <bandwidth>.
+fn limits(bandwidth: Node<'_, '_>) -> Result<Vec<(&'static str, String)>, String> {
+    let mut values = Vec::new();
+    for (direction, keys) in [
+        ("inbound", ["receive_average", "receive_peak", "receive_burst"]),
+        ("outbound", ["send_average", "send_peak", "send_burst"]),
+    ] {
+        if let Some(limits) = child(bandwidth, direction) {
+            values.extend(shape(limits, keys)?);
+        }
+    }
+    Ok(values)
 }
 
 /// Notes about what has no key in the host file, whatever the adapter.

@@ -6,17 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nicety_guests::Accel;
 use nicety_host::did_you_mean;
-use nicety_lab::method;
-use nicety_lab::methods::{self, Length, Method, Opening, Subject};
+use nicety_lab::folder::ReportError;
+use nicety_lab::method::{self, Own};
+use nicety_lab::methods::{self, Method, Opening};
 use nicety_lab::number;
+use nicety_lab::plan::{Length, Plan};
 use nicety_lab::progress::Progress;
-use nicety_lab::real::own::Own;
 use nicety_lab::report;
 use nicety_lab::study::diff;
 use nicety_lab::study::figures;
 use nicety_lab::study::here::{self, Here};
 use nicety_lab::study::parts;
-use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, Plan, PlanError, Study, journal};
+use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, PlanError, Study, journal};
+use nicety_lab::subject::Subject;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, Lab, LabCommand, LabRun};
@@ -39,7 +41,7 @@ pub fn run(args: &Lab) -> Result<(), Failure> {
 
 /// A method's time in one of its lengths.
 fn time(method: &dyn Method, length: Length) -> String {
-    let plan = Plan::new(method, &Options { length: Some(length), ..Options::default() });
+    let plan = Options { length: Some(length), ..Options::default() }.plan(method);
     plan.map_or_else(|_| number::NONE.to_owned(), |plan| number::span(plan.estimate()))
 }
 
@@ -223,25 +225,9 @@ impl Place {
 fn measure(args: &LabRun) -> Result<(), Failure> {
     let method = known(&args.method)?;
     let options = options(args)?;
-    let mut plan = Plan::new(method, &options).map_err(unplanned)?;
+    let mut plan = options.plan(method).map_err(unplanned)?;
     if args.dry_run {
-        let path = own_path()?;
-        let missing = |plan: &Plan| parts::needed(plan, &path).err().map(|error| error.to_string());
-        let text = match args.resume {
-            Some(_) => {
-                let folder = Place::of(args, method)?.folder;
-                let study =
-                    Study::resumable(&folder, &options, &this_machine(&path)).map_err(Failure::with(Exit::Usage))?;
-                let plan = &study.head.plan;
-                plan_text(method, plan, &study.announcement(), missing(plan).as_deref())
-            }
-            None => {
-                let whole = plan.clone();
-                let nothing_remains = parts::leave_out(&mut plan, &path).err().map(|error| error.to_string());
-                plan_text(method, &whole, &plan.announcement(), nothing_remains.or(missing(&whole)).as_deref())
-            }
-        };
-        return output::print(&text);
+        return print_plan(args, method, &options, plan);
     }
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -250,18 +236,15 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let command = command(&plan, &options);
     let _lock = Lock::take(&command).map_err(Failure::with(Exit::Failed))?;
     let Place { parent, folder } = &Place::of(args, method)?;
-    let failed = Failure::with::<journal::JournalError>(Exit::Failed);
+    let failed = Failure::with::<JournalError>(Exit::Failed);
     let path = own_path()?;
     let here = this_machine(&path);
     let resumed = match args.resume {
         Some(_) => Some(Journal::resume(folder, &options, &here).map_err(Failure::with(Exit::Usage))?),
-        None => {
-            let taken = || journal::JournalError::Taken(folder.clone(), parent.clone());
-            if folder.join(journal::HEAD).exists() {
-                return Err(failed(taken()));
-            }
-            None
+        None if folder.join(journal::HEAD).exists() => {
+            return Err(failed(JournalError::Taken(folder.clone(), parent.clone())));
         }
+        None => None,
     };
     report::study::check(parent, folder).map_err(Failure::with(Exit::Failed))?;
     let missing = Failure::with::<nicety_guests::Error>(Exit::Missing);
@@ -292,19 +275,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     };
     journal.same_accelerator(accelerator).map_err(Failure::with(Exit::Usage))?;
     journal.note(rig.notes().into_iter().chain(without).collect()).map_err(&failed)?;
-    let plan = &journal.study.head.plan;
-    if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
-        let rounds = output::count(plan.repeat.into(), "round");
-        output::tell(format_args!("note: {rounds}: fewer than 7 give no 95 % interval"));
-    }
-    if !journal.study.head.optimised {
-        output::tell("note: this nicety was built without optimisation: its figures say nothing about its speed");
-    }
-    let kept = journal.study.runs.len();
-    if kept > 0 {
-        output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
-    }
-    output::tell(journal.study.announcement());
+    announce(&journal.study);
     let mut progress = Progress::stderr();
     let end = study::run(method, rig.as_mut(), &mut journal, &mut progress, &cancel);
     progress.finish();
@@ -316,6 +287,43 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     written?;
     printed?;
     ended(&end, method, &journal.study, folder)
+}
+
+/// Prints the runs of a plan, and what keeps it from being carried out here.
+fn print_plan(args: &LabRun, method: &dyn Method, options: &Options, mut plan: Plan) -> Result<(), Failure> {
+    let path = own_path()?;
+    let missing = |plan: &Plan| parts::needed(plan, &path).err().map(|error| error.to_string());
+    let text = match args.resume {
+        Some(_) => {
+            let folder = Place::of(args, method)?.folder;
+            let study = Study::resumable(&folder, options, &this_machine(&path)).map_err(Failure::with(Exit::Usage))?;
+            let plan = &study.head.plan;
+            plan_text(method, plan, &study.announcement(), missing(plan).as_deref())
+        }
+        None => {
+            let whole = plan.clone();
+            let nothing_remains = parts::leave_out(&mut plan, &path).err().map(|error| error.to_string());
+            plan_text(method, &whole, &plan.announcement(), nothing_remains.or(missing(&whole)).as_deref())
+        }
+    };
+    output::print(&text)
+}
+
+/// What a person should know before the runs begin.
+fn announce(study: &Study) {
+    let plan = &study.head.plan;
+    if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
+        let rounds = output::count(plan.repeat.into(), "round");
+        output::tell(format_args!("note: {rounds}: fewer than 7 give no 95 % interval"));
+    }
+    if !study.head.optimised {
+        output::tell("note: this nicety was built without optimisation: its figures say nothing about its speed");
+    }
+    let kept = study.runs.len();
+    if kept > 0 {
+        output::tell(format_args!("there already: {}", output::count(kept as u64, "run")));
+    }
+    output::tell(study.announcement());
 }
 
 /// This program's file.
@@ -346,7 +354,7 @@ fn head(command: &str, options: &Options, plan: Plan, here: Here, accelerator: O
 }
 
 fn write_pages(study: &Study, folder: &Path, parent: &Path) -> Result<(), Failure> {
-    let kept = |error: report::ReportError| {
+    let kept = |error: ReportError| {
         let again = format!("`nicety lab report {}` then makes the pages", parent.display());
         Failure::new(Exit::Failed, format!("{error}; the runs are kept: {again}"))
     };

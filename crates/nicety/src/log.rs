@@ -28,7 +28,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 
 pub mod filter;
-mod journal;
+mod journald;
 mod recent;
 
 /// Most bytes of lines that are not written yet.
@@ -46,9 +46,9 @@ pub struct Log(Arc<Lines>);
 pub fn start(asked: Targets, recent: Option<Arc<Recent>>) -> Result<Log, Failure> {
     let kept = recent::Kept(recent);
     let failed = Failure::with(Exit::Failed);
-    let (log, begun) = if journal::is_stderr() {
-        let log = journal::sender().and_then(|send| Log::start(send, Form::Journal)).map_err(failed)?;
-        let records = journal::Records(Arc::clone(&log.0));
+    let (log, begun) = if journald::is_stderr() {
+        let log = journald::sender().and_then(|send| Log::start(send, Form::Journal)).map_err(failed)?;
+        let records = journald::Records(Arc::clone(&log.0));
         (log, tracing_subscriber::registry().with(records).with(kept).with(asked).try_init())
     } else {
         let colours = use_colours(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
@@ -105,7 +105,7 @@ fn left_out(count: u64, form: Form) -> Vec<u8> {
     let (lines, were) = (output::count(count, "line"), if count == 1 { "was" } else { "were" });
     let colours = match form {
         Form::Text { colours } => colours,
-        Form::Journal => return journal::left_out(&format!("{lines} {were} left out: the journal took no more")),
+        Form::Journal => return journald::left_out(&format!("{lines} {were} left out: the journal took no more")),
     };
     let line = Arc::new(Lines::default());
     let log = format(Arc::clone(&line), colours).with_max_level(LevelFilter::WARN).finish();
@@ -271,7 +271,7 @@ impl Lines {
         let line = format!("{words}\n");
         self.change(|state| match self.form {
             Form::Text { .. } => state.push(line.as_bytes()),
-            Form::Journal => state.push(journal::failure(&line).as_bytes()),
+            Form::Journal => state.push(journald::failure(&line).as_bytes()),
         });
     }
 

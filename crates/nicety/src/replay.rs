@@ -80,7 +80,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use nicety_adapter::tape::Recorder;
-    use nicety_adapter::trace::Record;
+    use nicety_adapter::trace::TimedEvent;
     use nicety_adapter::{Adapter, Context, Counters, Face, Outbox, Time};
     use nicety_memory::Map;
 
@@ -91,7 +91,7 @@ mod tests {
         let tape: Arc<Mutex<Vec<String>>> = Arc::default();
         let to = Arc::clone(&tape);
         let note = move |entry| {
-            to.lock().unwrap().push(Record { at: None, event: Event::Call(Box::new(entry)) }.to_string());
+            to.lock().unwrap().push(TimedEvent { at: None, event: Event::Call(Box::new(entry)) }.to_string());
         };
         let adapter = (find("vmxnet3").unwrap().create)(settings).unwrap();
         let mut adapter = Recorder::new(adapter, Box::new(note));

@@ -2,7 +2,7 @@
 
 mod announce;
 mod carrier;
-mod copies;
+mod duplicates;
 mod looped;
 mod mirror;
 mod passing;

@@ -3,14 +3,14 @@
 mod calls;
 mod caught;
 mod control;
-mod copies;
 mod end;
 mod family;
 mod fault;
 mod guest;
+mod handover;
 mod inner;
 mod link;
-mod moved;
+mod mirrored;
 mod questions;
 mod shaping;
 mod side;
@@ -36,14 +36,14 @@ use crate::poll::UsualIdle;
 use crate::stage::Stage;
 use crate::team::{MemberAgent, Steering};
 pub use caught::caught;
-use copies::Copies;
 pub use end::End;
 use end::either;
 use family::Membership;
 pub(crate) use family::PortRights;
 pub use family::SharedFamily;
+pub use handover::{SavedFrames, SavedNumbers};
 pub(crate) use inner::HeldSender;
-pub use moved::{SavedFrames, SavedNumbers};
+use mirrored::MirrorRate;
 pub use questions::{Intake, Prospect};
 pub use state::State;
 use state::misplaced;
@@ -172,8 +172,8 @@ struct Inner {
     room: Set,
     /// Frames that wait for it.
     stage: Stage,
-    /// The rate of copies, if it is a mirror's port.
-    copies: Option<Copies>,
+    /// The rate of its mirror, if it is a mirror's port.
+    mirror: Option<MirrorRate>,
     /// Limits the frames per hold.
     pace: Pace,
     /// The work beside its frames, in bytes: charged to the next turn.
@@ -270,7 +270,7 @@ impl Port {
             active: Time::ZERO,
             room: Set::default(),
             stage: Stage::new(backlog),
-            copies: None,
+            mirror: None,
             pace,
             owed: 0,
             wake: None,
@@ -353,7 +353,7 @@ impl Port {
 
     /// Its place in a team, if copies of flooded frames come in by all members.
     #[inline]
-    pub(crate) fn takes_copies(&self) -> Option<Flooded<'_>> {
+    pub(crate) fn takes_duplicates(&self) -> Option<Flooded<'_>> {
         let Member { team, steering, index } = self.member.as_ref()?;
         Some(Flooded { team: *team, steering, member: *index, taken_by: steering.floods()? })
     }

@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 const BUFFER: u32 = 4 << 20;
 
 /// Time and bytes of each packet.
-type Journal = Arc<Mutex<Vec<(u64, u64)>>>;
+type Deliveries = Arc<Mutex<Vec<(u64, u64)>>>;
 
 /// A guest with this many packets to send, and room for this many.
 struct Guest {
@@ -24,8 +24,8 @@ struct Guest {
     mss: Option<u16>,
     left: Arc<AtomicU64>,
     room: Arc<AtomicU64>,
-    sent: Journal,
-    got: Journal,
+    sent: Deliveries,
+    got: Deliveries,
 }
 
 impl Traffic for Guest {
@@ -70,8 +70,8 @@ struct Station {
     port: Arc<Port>,
     left: Arc<AtomicU64>,
     room: Arc<AtomicU64>,
-    sent: Journal,
-    got: Journal,
+    sent: Deliveries,
+    got: Deliveries,
     memo: Memo,
 }
 
@@ -90,7 +90,7 @@ impl World {
         let plane = Plane::new(Limits::default());
         let stations = [0u8, 1].map(|id| {
             let (left, room): (Arc<AtomicU64>, _) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
-            let (sent, got) = (Journal::default(), Journal::default());
+            let (sent, got) = (Deliveries::default(), Deliveries::default());
             let guest = Guest {
                 len,
                 mss,
@@ -161,7 +161,7 @@ fn shape(average: u64, peak: Option<u64>, burst_bytes: u64) -> Shape {
 }
 
 /// Checks that every window of the journal keeps to the shape, and the whole to its average.
-fn check(journal: &Journal, shape: Shape, longest: u64, from: u64, until: u64) {
+fn check(journal: &Deliveries, shape: Shape, longest: u64, from: u64, until: u64) {
     let journal: Vec<(u64, u64)> = journal.lock().unwrap().iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
     let bytes_at = |rate: Rate, ns: u64| (u128::from(rate.bits_per_second()) * u128::from(ns) / 8_000_000_000) as u64;
     // The largest excess over a line of this slope: the most that any window has above rate × length.

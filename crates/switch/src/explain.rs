@@ -56,7 +56,7 @@ pub(crate) trait Follower {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skipped {
     /// Copies of frames that came in by another link of a team: dropped as `unused-link`.
-    pub copies: u64,
+    pub duplicates: u64,
     /// Frames that went round by two uplinks: dropped as `looped`.
     pub looped: u64,
     /// Frames of the switch's own, which come back: `taken`.
@@ -75,7 +75,7 @@ impl Follower for Except {
     fn skips(&self, packet: u16) -> Option<Reason> {
         let has = |bits: u64| bits.checked_shr(packet.into()).unwrap_or_default() & 1 != 0;
         match self.0 {
-            Skipped { copies, .. } if has(copies) => Some(Reason::UnusedLink),
+            Skipped { duplicates, .. } if has(duplicates) => Some(Reason::UnusedLink),
             Skipped { looped, .. } if has(looped) => Some(Reason::Looped),
             Skipped { taken, .. } if has(taken) => Some(Reason::Taken),
             Skipped { .. } => None,

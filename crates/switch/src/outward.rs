@@ -8,7 +8,7 @@ use nicety_adapter::PortId;
 
 use crate::Members;
 use crate::policy::{Policy, Vlan, VlanSet};
-use crate::rules::{Lane, Rules, SERVICE, Tags};
+use crate::rules::{FrameVlan, Rules, SERVICE, Tags};
 
 /// Filtering identifiers: customers' VLANs, and service VLANs.
 const IDS: usize = 2 * SERVICE as usize;
@@ -97,7 +97,7 @@ impl Outward {
     /// The VLAN of a frame that comes in by an uplink of the flat network with these tags.
     #[cold]
     #[inline(never)]
-    pub fn classify(&self, tags: Tags) -> Option<Lane> {
+    pub fn classify(&self, tags: Tags) -> Option<FrameVlan> {
         let mut lane = self.rules.classify(tags).ok().filter(|lane| self.carries(lane.fid))?;
         lane.comes_in = true;
         Some(lane)

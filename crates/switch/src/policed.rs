@@ -10,7 +10,7 @@ use crate::explain::{Follower, Step};
 use crate::guard;
 use crate::plan::Plan;
 use crate::policy::Private;
-use crate::rules::{FLAT, Lane, Meter, Rules, Tags, reach};
+use crate::rules::{FLAT, FrameVlan, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{Keys, Members, Switch, group};
 
@@ -20,7 +20,7 @@ type Label = [u8; 18];
 /// Consecutive packets with the same label.
 struct Train {
     keys: Keys,
-    lane: Lane,
+    lane: FrameVlan,
     first: u16,
     end: u16,
 }
@@ -121,7 +121,7 @@ impl<P> Switch<P> {
         members: &Members,
         rules: Option<&Rules>,
         batch: &Batch,
-        (keys, lane): (Keys, &Lane),
+        (keys, lane): (Keys, &FrameVlan),
         packets: Range<u16>,
         now: Time,
         plan: &mut Plan,
@@ -162,7 +162,7 @@ impl<P> Switch<P> {
         &self,
         members: &Members,
         batch: &Batch,
-        (keys, lane): (Keys, &Lane),
+        (keys, lane): (Keys, &FrameVlan),
         packets: Range<u16>,
         now: Time,
         plan: &mut Plan,
@@ -195,7 +195,7 @@ impl<P> Switch<P> {
         rules: Option<&Rules>,
         (origin, sender): (PortId, Option<PortId>),
         keys: Keys,
-        lane: &Lane,
+        lane: &FrameVlan,
         now: Time,
         follower: &mut F,
     ) -> Verdict {
@@ -304,7 +304,7 @@ fn addresses(label: &Label) -> ([u8; 6], [u8; 6]) {
 }
 
 #[inline(always)]
-fn classify(rules: Option<&Rules>, label: &Label) -> Result<Lane, Reason> {
+fn classify(rules: Option<&Rules>, label: &Label) -> Result<FrameVlan, Reason> {
     let Some(rules) = rules else { return Ok(FLAT) };
     rules.classify(tags(label))
 }
@@ -325,7 +325,7 @@ fn private(rules: Option<&Rules>) -> Private {
 fn out<F: Follower>(
     members: &Members,
     origin: PortId,
-    lane: &Lane,
+    lane: &FrameVlan,
     packets: Range<u16>,
     plan: &mut Plan,
     follower: &mut F,
@@ -352,7 +352,7 @@ fn flood<F: Follower>(
     (snoop, sender): (Option<&Snoop>, Option<PortId>),
     batch: &Batch,
     keys: Keys,
-    lane: &Lane,
+    lane: &FrameVlan,
     packets: Range<u16>,
     (kind, now): (Reason, Time),
     plan: &mut Plan,
@@ -432,7 +432,7 @@ fn copy_to_promiscuous<F: Follower>(
     rules: Option<&Rules>,
     origin: PortId,
     besides: Option<PortId>,
-    lane: &Lane,
+    lane: &FrameVlan,
     packets: Range<u16>,
     plan: &mut Plan,
     follower: &mut F,
@@ -471,7 +471,7 @@ impl Members {
 
     /// The edit of a frame that leaves by a port; `None` if it may not.
     #[inline]
-    fn leaves(&self, port: PortId, lane: &Lane) -> Option<Edit> {
+    fn leaves(&self, port: PortId, lane: &FrameVlan) -> Option<Edit> {
         if self.present.get(usize::from(port.0)) != Some(&true) {
             return None;
         }
@@ -484,7 +484,7 @@ impl Members {
 
     /// The edit of a VLAN's frame that leaves by a port of the flat network: an uplink carries it with its tag.
     #[inline(never)]
-    fn leaves_outward(&self, port: PortId, lane: &Lane) -> Option<Edit> {
+    fn leaves_outward(&self, port: PortId, lane: &FrameVlan) -> Option<Edit> {
         let carries = !lane.comes_in
             && self.is_uplink(port)
             && self.outward.as_ref().is_some_and(|outward| outward.carries(lane.fid));

@@ -17,7 +17,7 @@ pub(crate) const SERVICE: u16 = 4096;
 
 /// A frame's VLAN, and the edits for an untagged and a tagged receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lane {
+pub(crate) struct FrameVlan {
     /// The filtering identifier: addresses are learned, and frames flooded, within it.
     pub fid: u16,
     /// `None` if another tag follows: the next switch would take it for the VLAN's.
@@ -27,7 +27,7 @@ pub(crate) struct Lane {
     pub comes_in: bool,
 }
 
-impl Lane {
+impl FrameVlan {
     const fn new(fid: u16, untagged: Option<Edit>, tagged: Edit) -> Self {
         Self { fid, untagged, tagged, comes_in: false }
     }
@@ -52,7 +52,7 @@ impl Lane {
 }
 
 /// The flat network.
-pub(crate) const FLAT: Lane = Lane::new(0, Some(Edit::Keep), Edit::Keep);
+pub(crate) const FLAT: FrameVlan = FrameVlan::new(0, Some(Edit::Keep), Edit::Keep);
 
 /// The tags that classify a frame.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ pub(crate) struct Rules {
     /// Whether to check more than addresses and the outer tag.
     pub inspects: bool,
     /// The VLAN of frames without a tag.
-    untagged: Result<Lane, Reason>,
+    untagged: Result<FrameVlan, Reason>,
 }
 
 /// An address that has sent.
@@ -109,12 +109,12 @@ impl Rules {
 
     /// The VLAN of a frame with these tags; or the reason why it is refused.
     #[inline]
-    pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
+    pub fn classify(&self, tags: Tags) -> Result<FrameVlan, Reason> {
         if tags.outer.is_none() { self.untagged } else { self.find(tags) }
     }
 
     #[inline(never)]
-    fn find(&self, tags: Tags) -> Result<Lane, Reason> {
+    fn find(&self, tags: Tags) -> Result<FrameVlan, Reason> {
         if self.policy.blocked {
             return Err(Reason::Blocked);
         }
@@ -132,7 +132,7 @@ impl Rules {
     }
 
     #[inline]
-    fn lane(&self, tags: Tags) -> Result<Lane, Reason> {
+    fn lane(&self, tags: Tags) -> Result<FrameVlan, Reason> {
         match &self.vlan {
             Vlan::Flat => Ok(FLAT),
             Vlan::Access(id) => customer(tags, Some(*id), |_| false),
@@ -141,7 +141,7 @@ impl Rules {
                     let id = VlanId::new(tag.tci.id()).filter(|id| allowed.contains(*id)).ok_or(Reason::Vlan)?;
                     // A customer's tags are passed on to the customer; another provider's are not.
                     let untagged = (!is_service(tags.behind)).then_some(Edit::Untag);
-                    Ok(Lane::new(SERVICE + id.number(), untagged, Edit::Keep))
+                    Ok(FrameVlan::new(SERVICE + id.number(), untagged, Edit::Keep))
                 }
                 _ => customer(tags, *native, |id| allowed.contains(id) || *native == Some(id)),
             },
@@ -152,7 +152,7 @@ impl Rules {
                     let inner = inner.map_or(Tci(0), |tag| tag.tci);
                     let tci = Tci::new(inner.priority(), inner.drop_eligible(), id.number());
                     let tagged = Edit::Tag(Tag::service(tci));
-                    Ok(Lane::new(SERVICE + id.number(), Some(Edit::Keep), tagged))
+                    Ok(FrameVlan::new(SERVICE + id.number(), Some(Edit::Keep), tagged))
                 }
             },
         }
@@ -160,7 +160,7 @@ impl Rules {
 
     /// The edit of a frame of this VLAN that leaves by this port; `None` if the port is not in the VLAN, or the frame needs its tag.
     #[inline]
-    pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
+    pub fn leaves(&self, lane: &FrameVlan) -> Option<Edit> {
         let fid = lane.fid;
         match &self.vlan {
             Vlan::Flat => (fid == 0).then_some(Edit::Keep),
@@ -227,11 +227,11 @@ fn is_service(tpid: u16) -> bool {
 
 /// The VLAN of a frame of a customer's network: `usual` if it is untagged or priority-tagged.
 #[inline]
-fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<Lane, Reason> {
+fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<FrameVlan, Reason> {
     let usual = || usual.map(VlanId::number).ok_or(Reason::Vlan);
     let Some(Tag { tpid, tci }) = tags.outer else {
         let fid = usual()?;
-        return Ok(Lane::new(fid, Some(Edit::Keep), Edit::Tag(Tag::customer(Tci(fid)))));
+        return Ok(FrameVlan::new(fid, Some(Edit::Keep), Edit::Tag(Tag::customer(Tci(fid)))));
     };
     let is_double = vlan::is_tpid(tags.behind);
     if is_service(tpid) {
@@ -240,7 +240,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     if tci.id() != 0 {
         let id = VlanId::new(tci.id()).filter(|id| allowed(*id)).ok_or(Reason::Vlan)?;
         let untagged = (!is_double).then_some(Edit::Untag);
-        return Ok(Lane::new(id.number(), untagged, Edit::Keep));
+        return Ok(FrameVlan::new(id.number(), untagged, Edit::Keep));
     }
     // Without its priority tag the frame would be in the next tag's VLAN.
     if is_double {
@@ -248,7 +248,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
     }
     let fid = usual()?;
     let tagged = Edit::Retag(Tag::customer(Tci::new(tci.priority(), tci.drop_eligible(), fid)));
-    Ok(Lane::new(fid, Some(Edit::Untag), tagged))
+    Ok(FrameVlan::new(fid, Some(Edit::Untag), tagged))
 }
 
 /// Whether ports with these parts of a private VLAN reach each other, if neither is [`Private::Vepa`].

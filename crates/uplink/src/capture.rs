@@ -588,6 +588,6 @@ mod tests {
         let (gathered, blocks) = (vec![1, 2, 3], vec![3]);
         let saved =
             SavedCapture { regular: true, written: 4, gathered, blocks, gap: 5, reported: 6, lost: 7, errors: 8 };
-        crate::moved::held(SAVED_KIND, &saved);
+        crate::handover::held(SAVED_KIND, &saved);
     }
 }

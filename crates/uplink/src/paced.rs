@@ -14,8 +14,8 @@ use nicety_adapter::{
 };
 use nicety_memory::Map;
 
+use crate::handover::{SavedPaced, Tokens};
 use crate::interface::Interface;
-use crate::moved::{SavedPaced, Tokens};
 use crate::watch::Watch;
 
 /// A bucket holds tokens for this time. A turn that comes late loses nothing (`Bucket::go_on`), and neither does an interruption

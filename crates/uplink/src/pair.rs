@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
+use crate::handover::{Found, SavedLink};
 use crate::message::{self, HEADER_BYTES, NotHello};
-use crate::moved::{Found, SavedLink};
 use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};

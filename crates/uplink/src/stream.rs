@@ -26,8 +26,8 @@ use rustix::net::SocketType;
 
 use self::arriving::{Arriving, Next};
 use self::leaving::Leaving;
+use crate::handover::{Found, SavedLink};
 use crate::joining::Joining;
-use crate::moved::{Found, SavedLink};
 use crate::peer_source::PeerSource;
 use crate::socket::{self, SocketError, watching};
 use crate::watch::{Watch, writable};

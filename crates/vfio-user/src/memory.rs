@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, pread, pwrite};
 
-use crate::{DmaProtection, DmaRange};
+use crate::device::{DmaProtection, DmaRange};
 
 /// Memory that a [`crate::Client`] lets its server read and write by message.
 pub trait ClientMemory {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nicety_memory::{Files, Log, Map, MapError, Mapping, Misses, Piece, Rights};
+use nicety_memory::{DirtyLog, Files, Map, MapError, Mapping, Misses, Piece, Rights};
 use nicety_peer::PeerFd;
 
 use crate::ending::Refusal;
@@ -64,7 +64,7 @@ pub(crate) struct Memory {
     /// The map by an IOMMU's addresses, if the driver uses those.
     iotlb: Option<Cache>,
     /// The log of written pages, as shared by the front end.
-    log: Option<Arc<Log>>,
+    log: Option<Arc<DirtyLog>>,
     /// Whether the log is on.
     logs: bool,
 }
@@ -134,7 +134,7 @@ impl Memory {
             return Err(refused());
         }
         let bitmap = Mapping::of_file(fd, offset, len, true).map_err(MapError::from)?;
-        self.log = Some(Arc::new(Log::new(Arc::new(bitmap)).ok_or_else(refused)?));
+        self.log = Some(Arc::new(DirtyLog::new(Arc::new(bitmap)).ok_or_else(refused)?));
         self.relog();
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Memory {
         changes
     }
 
-    fn active_log(&self) -> Option<Arc<Log>> {
+    fn active_log(&self) -> Option<Arc<DirtyLog>> {
         self.log.clone().filter(|_| self.logs)
     }
 

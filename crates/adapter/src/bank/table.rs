@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::access::{Region as TraceRegion, RegisterName};
 use crate::guest_error::ErrorPlace;
-use crate::trace::{Region as TraceRegion, RegisterName};
 
 /// The registers of a family of devices by name. Made by [`register_names!`](crate::register_names).
 ///

@@ -411,11 +411,13 @@ impl Receiver<'_> {
         offer: &Offer<'_, '_>,
         scratch: &mut Scratch,
     ) -> Result<(u64, u64), Miss> {
-        let Offer { frames, pick, verdict } = *offer;
+        let Offer { frames, pick, mut verdict } = *offer;
         let filtered = Miss::Never(Reason::Filtered);
         let head = frames.batch.packet(pick.packet).map_or(&[][..], |packet| frames.batch.head(packet));
         let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[VET] as u16).map(|tag| tag.tci);
-        let how = self.filter.wants(self.registers, head, tag).ok_or(filtered)?;
+        if self.filter.wants(self.registers, head, tag).ok_or(filtered)? == Match::Inexact {
+            verdict.status |= status::PIF;
+        }
         let unfolded = Unfolded::new(frames, pick, self.wants).map_err(|reason| {
             let long = u32::from(reason == Reason::TooLong);
             self.registers.count(ROC, long);
@@ -443,7 +445,7 @@ impl Receiver<'_> {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let checked = piece.write(ring.memory, &spans);
             pad(ring.memory, &spans, len);
-            let verdict = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
+            let verdict = self.verdict(verdict, frames.batch, packet, piece.tag, checked);
             ring.give_frame(descriptors, len, headers, verdict);
             ring.small |= len + 4 <= self.registers[RSRPD];
             if !counted.is_empty() {
@@ -477,13 +479,9 @@ impl Receiver<'_> {
         packet: &Packet,
         tag: Option<Tci>,
         checked: Checked,
-        how: Match,
     ) -> Verdict {
         let (offloads, layout) = (self.registers[RXCSUM], batch.layout(packet));
         verdict.status |= status::DD | status::EOP;
-        if how == Match::Inexact {
-            verdict.status |= status::PIF;
-        }
         if let Some(control) = tag {
             verdict.status |= status::VP;
             verdict.tag = control.0;

@@ -272,6 +272,8 @@ pub struct Sender<'a, C> {
     /// Frames with the tag of a VLAN that is not in VFTA are dropped: a card's check of a virtual function (82599 datasheet, "VLAN
     /// anti-spoofing").
     pub checks_tags: bool,
+    /// Descriptors walked in this call.
+    pub walked: u32,
 }
 
 /// Completed descriptors.
@@ -326,9 +328,8 @@ impl<C: Contexts> Sender<'_, C> {
             let why = if ring.is_err() { NOWHERE } else { super::fault::OUTSIDE };
             return (idle, Some(why));
         };
-        let mut walked = 0;
-        let progress = self.walk_ring(ring, size, budget, batch, cx, &mut walked);
-        cx.out.charge(walked.saturating_sub(STEPS_PAID * batch.len() as u32));
+        let progress = self.walk_ring(ring, size, budget, batch, cx);
+        cx.out.charge(self.walked.saturating_sub(STEPS_PAID * batch.len() as u32));
         (progress, None)
     }
 
@@ -339,19 +340,18 @@ impl<C: Contexts> Sender<'_, C> {
         budget: Budget,
         batch: &mut Batch,
         cx: &mut Context<'_>,
-        walked: &mut u32,
     ) -> Progress {
         let idle = Progress { more: false, armed: true };
         let tail = self.register(TDT);
         while self.state.next != tail {
-            if *walked >= WALK || !budget.allows(batch) {
+            if self.walked >= WALK || !budget.allows(batch) {
                 return Progress { more: true, armed: false };
             }
             let next = self.state.next;
             let first = Descriptor::read(ring, next);
             let after = if next + 1 == size { 0 } else { next + 1 };
             if self.state.skipping || first.is_context::<C>() {
-                *walked += 1;
+                self.walked += 1;
                 if first.is_context::<C>() {
                     self.state.contexts.keep(first);
                 } else {
@@ -360,7 +360,7 @@ impl<C: Contexts> Sender<'_, C> {
                 self.state.next = after;
                 continue;
             }
-            match self.take_packet(ring, size, first, batch, cx, walked) {
+            match self.take_packet(ring, size, first, batch, cx) {
                 Walk::Taken(end) => self.state.next = end,
                 Walk::Partial if (tail + size - next) % size < size - 1 => return idle,
                 Walk::Full => return Progress { more: true, armed: false },
@@ -426,9 +426,8 @@ impl<C: Contexts> Sender<'_, C> {
         first: Descriptor,
         batch: &mut Batch,
         cx: &mut Context<'_>,
-        walked: &mut u32,
     ) -> Walk {
-        let before = *walked;
+        let before = self.walked;
         let request = self.request(first);
         let tail = self.register(TDT);
         let was_empty = batch.is_empty();
@@ -442,7 +441,7 @@ impl<C: Contexts> Sender<'_, C> {
                 Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
                 Err(error) => return self.dropped(error.into(), at, descriptor.address, None, cx),
             }
-            *walked += 1;
+            self.walked += 1;
             at = if at + 1 == size { 0 } else { at + 1 };
             if descriptor.lower & EOP != 0 && !descriptor.is_context::<C>() {
                 break;
@@ -450,7 +449,7 @@ impl<C: Contexts> Sender<'_, C> {
             if at == tail {
                 return Walk::Partial;
             }
-            if *walked - before >= PACKET_WALK {
+            if self.walked - before >= PACKET_WALK {
                 return self.dropped(Reason::TooManyPieces, at, descriptor.lower.into(), None, cx);
             }
             descriptor = Descriptor::read(ring, at);

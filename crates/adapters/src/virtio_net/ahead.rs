@@ -7,9 +7,9 @@
 use nicety_adapter::PACKETS;
 use nicety_memory::{Map, Rights, Span, Touch, Translator};
 
-use super::areas::Areas;
 use super::chain::{INDIRECT, NEXT, Token, WRITE};
 use super::ring::Ring;
+use super::ring::areas::Areas;
 
 /// Prefetch distance of a buffer's first bytes, in entries.
 const AHEAD: u16 = 4;

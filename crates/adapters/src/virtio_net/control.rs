@@ -8,7 +8,6 @@ use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
 use super::addresses::{self, Table};
-use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::Token;
 use super::coalescing::{self, Coalescing};
@@ -16,6 +15,7 @@ use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{command, feature};
 use super::ring::Ring;
+use super::ring::areas::Areas;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
 /// Bytes of a command that are read, address tables apart: enough for a query about each ring, and for RSS_CONFIG.

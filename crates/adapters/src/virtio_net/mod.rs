@@ -33,7 +33,6 @@
 
 mod addresses;
 mod ahead;
-mod areas;
 mod broken;
 mod buffers;
 mod chain;

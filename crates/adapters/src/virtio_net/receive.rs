@@ -9,7 +9,6 @@ use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights};
 
 use super::ahead::{Ahead, Returns};
-use super::areas::Areas;
 use super::broken::Broken;
 use super::buffers::{FrameBuffers, PIECES};
 use super::chain::{CHAIN_MOST, Token};
@@ -17,6 +16,7 @@ use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
+use super::ring::areas::Areas;
 use super::{VirtioNet, receive_ring, steering};
 use crate::charge::STEPS_PAID;
 
@@ -189,14 +189,10 @@ impl VirtioNet {
                 delivery.refuse(i, queue, pick.from.into());
                 continue;
             }
-            let Some(receiver) = &receiver else {
+            let Some(receiver) = receiver.as_ref().filter(|_| broken.is_none()) else {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             };
-            if broken.is_some() {
-                cx.counters.receive_drop(Reason::ReceiverOff);
-                continue;
-            }
             ahead.look();
             if let Some(whole) = Whole::of(frames, pick, &wants)
                 && receiver.put_whole(ring, &whole, &ahead, &mut returns)

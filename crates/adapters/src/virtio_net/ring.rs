@@ -4,12 +4,14 @@
 //! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring or than 1024 descriptors,
 //! a table in a table or an empty buffer breaks the ring. A broken ring is not served until the driver starts it again.
 
+pub(super) mod areas;
+
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
-use super::areas::Areas;
+use self::areas::Areas;
 use super::broken::Broken;
 use super::chain::Token;
 use super::coalescing::Limits;

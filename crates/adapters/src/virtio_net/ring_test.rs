@@ -6,7 +6,7 @@ use std::cell::Cell;
 use nicety_memory::{Map, Rights, Window};
 
 use super::*;
-use crate::virtio_net::areas::QUIET;
+use crate::virtio_net::ring::areas::QUIET;
 
 const SIZE: u16 = 16;
 const DRIVER: u64 = 0x1000;

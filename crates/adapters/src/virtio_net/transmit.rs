@@ -11,12 +11,12 @@ use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Fault, Map, Rights, Span};
 
 use super::ahead::{Ahead, Returns};
-use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
+use super::ring::areas::Areas;
 use super::{VirtioNet, steering, transmit_ring};
 use crate::charge::STEPS_PAID;
 

@@ -74,7 +74,7 @@ use receive::{Arrival, Outcome, ReceiveQueue, Windows, wants};
 use registers::{REGISTERS, Reg};
 use rss::Rss;
 use shared::Setup;
-use transmit::{TransmitQueue, Tunnels};
+use transmit::{Sending, TransmitQueue, Tunnels};
 
 /// Description of vmxnet3.
 pub static ABOUT: About = About {
@@ -391,7 +391,8 @@ impl Adapter for Vmxnet3 {
         };
         let mut given_back = false;
         let tunnels = Tunnels::of(self.version, self.capabilities);
-        let mut fetched = transmit.fetch(queue, self.link, tunnels, budget, batch, cx);
+        let sending = Sending { number: queue, link: self.link, tunnels };
+        let mut fetched = transmit.fetch(sending, budget, batch, cx);
         if fetched.is_ok() && batch.is_empty() {
             // Dropped packets belong to no batch, so no completion call returns them.
             match transmit.give_back(None, self.coalescing, cx) {

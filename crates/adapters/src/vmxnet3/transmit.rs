@@ -31,6 +31,17 @@ const OM_ENCAP: u32 = 1;
 const OM_CHECKSUM: u32 = 2;
 const OM_TSO: u32 = 3;
 
+/// What one call needs to know of the queue, beside its rings.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// Number of the queue.
+    pub number: u16,
+    /// Whether the link is up.
+    pub link: bool,
+    /// The descriptors' way to describe a tunnel.
+    pub tunnels: Tunnels,
+}
+
 /// How a driver requests tunnel offloads.
 #[derive(Clone, Copy, Debug)]
 pub enum Tunnels {
@@ -234,9 +245,7 @@ impl TransmitQueue {
     /// Walks the ring. The error is the reason why the queue stopped.
     pub fn fetch(
         &mut self,
-        number: u16,
-        link: bool,
-        tunnels: Tunnels,
+        sending: Sending,
         budget: Budget,
         batch: &mut Batch,
         cx: &mut Context<'_>,
@@ -246,7 +255,7 @@ impl TransmitQueue {
         let ring = self.ring.window(memory, Rights::READ).map_err(|_| stopped::BAD_RING)?;
         let mut taken = 0;
         while budget.allows(batch) && taken < 2 * PACKETS && self.fetched.len() < self.ring.size as usize {
-            match self.step(&ring, number, link, tunnels, batch, cx) {
+            match self.step(&ring, sending, batch, cx) {
                 Step::Taken => {
                     taken += 1;
                     self.set_threshold(true, cx);
@@ -284,15 +293,7 @@ impl TransmitQueue {
     }
 
     /// Takes one packet.
-    fn step(
-        &mut self,
-        window: &Window<'_>,
-        number: u16,
-        link: bool,
-        tunnels: Tunnels,
-        batch: &mut Batch,
-        cx: &mut Context<'_>,
-    ) -> Step {
+    fn step(&mut self, window: &Window<'_>, sending: Sending, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
         let mut ring = self.ring;
         if !owned(window, ring.next, ring.generation) {
             return Step::Empty;
@@ -315,9 +316,9 @@ impl TransmitQueue {
                     return Step::Full;
                 }
                 let drafted = fault.map_or(Ok(()), |error| Err(Reason::from(error)));
-                let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, tunnels, cx));
+                let sent = drafted.and_then(|()| self.finish(draft, &first, sending, cx));
                 if let Err(reason) = sent {
-                    self.dropped(reason, window, number, descriptors, cx);
+                    self.dropped(reason, window, sending.number, descriptors, cx);
                     let kind = if reason == Reason::LinkDown { LOSS_SECOND } else { LOSS_FIRST };
                     self.statistics.lose(kind);
                     cx.out.charge(u32::from(descriptors));
@@ -363,18 +364,16 @@ impl TransmitQueue {
         &mut self,
         mut draft: Draft<'_>,
         first: &Descriptor,
-        number: u16,
-        link: bool,
-        tunnels: Tunnels,
+        sending: Sending,
         cx: &mut Context<'_>,
     ) -> Result<(), Reason> {
         if draft.len() < 14 {
             return Err(Reason::TooShort);
         }
-        if !link {
+        if !sending.link {
             return Err(Reason::LinkDown);
         }
-        let mut offload = offload(&mut draft, first, tunnels)?;
+        let mut offload = offload(&mut draft, first, sending.tunnels)?;
         if let Some(tag) = first.tag() {
             if !draft.tag(Tag::customer(Tci(tag))) {
                 return Err(Reason::BadOffload);
@@ -387,7 +386,7 @@ impl TransmitQueue {
         let admitted = draft.admit(offload)?;
         self.statistics.packet(draft.head_mut(), frames, len, offload.segment.is_some());
         draft.finish_admitted(admitted, self.first + self.fetched.len() as u64);
-        cx.counters.sent(number, u64::from(frames), u64::from(len));
+        cx.counters.sent(sending.number, u64::from(frames), u64::from(len));
         Ok(())
     }
 

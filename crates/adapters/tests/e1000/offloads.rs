@@ -4,8 +4,8 @@ use nicety_adapter::{Checksum, Edit, Offload, Reason, Segment, SegmentKind};
 
 use crate::bench::*;
 
-/// A context descriptor.
-fn context(b: &Bench, index: u64, ip: [u8; 4], tu: [u8; 4], lower: u32, headers: u8, mss: u16) {
+/// A context descriptor: the fields of IP's checksum, and of the transport's.
+fn context(b: &Bench, index: u64, [ip, tu]: [[u8; 4]; 2], lower: u32, headers: u8, mss: u16) {
     let address = u64::from(u32::from_le_bytes(tu)) << 32 | u64::from(u32::from_le_bytes(ip));
     b.descriptor(index, address, lower | 0x2000_0000, u32::from(mss) << 16 | u32::from(headers) << 8);
 }
@@ -18,7 +18,7 @@ fn a_transport_checksum_is_made_from_the_context() {
     for (frame, at) in [(tcp4(MAC, &payload(999)), 16), (udp4(MAC, 0, &payload(999)), 6)] {
         let (mut b, frame) = (Bench::opened(), partial(frame));
         b.put(TX_DATA, &frame);
-        context(&b, 0, [0; 4], [34, 34 + at, 0, 0], 0, 0, 0);
+        context(&b, 0, [[0; 4], [34, 34 + at, 0, 0]], 0, 0, 0);
         b.descriptor(1, TX_DATA, 200 | DATA, 2 << 8);
         b.descriptor(2, TX_DATA + 200, (frame.len() - 200) as u32 | DATA | CMD, 2 << 8);
         b.w(TDT, 3);
@@ -34,7 +34,7 @@ fn an_ip_header_checksum_and_a_legacy_checksum_are_made_on_request() {
     let mut frame = whole.clone();
     frame[24..26].fill(0);
     b.put(TX_DATA, &frame);
-    context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0, 0, 0);
+    context(&b, 0, [[14, 24, 33, 0], [34, 50, 0, 0]], 0, 0, 0);
     b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | CMD, 3 << 8);
     b.w(TDT, 2);
     assert_eq!(verified(&b.transmit()[0]), payload(100));
@@ -62,7 +62,7 @@ fn segmented(v6: bool, tagged: bool) {
     let lower = 0x0500_0000 | if v6 { 0 } else { 0x0200_0000 } | 20_000;
     let headers = l4 + 20;
     let ipcse = if v6 { 0 } else { l4 - 1 };
-    context(&b, 0, [14, 24, ipcse, 0], [l4, l4 + 16, 0, 0], lower, headers, 1448);
+    context(&b, 0, [[14, 24, ipcse, 0], [l4, l4 + 16, 0, 0]], lower, headers, 1448);
     let mut flags = DATA | 0x0400_0000;
     let mut upper = 3 << 8;
     if tagged {
@@ -127,7 +127,7 @@ fn whoever_takes_the_packet_uncut_finds_its_lengths_and_sums() {
         ip[2..4].fill(0);
         ip[10..12].fill(0);
         b.put(TX_DATA, &ethernet(0x0800, &ip));
-        context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, 1448);
+        context(&b, 0, [[14, 24, 33, 0], [34, 50, 0, 0]], 0x0700_0000 | 5000, 54, 1448);
         let (flags, upper) = if tag == 0 { (0, 0) } else { (1 << 30, 9 << 16) };
         b.descriptor(1, TX_DATA, (14 + ip.len()) as u32 | DATA | 0x0400_0000 | CMD | flags, 3 << 8 | upper);
         let ctrl = b.r(CTRL);
@@ -149,9 +149,9 @@ fn whoever_takes_the_packet_uncut_finds_its_lengths_and_sums() {
 fn an_offload_that_makes_no_sense_is_dropped() {
     let mut b = Bench::opened();
     b.put(TX_DATA, &ethernet(0x88b5, &payload(500)));
-    context(&b, 0, [0; 4], [200, 100, 0, 0], 0, 0, 0);
+    context(&b, 0, [[0; 4], [200, 100, 0, 0]], 0, 0, 0);
     b.descriptor(1, TX_DATA, 500 | DATA | CMD, 2 << 8);
-    context(&b, 2, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, 0);
+    context(&b, 2, [[14, 24, 33, 0], [34, 50, 0, 0]], 0x0700_0000 | 5000, 54, 0);
     b.descriptor(3, TX_DATA, 500 | DATA | 0x0400_0000 | CMD, 3 << 8);
     b.w(TDT, 4);
     assert!(b.transmit().is_empty());
@@ -169,7 +169,7 @@ fn a_segmentation_whose_headers_are_said_longer_or_shorter_than_they_are_is_drop
             let mut b = Bench::opened();
             let frame = ethernet(0x0800, &ipv4(6, &segment));
             b.put(TX_DATA, &frame);
-            context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, claimed, 1448);
+            context(&b, 0, [[14, 24, 33, 0], [34, 50, 0, 0]], 0x0700_0000 | 5000, claimed, 1448);
             b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | 0x0400_0000 | CMD, 3 << 8);
             b.w(TDT, 2);
             let (sent, dropped) = if claimed == headers { (4, 0) } else { (0, 1) };
@@ -186,7 +186,7 @@ fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
         let mut b = Bench::opened();
         let ip = ipv4(6, &tcp(&payload(5000)));
         b.put(TX_DATA, &ethernet(0x0800, &ip));
-        context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, mss);
+        context(&b, 0, [[14, 24, 33, 0], [34, 50, 0, 0]], 0x0700_0000 | 5000, 54, mss);
         b.descriptor(1, TX_DATA, (14 + ip.len()) as u32 | DATA | 0x0400_0000 | CMD, 3 << 8);
         b.w(TDT, 2);
         b.fetch();
@@ -330,7 +330,7 @@ fn an_ip_header_checksum_goes_to_the_field_of_an_ipv4_header_whatever_its_end_is
     for (number, (frame, places)) in right.into_iter().chain(wrong).enumerate() {
         let mut b = Bench::opened();
         b.put(TX_DATA, frame);
-        context(&b, 0, [places[0], places[1], places[2], 0], [0; 4], 0, 0, 0);
+        context(&b, 0, [[places[0], places[1], places[2], 0], [0; 4]], 0, 0, 0);
         b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | CMD, 1 << 8);
         b.w(TDT, 2);
         let expected = if number < right.len() { vec![ethernet(0x0800, &ip)] } else { Vec::new() };

@@ -21,7 +21,7 @@ use tracing::warn;
 
 use super::open::JoiningUplink;
 use super::parts::sharing;
-use super::{Daemon, Opened, PortSpec, Running, UplinkMaker, irq_layout};
+use super::{Daemon, Opened, OtherPart, PortSpec, Running, UplinkMaker, irq_layout};
 use crate::run::device::PortDevice;
 use crate::run::image::{
     FrontImage, FunctionImage, InterestImage, LearnedImage, LinkImage, NeighbourImage, PortImage, RingsImage, VmmImage,
@@ -192,7 +192,7 @@ impl Daemon {
             Some(interrupts) => Signals::function(Arc::clone(interrupts)),
             None => Signals::rings(),
         });
-        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), None, true);
+        let opened = self.opened(&spec, adapter, self.shell(id, &signals, None), true);
         let opened = opened.map_err(|error| words(&error))?;
         let device = interrupts.map(|interrupts| {
             let files = Arc::new(Files::default());
@@ -275,7 +275,7 @@ impl Daemon {
         let (calls, errors) = (bells(&calls, &mut own, Bell::from_fd)?, bells(&errors, &mut own, Bell::from_fd)?);
         let (noted, given, group) = (Arc::clone(log), Arc::clone(&signals), running.group());
         let inboxes = self.inboxes(&group);
-        let preparing = Preparing::new(noted, socket, Arc::clone(&group), given, inboxes, self.clock, None);
+        let preparing = Preparing::new(noted, socket, Arc::clone(&group), given, inboxes, None);
         let mut preparing = preparing.map(Box::new).map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()
@@ -310,10 +310,6 @@ impl Daemon {
         self.plane.set_policy(port, &spec.config.policy);
         // Before its state, which may be of another link.
         self.link_port(&running);
-        let fail = |why: &dyn std::fmt::Display| {
-            log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
-            port.detach(self.clock.now());
-        };
         let mut services = Vec::new();
         let (link, front) = match link {
             ArrivingLink::Function { mut listener, mut device, vmm } => {
@@ -321,7 +317,7 @@ impl Daemon {
                 let session = vmm.and_then(|(session, state, process)| {
                     port.attach_again(&numbers);
                     let restored = if is_lost { device.restore_lost(&state) } else { device.restore(&state) };
-                    restored.map_err(|why| fail(&why)).ok()?;
+                    restored.map_err(|why| self.does_not_go_on(&running, &why)).ok()?;
                     let process = process.and_then(Pid::from_raw);
                     let since = Some(since.unwrap_or(self.clock.now()));
                     Some(Talk { session, timeout: Default::default(), unmask: None, stopped: false, since, process })
@@ -351,20 +347,7 @@ impl Daemon {
                     preparing.go_on();
                     calls.into_iter().for_each(|(ring, bell)| signals.set_call(ring, Some(bell)));
                     errors.into_iter().for_each(|(ring, bell)| signals.set_error(ring, Some(bell)));
-                    match port.restore(&state, self.clock.now()) {
-                        Some(Ok(())) => {}
-                        Some(Err(why)) => fail(&why),
-                        None => fail(&"it has failed"),
-                    }
-                    for (part, state, _) in &states {
-                        if !matches!(
-                            state.as_ref().and_then(|state| part.restore(state, self.clock.now())),
-                            Some(Ok(()))
-                        ) {
-                            fail(&"a part of it has failed");
-                            part.detach(self.clock.now());
-                        }
-                    }
+                    self.restore_parts(&running, &state, states.iter().map(|(_, state, _)| state.as_ref()));
                     group.look(self.clock.now());
                 }
                 if !running.others.is_empty()
@@ -390,6 +373,28 @@ impl Daemon {
         services.insert(0, service);
         self.ports().insert(port.id(), running);
         (services, front)
+    }
+
+    /// The adapter of a vhost-user port gets its state, and those of its other parts get theirs.
+    fn restore_parts<'a>(&self, running: &Running, state: &Saved, others: impl Iterator<Item = Option<&'a Saved>>) {
+        let now = || self.clock.now();
+        match running.port.restore(state, now()) {
+            Some(Ok(())) => {}
+            Some(Err(why)) => self.does_not_go_on(running, &why),
+            None => self.does_not_go_on(running, &"it has failed"),
+        }
+        for (OtherPart { port, .. }, state) in running.others.iter().zip(others) {
+            if !matches!(state.and_then(|state| port.restore(state, now())), Some(Ok(()))) {
+                self.does_not_go_on(running, &"a part of it has failed");
+                port.detach(now());
+            }
+        }
+    }
+
+    /// An adapter does not go on.
+    fn does_not_go_on(&self, running: &Running, why: &dyn std::fmt::Display) {
+        running.log.say(Kind::Failed, format_args!("its adapter does not go on: {why}"));
+        running.port.detach(self.clock.now());
     }
 
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
@@ -452,7 +457,7 @@ impl Daemon {
 
     /// The front end of a vhost-user port is heard again.
     pub(crate) fn hear_again(&self, id: PortId, log: &PortLog, front: Preparing) {
-        match RingsServer::start_again(front) {
+        match RingsServer::start(front) {
             Ok(rings) => _ = self.ports().get_mut(&id).map(|running| running.rings = Some(rings)),
             Err(why) => log.say(Kind::NotServed, format_args!("its thread could not be started: {why}")),
         }
@@ -463,9 +468,9 @@ impl Daemon {
     pub(crate) fn uplink_arrives(&self, arriving: ArrivingUplink) -> Option<(Service, SavedFrames, Vec<SavedAgent>)> {
         let ArrivingUplink { id, name, mut uplink, policy, maker, team, numbers, waiting, agents } = arriving;
         uplink.own();
-        let (buffer_bytes, team) = (nicety_plane::SENDER_BYTES, team.as_deref());
-        let (name, policy, numbers) = (name.as_str(), &policy, Some(&numbers));
-        let joined = self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers });
+        let (team, numbers) = (team.as_deref(), Some(&numbers));
+        let joined = JoiningUplink { policy, maker, team, numbers, ..JoiningUplink::new(&name, uplink) };
+        let joined = self.join_uplink(id, joined);
         let joined = joined.map_err(|error| warn!("uplink {name} does not go on: {error}"));
         Some((joined.ok()?, waiting, agents))
     }

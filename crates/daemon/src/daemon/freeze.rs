@@ -9,9 +9,9 @@ use nicety_vhost_user::NotSaved;
 
 use super::{Daemon, Running};
 use crate::run::inbox::Note;
+use crate::run::order::{NotFrozen, Order, Part, Without};
 use crate::run::port_log::{Kind, PortLog};
 use crate::run::rings::{Front, Halt};
-use crate::run::worker::{NotFrozen, Order, Part, Without};
 
 /// The time that the workers have to finish their rounds.
 const STOP: Duration = Duration::from_secs(2);

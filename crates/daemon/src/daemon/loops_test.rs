@@ -13,7 +13,7 @@ fn a_blocked_uplink_is_said_to_lead_into_the_network_of_the_one_for_which_it_is_
     let daemon = Daemon::start(Limits::default(), 1).unwrap();
     for name in ["a0", "a1", "a2"] {
         let uplink = Box::new(Pair::connected().unwrap().0);
-        daemon.open_uplink(name, uplink, 1 << 16, &Policy::default(), None, None).unwrap();
+        daemon.open_uplink(JoiningUplink::new(name, uplink)).unwrap();
     }
     let sentence = |name: &str| {
         let view = daemon.views().into_iter().find(|view| view.name == name).unwrap();

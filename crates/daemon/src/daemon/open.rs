@@ -20,7 +20,7 @@ use crate::run::journal::Journal;
 use crate::run::mapper::Mapper;
 use crate::run::port_log::PortLog;
 use crate::run::recorder::Recorder;
-use crate::run::rings::{FrontendSocket, RingsServer};
+use crate::run::rings::{FrontendSocket, Preparing, RingsServer};
 use crate::run::service::{Link, Service};
 use crate::run::shell::{PortShell, Schedule, Signals};
 
@@ -33,17 +33,29 @@ pub(super) struct Opened {
 }
 
 /// An uplink that is about to join the switch.
-pub(super) struct JoiningUplink<'a> {
+pub struct JoiningUplink<'a> {
+    /// Its name.
     pub name: &'a str,
+    /// The link.
     pub uplink: Box<dyn Uplink>,
+    /// Bytes of frames that wait for it.
     pub buffer_bytes: u32,
-    pub policy: &'a Policy,
+    /// Its policy on the switch.
+    pub policy: Policy,
     /// Makes it again, if it can be restarted.
     pub maker: Option<UplinkMaker>,
     /// The team that it is in.
     pub team: Option<&'a str>,
     /// Counts of another process, if it goes on from there.
     pub numbers: Option<&'a SavedNumbers>,
+}
+
+impl<'a> JoiningUplink<'a> {
+    /// An uplink in no team, with the usual buffer and policy, that cannot be restarted.
+    pub fn new(name: &'a str, uplink: Box<dyn Uplink>) -> Self {
+        let (buffer_bytes, policy) = (nicety_plane::SENDER_BYTES, Policy::default());
+        Self { name, uplink, buffer_bytes, policy, maker: None, team: None, numbers: None }
+    }
 }
 
 impl Daemon {
@@ -84,20 +96,21 @@ impl Daemon {
         Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
     }
 
+    pub(super) fn shell(&self, id: PortId, signals: &Arc<Signals>, recorder: Option<Arc<Recorder>>) -> PortShell {
+        PortShell::new(id, self.inbox(id), Arc::clone(signals), recorder, self.clock)
+    }
+
     /// Makes the common part of every port. The port is not served yet.
     pub(super) fn opened(
         &self,
-        id: PortId,
         spec: &PortSpec,
         adapter: Box<dyn Adapter>,
-        signals: Arc<Signals>,
-        recorder: Option<&Arc<Recorder>>,
+        shell: PortShell,
         is_again: bool,
     ) -> Result<Opened, StartError> {
         let name = spec.config.name.clone();
         let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
-        let schedule = Arc::new(Schedule::default());
-        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
+        let (id, schedule) = (shell.id(), shell.schedule());
         let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes());
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
@@ -119,7 +132,7 @@ impl Daemon {
         let (id, worker) = (port.id(), self.inbox(port.id()));
         let mapper = Mapper::new(name, files, move || worker.push(Note::Mapped(id)));
         let (log, port, dma) = (Arc::clone(log), Arc::clone(port), spec.config.entry.about.dma);
-        let mut device = PortDevice::new(log, port, interrupts, signals, self.clock, mapper, dma);
+        let mut device = PortDevice::new(log, port, interrupts, signals, mapper, dma);
         device.map_empty_page()?;
         Ok(device)
     }
@@ -139,7 +152,8 @@ impl Daemon {
         let listener = listener(&spec)?;
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
+        let shell = self.shell(id, &signals, recorder.clone());
+        let opened = self.opened(&spec, adapter, shell, false)?;
         let memory = |source| StartError::Memory { port: spec.config.name.clone(), source };
         let mut device = self.device(&spec, &opened, interrupts, signals, Arc::default()).map_err(memory)?;
         device.record(recorder.clone());
@@ -169,7 +183,8 @@ impl Daemon {
             Role::Connect => FrontendSocket::Connect(spec.config.socket.clone()),
         };
         let signals = Arc::new(Signals::rings());
-        let opened = self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref(), false)?;
+        let shell = self.shell(id, &signals, recorder.clone());
+        let opened = self.opened(&spec, adapter, shell, false)?;
         let others = (1..).zip(others).map(|(part, own)| self.other_part(&spec, id, part, *own, &signals));
         let others = others.collect::<Result<Vec<_>, _>>()?;
         let Opened { schedule, port, log, .. } = opened;
@@ -181,7 +196,7 @@ impl Daemon {
         // Start this last: a front end may be waiting for the socket.
         let (noted, noting) = (Arc::clone(&running.log), running.recorder.clone());
         let inboxes = self.inboxes(&group);
-        let rings = RingsServer::start(noted, socket, group, signals, inboxes, self.clock, noting);
+        let rings = Preparing::new(noted, socket, group, signals, inboxes, noting).and_then(RingsServer::start);
         let rings = rings.map_err(|source| {
             self.give_up(ids);
             StartError::System { what: "starting a port's thread", source }
@@ -228,39 +243,18 @@ impl Daemon {
         self.worker(id).inbox.push(Note::Serve);
     }
 
-    /// Adds an uplink to the switch, the first as port 0, or to the team of this name. It can be restarted if it has a maker.
-    pub fn open_uplink(
-        &self,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        buffer_bytes: u32,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: Option<&str>,
-    ) -> Result<(), StartError> {
-        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id(0));
-        let service =
-            self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers: None })?;
-        self.hand_to_worker(service);
+    /// Adds an uplink to the switch, the first as port 0, or to its team.
+    pub fn open_uplink(&self, joining: JoiningUplink<'_>) -> Result<(), StartError> {
+        let id = self.known_uplink(joining.name).unwrap_or_else(|| self.free_id(0));
+        self.hand_to_worker(self.join_uplink(id, joining)?);
         Ok(())
     }
 
     /// Adds a queue of an interface to its team, at this place. The places are dealt to the workers in turn, as port numbers are: so a
     /// port's queue is its own worker's, if their number is a multiple of the workers'.
-    pub fn open_queue(
-        &self,
-        name: &str,
-        uplink: Box<dyn Uplink>,
-        policy: &Policy,
-        maker: Option<UplinkMaker>,
-        team: &str,
-        place: usize,
-    ) -> Result<(), StartError> {
-        let id = self.known_uplink(name).unwrap_or_else(|| self.free_id_on(place, 0));
-        let (buffer_bytes, team) = (nicety_plane::SENDER_BYTES, Some(team));
-        let service =
-            self.join_uplink(id, JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers: None })?;
-        self.hand_to_worker(service);
+    pub fn open_queue(&self, joining: JoiningUplink<'_>, place: usize) -> Result<(), StartError> {
+        let id = self.known_uplink(joining.name).unwrap_or_else(|| self.free_id_on(place, 0));
+        self.hand_to_worker(self.join_uplink(id, joining)?);
         Ok(())
     }
 
@@ -273,12 +267,10 @@ impl Daemon {
     /// [settled](Daemon::settle).
     pub(super) fn join_uplink(&self, id: PortId, joining: JoiningUplink<'_>) -> Result<Service, StartError> {
         let JoiningUplink { name, uplink, buffer_bytes, policy, maker, team, numbers } = joining;
-        let inbox = self.inbox(id);
-        let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|source| StartError::System { what: "watching the uplink", source })?;
-        let shell =
-            PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
+        let shell = self.shell(id, &Arc::new(Signals::None), None);
+        let schedule = shell.schedule();
         let port = Port::new(id, End::link(uplink), Box::new(shell), buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?;
         let port = match team {
@@ -293,14 +285,14 @@ impl Daemon {
         // Nothing comes in by an uplink without a descriptor.
         let leads_out = fd.is_some() && team.is_none();
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        let joined = self.plane.join_with(Arc::clone(&port), policy);
+        let joined = self.plane.join_with(Arc::clone(&port), &policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         if leads_out {
             self.plane.guard_uplink(id, name);
         }
         info!(uplink = name, "opened");
         let team = team.map(str::to_owned);
-        let (name, policy, control) = (name.to_owned(), policy.clone(), IoControl::default());
+        let (name, control) = (name.to_owned(), IoControl::default());
         let agents = UplinkAgents::default();
         let running = RunningUplink { name, port, buffer_bytes, policy, maker, team, kept: None, control, agents };
         let mut uplinks = self.uplinks();

@@ -8,7 +8,7 @@ use nicety_plane::{End, Group, PlaneError, Port, State};
 use super::{Daemon, OtherPart, PortSpec, Running, StartError};
 use crate::run::inbox::Inbox;
 use crate::run::service::{Link, Service};
-use crate::run::shell::{PortShell, Schedule, Signals};
+use crate::run::shell::Signals;
 
 /// The name of a part in the log and in images. No port has such a name.
 pub(crate) fn part_name(port: &str, part: usize) -> String {
@@ -52,8 +52,8 @@ impl Daemon {
         signals: &Arc<Signals>,
     ) -> Result<OtherPart, StartError> {
         let name = part_name(&spec.config.name, part);
-        let schedule = Arc::new(Schedule::default());
-        let shell = PortShell::new(id, self.inbox(id), Arc::clone(signals), Arc::clone(&schedule), None, self.clock);
+        let shell = self.shell(id, signals, None);
+        let schedule = shell.schedule();
         let port = Port::new(id, End::guest(sharing(spec)?), Box::new(shell), spec.buffer_bytes());
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
         let log = self.log(id, &name, spec.config.entry.about.name);

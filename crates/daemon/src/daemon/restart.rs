@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nicety_plane::caught;
 use tracing::info;
 
-use super::{Daemon, PortSpec, RunningUplink, StartError};
+use super::{Daemon, JoiningUplink, PortSpec, RunningUplink, StartError};
 use crate::run::inbox::Note;
 use crate::run::kept_uplinks::{UplinkHold, let_go_first};
 use crate::run::recorder::Recorder;
@@ -134,8 +134,9 @@ impl Daemon {
         let made = if kept.is_some() { let_go_first(make, |_| true) } else { make() };
         let opened = match made {
             Ok(uplink) => {
-                let opened = self.open_uplink(name, uplink, buffer_bytes, &policy, None, team.as_deref());
-                opened.map_err(RestartError::Start)
+                let team = team.as_deref();
+                let joining = JoiningUplink { buffer_bytes, policy, team, ..JoiningUplink::new(name, uplink) };
+                self.open_uplink(joining).map_err(RestartError::Start)
             }
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };

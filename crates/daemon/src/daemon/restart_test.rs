@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nicety_adapter::{Batch, Budget, Context, Progress};
 use nicety_plane::doubles::{Linked, Traffic};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::Limits;
 use nicety_uplink::Pair;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -29,7 +29,7 @@ fn an_uplink_that_was_blocked_for_a_loop_stays_blocked_when_it_is_restarted() {
     let pair = || Box::new(Pair::connected().unwrap().0) as Box<dyn Uplink>;
     let open = |name: &str, uplink| {
         let maker: UplinkMaker = Box::new(move |_| Ok(pair()));
-        daemon.open_uplink(name, uplink, 1 << 16, &Policy::default(), Some(maker), None).unwrap();
+        daemon.open_uplink(JoiningUplink { maker: Some(maker), ..JoiningUplink::new(name, uplink) }).unwrap();
     };
     open("old", pair());
     open("new", Box::new(Linked::new(Defect).with_bell(eventfd(1, EventfdFlags::empty()).unwrap())));

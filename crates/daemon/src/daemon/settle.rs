@@ -7,7 +7,7 @@ use super::Daemon;
 impl Daemon {
     /// Tells all that names ports, uplinks or teams which of a host's are there now. Call it after some were opened, closed or changed: their
     /// numbers may be others.
-    pub fn settle(&self, host: &Host) {
+    pub(crate) fn settle(&self, host: &Host) {
         self.set_io_control(host);
         self.show_links(host);
         self.set_mirrors(host);

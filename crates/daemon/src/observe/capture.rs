@@ -65,7 +65,7 @@ impl Scope {
 
 /// One frame.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct CapturedFrame {
     /// The frame's source port on ingress, its target port on egress.
     port: PortId,
     /// The frame's length, and the length kept in the chunk.
@@ -91,7 +91,7 @@ enum What {
 #[derive(Debug)]
 struct Chunk {
     time: Time,
-    records: Vec<Record>,
+    frames: Vec<CapturedFrame>,
     bytes: Vec<u8>,
 }
 
@@ -188,7 +188,7 @@ struct Gathering<'a> {
 
 impl<'a> Gathering<'a> {
     fn new(tap: &'a Tap, time: Time) -> Self {
-        Self { tap, chunk: Chunk { time, records: Vec::new(), bytes: Vec::new() } }
+        Self { tap, chunk: Chunk { time, frames: Vec::new(), bytes: Vec::new() } }
     }
 
     /// Adds a frame with this head and offload and the batch's payload.
@@ -217,21 +217,21 @@ impl<'a> Gathering<'a> {
             return;
         }
         let cut = offload.segment.map(|segment: Segment| (segment.frames(len), segment.mss));
-        self.chunk.records.push(Record { port, len, bytes, cut, what });
+        self.chunk.frames.push(CapturedFrame { port, len, bytes, cut, what });
     }
 
     /// Sends the chunk, unless it is empty.
     fn send(self) {
         let Self { tap, chunk } = self;
-        if chunk.records.is_empty() {
+        if chunk.frames.is_empty() {
             return;
         }
         let bytes = chunk.bytes.len();
         tap.waiting.fetch_add(bytes, Ordering::Relaxed);
         if let Err(unsent) = tap.sender.try_send(chunk) {
             tap.waiting.fetch_sub(bytes, Ordering::Relaxed);
-            for record in unsent.into_inner().records {
-                tap.tallies[usize::from(record.port.0)].lost.fetch_add(1, Ordering::Relaxed);
+            for frame in unsent.into_inner().frames {
+                tap.tallies[usize::from(frame.port.0)].lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The reports of a running daemon for `nicety ports` and the control socket.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use utoipa::ToSchema;
 use crate::daemon::{MemberViews, PortSpec, PortView};
 use crate::observe::trace::vlan;
 use crate::sharing::{Memory, SHARE_MEMORY};
+use crate::tolerance::ToleranceReport;
 
 /// The condition of a port, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -193,52 +193,6 @@ impl MirrorReport {
         let MirrorConfig { name, ports, uplinks, direction, to: _, rate } = mirror;
         let (direction, rate) = (direction.word().to_owned(), rate.to_string());
         Self { name: name.clone(), of: ports.iter().chain(uplinks).cloned().collect(), direction, rate }
-    }
-}
-
-/// The log of a port at another daemon, before which none of the port's frames leaves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ToleranceReport {
-    /// Address of the other daemon.
-    pub peer: String,
-    /// Whether the other daemon follows. If not, frames leave without it.
-    pub protected: bool,
-    /// Why it does not. `null`: it follows, or was not reached yet.
-    pub why_not: Option<String>,
-    /// Calls of the adapter so far.
-    pub calls: u64,
-    /// Calls that the other daemon lacks. 0 if it does not follow.
-    pub lag_calls: u64,
-    /// Bytes sent to it so far.
-    pub sent_bytes: u64,
-    /// Bytes received from it so far.
-    pub received_bytes: u64,
-    /// Median of the times from a message to its acknowledgement, of the last 512. `null`: there was none.
-    pub commit_median_microseconds: Option<u64>,
-    /// Longest of these times.
-    pub commit_most_microseconds: Option<u64>,
-    /// Packets that wait for acknowledgements.
-    pub gate_packets: u64,
-    /// Their bytes.
-    pub gate_bytes: u64,
-    /// Whether the guest waits, too, because there are so many of them.
-    pub gate_is_full: bool,
-}
-
-/// Prints it as `nicety ft status` and `nicety ports` show it.
-impl fmt::Display for ToleranceReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.protected, &self.why_not) {
-            (true, _) => write!(f, "protected by {}, which lacks {}", self.peer, count(self.lag_calls, "call"))?,
-            (false, Some(why)) => write!(f, "not protected: {}: {why}", self.peer)?,
-            (false, None) => write!(f, "not protected: {} was not reached yet", self.peer)?,
-        }
-        write!(f, "; {}; log {} bytes out, {} in", count(self.calls, "call"), self.sent_bytes, self.received_bytes)?;
-        if let (Some(median), Some(most)) = (self.commit_median_microseconds, self.commit_most_microseconds) {
-            write!(f, "; commit {median} µs in the median, {most} µs at most")?;
-        }
-        write!(f, "; gate {}, {} bytes", count(self.gate_packets, "packet"), self.gate_bytes)?;
-        if self.gate_is_full { f.write_str(", and the guest waits") } else { Ok(()) }
     }
 }
 
@@ -615,6 +569,20 @@ fn link_word(config: &PortConfig) -> Option<(String, String)> {
     is_shown.then(|| ("link_state".to_owned(), config.link.word().to_owned()))
 }
 
+/// The sentence of a port, which ends with how its last connection ended if it waits.
+fn sentence_of(view: &PortView, condition: Condition, sentence: String, last_end: Option<&String>) -> String {
+    if condition != Condition::Waiting {
+        return sentence;
+    }
+    let connects = view.spec.as_ref().filter(|spec| spec.config.role == Role::Connect);
+    let sentence = connects.map_or(sentence, |spec| {
+        let absence = || format!("connecting to {}", spec.config.socket.display());
+        let absence = view.absence.clone().unwrap_or_else(absence);
+        format!("{absence}; `nicety attach {}` says how to start a VM that listens there", view.name)
+    });
+    last_end.map_or_else(|| sentence.clone(), |last_end| format!("{sentence}; {last_end}"))
+}
+
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
@@ -631,7 +599,7 @@ impl PortReport {
             blank: _,
             starved: _,
             last_end,
-            absence,
+            absence: _,
             epoch,
             workers,
             members,
@@ -642,16 +610,10 @@ impl PortReport {
             blocked: _,
             in_loop: _,
         } = view;
-        let (condition, mut sentence) = condition_of(view);
         let config = spec.as_ref().map(|spec| &spec.config);
-        if let (Condition::Waiting, Some(config)) = (condition, config.filter(|config| config.role == Role::Connect)) {
-            let absence = absence.clone().unwrap_or_else(|| format!("connecting to {}", config.socket.display()));
-            sentence = format!("{absence}; `nicety attach {name}` says how to start a VM that listens there");
-        }
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
-        if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {
-            sentence = format!("{sentence}; {last_end}");
-        }
+        let (condition, sentence) = condition_of(view);
+        let sentence = sentence_of(view, condition, sentence, last_end.as_ref());
         let counters = &state.counters;
         let register = |region, offset| config.and_then(|config| (config.entry.register)(region, offset));
         Self {

@@ -14,7 +14,7 @@ use nicety_keeper::{Holder, WATCHES};
 use sd_notify::NotifyState;
 use tracing::warn;
 
-use crate::daemon::{Daemon, PortView};
+use crate::daemon::{Daemon, PortView, Probe};
 
 /// The status line is at most this old.
 const STATUS_PERIOD: Duration = Duration::from_secs(5);
@@ -68,30 +68,6 @@ impl fmt::Display for Status {
             [] => f.write_str("; no uplink"),
             names => write!(f, "; uplink{} {}", plural(names.len()), names.join(", ")),
         }
-    }
-}
-
-/// A question to all workers. It stays open until the last of them has answered, however late: the watchdog alone says when that is too
-/// late.
-#[derive(Debug)]
-pub(crate) struct Probe {
-    answers: Receiver<()>,
-    /// Workers that have not answered.
-    missing: usize,
-}
-
-impl Probe {
-    /// A question that so many workers answer here.
-    pub fn new(answers: Receiver<()>, workers: usize) -> Self {
-        Self { answers, missing: workers }
-    }
-
-    /// Whether every worker has answered.
-    fn is_answered(&mut self) -> bool {
-        while self.missing > 0 && self.answers.try_recv().is_ok() {
-            self.missing -= 1;
-        }
-        self.missing == 0
     }
 }
 
@@ -252,10 +228,11 @@ mod tests {
 
     use nicety_adapter::{Batch, Budget, Context, Progress};
     use nicety_plane::doubles::{Linked, Traffic};
-    use nicety_switch::{Limits, Policy};
+    use nicety_switch::Limits;
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+    use crate::daemon::JoiningUplink;
 
     #[test]
     fn the_status_line_counts_ports_and_vms_and_names_the_uplinks() {
@@ -309,7 +286,7 @@ mod tests {
         let ((entered, stuck), (release, released)) = (channel(), channel());
         let bell = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
         let uplink = Box::new(Linked::new(Stuck { entered, released }).with_bell(bell));
-        daemon.open_uplink("stuck", uplink, 1 << 16, &Policy::default(), None, None).unwrap();
+        daemon.open_uplink(JoiningUplink::new("stuck", uplink)).unwrap();
         stuck.recv_timeout(Duration::from_secs(20)).expect("its worker asks the uplink for frames");
         // The last question may have been answered before. This one is asked while the worker is stuck: only the other worker answers.
         rounds.probe = Some(daemon.probe());

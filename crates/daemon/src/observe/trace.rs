@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use nicety_adapter::{Edit, PortId, Reason, Time, count};
 use nicety_frame::ethernet::{TYPE_MIN, ethertype};
 use nicety_frame::{L4Kind, Layout, Mac};
-use nicety_plane::{Intake, Prospect, Trace};
+use nicety_plane::{Intake, Prospect, Trace, TraceError};
 use nicety_switch::{Policy, Step, Vlan};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::daemon::PortView;
+use crate::daemon::{Daemon, PortView};
 
 /// Most names of ports that one step lists.
 const NAMES_MOST: usize = 8;
@@ -70,16 +70,31 @@ pub struct FrameTrace {
     pub dropped: Option<String>,
 }
 
+impl FrameTrace {
+    /// The path of a frame that comes in from a port or an uplink now. Changes nothing. `None` if there is no such port. The error is a
+    /// sentence for a person.
+    pub fn of(daemon: &Daemon, port: &str, frame: &[u8]) -> Option<Result<Self, String>> {
+        let views = daemon.views();
+        let from = views.iter().find(|view| view.name == port)?;
+        Some(match daemon.trace(from.id, frame) {
+            Ok((trace, now)) => Ok(Words { views: &views, from, frame, now }.of(&trace)),
+            Err(TraceError::Missing) => return None,
+            Err(TraceError::Length(bytes)) => Err(format!("a frame of {} is none", count(bytes as u64, "byte"))),
+            Err(TraceError::Memory(error)) => Err(error.to_string()),
+        })
+    }
+}
+
 /// The facts from which the words are made.
-pub(crate) struct Words<'a> {
-    pub views: &'a [PortView],
-    pub from: &'a PortView,
-    pub frame: &'a [u8],
-    pub now: Time,
+struct Words<'a> {
+    views: &'a [PortView],
+    from: &'a PortView,
+    frame: &'a [u8],
+    now: Time,
 }
 
 impl Words<'_> {
-    pub fn of(&self, trace: &Trace) -> FrameTrace {
+    fn of(&self, trace: &Trace) -> FrameTrace {
         let mut steps = vec![self.arrives(), self.fetched(trace.intake)];
         let mut aside = BTreeMap::<Reason, Vec<PortId>>::new();
         for step in &trace.steps {

@@ -1,6 +1,6 @@
 //! A port's adapter as the device behind a vfio-user session.
 
-mod moved;
+mod handover;
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -137,10 +137,10 @@ impl PortDevice {
         port: Arc<Port>,
         interrupts: Arc<Interrupts>,
         signals: Arc<Signals>,
-        clock: Clock,
         mapper: Mapper,
         dma: bool,
     ) -> Self {
+        let clock = log.clock();
         let sizes = port.with_pci(clock.now(), |pci, _| std::array::from_fn(|region| size_of(pci, region as u32)));
         Self {
             sizes: sizes.unwrap_or_default(),

@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::run::kept_uplinks::UplinkHold;
 use crate::run::kicks::KickInFlight;
+use crate::run::order::Order;
 use crate::run::saved::{PortState, SaveError};
-use crate::run::worker::Order;
 
 /// One message to a worker.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! 0     which half is valid (0: none, 1, 2) │ bytes of each record │ noted batch: is there one, its bytes, its first header
 //! 36    bytes of the changes behind each record
 //! 44    a time since which all messages have come that wait, in milliseconds (0: not known)
-//! 4096  half 1: a Record, then Changes      half 2: the same
+//! 4096  half 1: a PortRecord, then Changes      half 2: the same
 //! then  the positions of rings, if the adapter keeps any
 //!
 //! The head also has the answers to the last batch, and how much of them was sent (`nicety_peer::Tally`).
@@ -63,7 +63,7 @@ const fn rings_at(half: u64) -> u64 {
 
 /// A port with its VMM, but for what changes with every frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct PortRecord {
     /// The number of the group of descriptors that it refers to.
     group: u64,
     function: FunctionImage,
@@ -79,7 +79,7 @@ struct Record1 {
     batch: Option<Batch>,
 }
 
-impl Version for Record {
+impl Version for PortRecord {
     const NUMBER: u16 = 2;
     type Before = Record1;
 
@@ -383,7 +383,7 @@ impl Journal {
         let members = table.origins();
         let is_new = self.lacks.is_some() || self.members.is_empty() || members != self.members;
         let group = if is_new { number.max(self.group + 1) } else { self.group };
-        let bytes = encode(KIND, Record::NUMBER, &Record { group, function, batch });
+        let bytes = encode(KIND, PortRecord::NUMBER, &PortRecord { group, function, batch });
         if bytes.len() as u64 > HALF {
             return Err(NotKept::lasting(format!("{} bytes of state are too many", bytes.len())));
         }
@@ -530,7 +530,7 @@ pub fn lengths(file: &OwnedFd) -> (u32, u32) {
 }
 
 /// The record with the changes behind it, the last batches, and the positions of rings.
-fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>, Vec<u8>), String> {
+fn record(file: &OwnedFd) -> Result<(PortRecord, Vec<Batch>, Vec<u8>), String> {
     let len = File::from(file.try_clone().map_err(|error| error.to_string())?).metadata().map_or(0, |file| file.len());
     let half_bytes = if len < RINGS { HALF_1 } else { HALF };
     let map = mapped(file, 0, rings_at(half_bytes))?;
@@ -550,7 +550,7 @@ fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>, Vec<u8>), String> {
     };
     let record_len = head.load_u32(LENGTHS[half]);
     let damaged = |error: RestoreError| format!("its journal: {error}");
-    let mut record: Record = decode(KIND, &bytes(0, record_len, half_bytes)?).map_err(damaged)?;
+    let mut record: PortRecord = decode(KIND, &bytes(0, record_len, half_bytes)?).map_err(damaged)?;
     let most = half_bytes.saturating_sub(record_len.into());
     apply(&mut record, &bytes(record_len.into(), head.load_u32(CHANGES[half]), most)?)?;
     let mut batches: Vec<Batch> = record.batch.into_iter().collect();
@@ -566,7 +566,7 @@ fn record(file: &OwnedFd) -> Result<(Record, Vec<Batch>, Vec<u8>), String> {
 }
 
 /// Makes the changes that lie behind a record.
-fn apply(record: &mut Record, mut bytes: &[u8]) -> Result<(), String> {
+fn apply(record: &mut PortRecord, mut bytes: &[u8]) -> Result<(), String> {
     if bytes.is_empty() {
         return Ok(());
     }

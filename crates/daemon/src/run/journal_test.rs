@@ -163,7 +163,7 @@ fn a_journal_that_finds_the_keeper_full_at_its_first_record_has_its_predecessors
 
 /// The bytes of a record.
 fn read_bytes(function: &FunctionImage) -> u64 {
-    encode(KIND, Record::NUMBER, &Record { group: 1, function: function.clone(), batch: None }).len() as u64
+    encode(KIND, PortRecord::NUMBER, &PortRecord { group: 1, function: function.clone(), batch: None }).len() as u64
 }
 
 /// A daemon of another build, of which an upgrade was refused, reads such records after a kill. Another form takes another version, and a
@@ -177,21 +177,21 @@ fn records_of_each_version_are_read_and_this_version_is_written_as_it_was() {
     let region = function.vmm.as_ref().unwrap().regions[0].clone();
     let list = vec![Change::Map(region), Change::Unmap(33, 34), Change::UnmapAll];
     let changes = postcard::to_allocvec(&Changes { list: list.clone(), batch }).unwrap();
-    let record = Record { group, function: function.clone(), batch };
-    let today = [encode(KIND, Record::NUMBER, &record), changes.clone()].concat();
+    let record = PortRecord { group, function: function.clone(), batch };
+    let today = [encode(KIND, PortRecord::NUMBER, &record), changes.clone()].concat();
     let first = encode(KIND, Record1::NUMBER, &Record1 { group, function, batch });
     if std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
-        for (version, bytes) in [(Record1::NUMBER, &first), (Record::NUMBER, &today)] {
+        for (version, bytes) in [(Record1::NUMBER, &first), (PortRecord::NUMBER, &today)] {
             if !file(version).exists() {
                 std::fs::write(file(version), bytes).unwrap();
             }
         }
     }
     assert_eq!(std::fs::read(file(1)).unwrap(), first);
-    assert_eq!(std::fs::read(file(Record::NUMBER)).unwrap(), today);
-    assert_eq!(decode::<Record>(KIND, &first), Ok(record.clone()));
+    assert_eq!(std::fs::read(file(PortRecord::NUMBER)).unwrap(), today);
+    assert_eq!(decode::<PortRecord>(KIND, &first), Ok(record.clone()));
     let (bytes, behind) = today.split_at(today.len() - changes.len());
-    assert_eq!(decode::<Record>(KIND, bytes), Ok(record));
+    assert_eq!(decode::<PortRecord>(KIND, bytes), Ok(record));
     let (read, rest) = postcard::take_from_bytes::<Changes>(behind).unwrap();
     assert_eq!((read, rest), (Changes { list, batch }, &[][..]));
 }

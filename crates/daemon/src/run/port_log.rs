@@ -248,6 +248,11 @@ impl PortLog {
         Self { id, name, adapter, clock, inbox, shares, due, ended, not_kept }
     }
 
+    /// The clock of its times.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// The reason for disconnecting a VMM that speaks the other protocol, with advice.
     pub fn wrong_protocol(&self, spoken: &str, ours: &str) -> String {
         let Self { name, adapter, .. } = self;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nicety_adapter::trace::{Access, Event, Made, Record, Region, Trace};
+use nicety_adapter::trace::{Access, Event, Made, Region, TimedEvent, Trace};
 use nicety_adapter::{Adapter, NotedError, Time, tape};
 use nicety_adapters::{Entry, Settings};
 use nicety_host::{regular, trace_files};
@@ -406,9 +406,9 @@ impl Output {
         let mut done = Ok(());
         if self.file.is_some() {
             let lines = records.drain(..).map(|(at, what)| match what {
-                What::Event(event) => Record { at, event },
+                What::Event(event) => TimedEvent { at, event },
                 What::GuestError(NotedError { number, error, .. }) => {
-                    Record { at, event: Event::Mark(format!("guest error {number}: {error}")) }
+                    TimedEvent { at, event: Event::Mark(format!("guest error {number}: {error}")) }
                 }
             });
             done = lines.into_iter().try_for_each(|record| self.line(&record)).and_then(|()| self.flush());
@@ -421,7 +421,7 @@ impl Output {
         self.records = records;
     }
 
-    fn line(&mut self, record: &Record) -> std::io::Result<()> {
+    fn line(&mut self, record: &TimedEvent) -> std::io::Result<()> {
         let begin = self.text.len();
         // Writing to a String cannot fail.
         let _ = write!(self.text, "{record}");

@@ -164,7 +164,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
         Trace::parse(&text).unwrap()
     });
     assert_eq!(parts.each_ref().map(|trace| trace.part), [None, Some(4), Some(3)]);
-    let vector = |record: &(usize, Record)| match record.1.event {
+    let vector = |record: &(usize, TimedEvent)| match record.1.event {
         Event::Interrupt(vector) => u64::from(vector),
         _ => panic!("{record:?}"),
     };

@@ -36,8 +36,8 @@ use crate::run::image::FrontImage;
 use crate::run::inbox::{Inbox, Note};
 use crate::run::kicks::Kicks;
 use crate::run::port_log::{Kind, PortLog};
-use crate::run::record::Record;
 use crate::run::recorder::Recorder;
+use crate::run::rings_file::RingsFile;
 use crate::run::service::ACCEPT_PAUSE;
 use crate::run::shell::{Signals, ready_to_ring};
 use crate::sharing::SHARE_MEMORY;
@@ -82,15 +82,15 @@ impl Preparing {
         group: Arc<Group>,
         signals: Arc<Signals>,
         inboxes: Vec<Arc<Inbox>>,
-        clock: Clock,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
+        let clock = log.clock();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (session, pause) = (Mutex::default(), Pause::default());
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause, socket: OnceLock::new() });
-        let (record, absence) = (Arc::new(Record::beside(socket.path())), Arc::<Absence>::default());
+        let (rings_file, absence) = (Arc::new(RingsFile::beside(socket.path())), Arc::<Absence>::default());
         let (kicks, allowance) = (Arc::default(), Mutex::default());
-        let served = Served { log, group, signals, inboxes, clock, recorder, kicks, record, allowance };
+        let served = Served { log, group, signals, inboxes, clock, recorder, kicks, rings_file, allowance };
         Ok(Self { socket, stop, served: Arc::new(served), absence, session: None })
     }
 
@@ -122,7 +122,7 @@ impl Preparing {
 pub struct RingsServer {
     stop: Arc<Stop>,
     kicks: Arc<Kicks>,
-    record: Arc<Record>,
+    rings_file: Arc<RingsFile>,
     absence: Arc<Absence>,
     thread: Option<JoinHandle<()>>,
 }
@@ -223,11 +223,6 @@ impl Stop {
 }
 
 impl RingsServer {
-    /// Like [`RingsServer::start`], for a port that another process has served: `resume` makes its session.
-    pub fn start_again(prepared: Preparing) -> std::io::Result<Self> {
-        Self::launch(prepared)
-    }
-
     /// Stops the thread while another process takes over.
     pub fn halt(&self) -> Halt {
         Halt(Arc::clone(&self.stop))
@@ -235,26 +230,14 @@ impl RingsServer {
 
     /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach the worker as soon as a
     /// front end connects.
-    pub fn start(
-        log: Arc<PortLog>,
-        socket: FrontendSocket,
-        group: Arc<Group>,
-        signals: Arc<Signals>,
-        inboxes: Vec<Arc<Inbox>>,
-        clock: Clock,
-        recorder: Option<Arc<Recorder>>,
-    ) -> std::io::Result<Self> {
-        Self::launch(Preparing::new(log, socket, group, signals, inboxes, clock, recorder)?)
-    }
-
-    fn launch(preparing: Preparing) -> std::io::Result<Self> {
+    pub fn start(preparing: Preparing) -> std::io::Result<Self> {
         let Preparing { socket, stop, served, absence, session } = preparing;
         let name = format!("vhost {}", served.log.port());
         let kind = match socket {
             FrontendSocket::Listen(_) => nicety_sandbox::Kind::Vhost,
             FrontendSocket::Connect(_) => nicety_sandbox::Kind::VhostConnect,
         };
-        let (kicks, record) = (Arc::clone(&served.kicks), Arc::clone(&served.record));
+        let (kicks, rings_file) = (Arc::clone(&served.kicks), Arc::clone(&served.rings_file));
         let (watch, shared_absence) = (Arc::clone(&stop), Arc::clone(&absence));
         let socket = Arc::new(socket);
         let _set_once = stop.socket.set(Arc::downgrade(&socket));
@@ -275,7 +258,7 @@ impl RingsServer {
             }
         };
         let thread = nicety_sandbox::spawn(kind, name, 256 << 10, serve)?;
-        Ok(Self { stop, kicks, record, absence, thread: Some(thread) })
+        Ok(Self { stop, kicks, rings_file, absence, thread: Some(thread) })
     }
 
     /// The reason why no front end is there, if the port connects to one.
@@ -293,8 +276,8 @@ impl RingsServer {
         let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
         match self.stop.session().as_ref() {
             Some(closer) => closer.close(),
-            // A connected front end keeps the record: it connects to the next daemon.
-            None => self.record.remove(),
+            // A connected front end keeps the file: it connects to the next daemon.
+            None => self.rings_file.remove(),
         }
         // The worker may have ended early.
         self.kicks.end();
@@ -440,7 +423,7 @@ struct Served {
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
     kicks: Arc<Kicks>,
-    record: Arc<Record>,
+    rings_file: Arc<RingsFile>,
     /// The allowance of the port's thread.
     allowance: Mutex<Allowance>,
 }
@@ -535,12 +518,12 @@ impl nicety_vhost_user::Port for Served {
     fn record(&self) -> Option<Arc<Map>> {
         let mut rings = 0;
         self.with_ring(0, &mut |face, _| rings = face.rings());
-        let (record, bytes) = (Arc::clone(&self.record), RECORD_RING_BYTES * u64::from(rings));
+        let (rings_file, bytes) = (Arc::clone(&self.rings_file), RECORD_RING_BYTES * u64::from(rings));
         // This thread opens no files.
-        let opened = nicety_sandbox::aside(move || record.open(bytes));
+        let opened = nicety_sandbox::aside(move || rings_file.open(bytes));
         let opened = opened.unwrap_or_else(|| Err(std::io::Error::other("no thread could open it")));
         let unkept = |error| {
-            let path = self.record.path().display();
+            let path = self.rings_file.path().display();
             self.log.say(Kind::Refused, format_args!("packed rings will not survive a killed daemon: {path}: {error}"));
         };
         opened.map_err(unkept).ok()

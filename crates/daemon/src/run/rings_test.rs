@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::run::kicks::KICKS_MOST;
-use crate::run::shell::{PortShell, Schedule};
+use crate::run::shell::PortShell;
 
 /// Most time for any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,8 +40,7 @@ impl Stage {
         let (clock, inbox, id) = (Clock::start(), Arc::new(Inbox::new().unwrap()), PortId(1));
         let adapter = (find("virtio-net").unwrap().create)(&Settings::new(Mac([2, 0, 0, 0, 0, 1]))).unwrap();
         let signals = Arc::new(Signals::rings());
-        let shell =
-            PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::new(Schedule::default()), None, clock);
+        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), None, clock);
         let port = Arc::new(Port::new(id, End::guest(adapter), Box::new(shell), 1 << 16).unwrap());
         let log = Arc::new(PortLog::new(id, name, "virtio-net", clock, Arc::clone(&inbox)));
         let path = folder.path().join("vm.sock");
@@ -50,7 +49,8 @@ impl Stage {
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
         let group = Arc::new(Group::parts(port, []));
         let socket = FrontendSocket::Listen(listener);
-        let server = RingsServer::start(log, socket, group, signals, vec![Arc::clone(&inbox)], clock, None).unwrap();
+        let preparing = Preparing::new(log, socket, group, signals, vec![Arc::clone(&inbox)], None).unwrap();
+        let server = RingsServer::start(preparing).unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
 

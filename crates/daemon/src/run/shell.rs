@@ -195,7 +195,6 @@ impl PortShell {
         id: PortId,
         inbox: Arc<Inbox>,
         signals: Arc<Signals>,
-        state: Arc<Schedule>,
         recorder: Option<Arc<Recorder>>,
         clock: Clock,
     ) -> Self {
@@ -203,12 +202,22 @@ impl PortShell {
             id,
             inbox,
             signals,
-            state,
+            state: Arc::default(),
             recorder,
             clock,
             next_error_log: AtomicU64::new(0),
             next_refusal_log: AtomicU64::new(0),
         }
+    }
+
+    /// The port's number.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Whether its port is queued for a turn.
+    pub fn schedule(&self) -> Arc<Schedule> {
+        Arc::clone(&self.state)
     }
 }
 

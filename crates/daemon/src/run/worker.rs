@@ -50,7 +50,6 @@ use crate::run::port_log::Kind;
 use crate::run::service::{Link, Service, Talk};
 use crate::run::shell::ready_to_ring;
 use connections::DisconnectReason;
-pub use freezing::{NotFrozen, Order, Part, Without};
 use late::Looks;
 pub use late::PATIENCE;
 use services::Services;

@@ -63,9 +63,11 @@ mod kind {
     pub const FRONT: u8 = 11;
 }
 
-/// Listening sockets that are no port's: the next daemon goes on with them.
+/// The offer to the next daemon, with listening sockets that are no port's, with which it goes on.
 #[derive(Clone, Copy, Debug)]
-pub struct Sockets<'a> {
+pub struct Offering<'a> {
+    /// What is to be served.
+    pub offer: &'a Offer,
     /// The control server's.
     pub control: BorrowedFd<'a>,
     /// The page's, if it is served.

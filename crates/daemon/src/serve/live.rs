@@ -31,8 +31,8 @@ use utoipa::ToSchema;
 use crate::daemon::{Daemon, RestartError};
 use crate::observe::report::PortReport;
 use crate::serve::handover::give::{self, UpgradeError};
-use crate::serve::handover::{Offer, Sockets, Upgraded};
-use crate::serve::{Reconciled, reconcile};
+use crate::serve::handover::{Offer, Offering, Upgraded};
+use crate::serve::{Reconciled, ServeError, Steps, reconcile};
 use plan::{Change, Plan};
 use state::StateFile;
 use steps::steps;
@@ -199,9 +199,11 @@ impl Live {
         self
     }
 
-    /// The daemon that follows this one if it is killed serves what runs now.
+    /// The daemon that follows this one if it is killed serves what runs now. Without a keeper nothing is done. The error is a sentence for a
+    /// person.
     fn keep_texts(&self, running: &Running) -> Result<(), String> {
-        self.daemon.keep_texts(&Texts::of(&running.host, &running.file))
+        let Some(holder) = self.daemon.holder() else { return Ok(()) };
+        Texts::of(&running.host, &running.file).keep(holder, self.daemon.clock_origin_ns() + self.daemon.now_ns())
     }
 
     /// Closes this when another process serves, and the last client has its answer.
@@ -241,8 +243,9 @@ impl Live {
             ids: self.daemon.numbers(),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
-        let sockets = Sockets { control: kept.control.as_fd(), page: kept.page.as_ref().map(|page| page.as_fd()) };
-        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, &offer, sockets, without, stops);
+        let page = kept.page.as_ref().map(|page| page.as_fd());
+        let offering = Offering { offer: &offer, control: kept.control.as_fd(), page };
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, offering, without, stops);
         if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
             self.is_replaced.store(true, Ordering::Relaxed);
             // Another process makes changes now: those that wait here never begin.
@@ -495,9 +498,12 @@ impl Live {
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         // Excludes other changes.
         let running = self.running();
-        self.daemon.restart(name)?;
-        self.daemon.settle(&running.host);
-        Ok(())
+        let steps = Steps { restart: vec![name.to_owned()], ..Steps::default() };
+        let fails = |error| match error {
+            ServeError::Port(error) => Err(error),
+            _no_other_step => Ok(()),
+        };
+        reconcile(&self.daemon, Cow::Borrowed(&running.host), steps, fails).map(drop)
     }
 
     /// Keeps what runs after the plane has blocked an uplink.

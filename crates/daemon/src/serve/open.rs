@@ -12,7 +12,7 @@ use nicety_uplink::{
 use tracing::warn;
 
 use super::{ServeError, agents, policy, queue_name, queues_spec, settings};
-use crate::daemon::{ArrivingUplink, Daemon, UplinkMaker};
+use crate::daemon::{ArrivingUplink, Daemon, JoiningUplink, UplinkMaker};
 use crate::run::image::PortImage;
 use crate::run::kept_uplinks::{HeldUplinks, let_go_first, name};
 
@@ -188,11 +188,16 @@ pub(super) fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<X
 
 /// Adds an uplink with one link to the switch, or to its team.
 fn add(daemon: &Daemon, config: &UplinkConfig, made: Box<dyn Uplink>) -> Result<(), ServeError> {
-    let buffer = nicety_plane::SENDER_BYTES;
-    daemon.open_uplink(&config.name, made, buffer, &policy(config), maker(config, 0), config.team.as_deref())?;
+    daemon.open_uplink(joining(config, &config.name, 0, made))?;
     keep(daemon, config);
     daemon.set_uplink_agents(&config.name, agents(config, None));
     Ok(())
+}
+
+/// An uplink, or its queue at this place, with its link.
+fn joining<'a>(config: &'a UplinkConfig, name: &'a str, place: usize, made: Box<dyn Uplink>) -> JoiningUplink<'a> {
+    let team = if config.queues() > 1 { Some(config.name.as_str()) } else { config.team.as_deref() };
+    JoiningUplink { policy: policy(config), maker: maker(config, place), team, ..JoiningUplink::new(name, made) }
 }
 
 /// Adds an interface with several queues to the switch: a team of its queues, each on a worker of its own as far as there are so many.
@@ -206,7 +211,7 @@ fn open_queues<U>(
     daemon.open_team(&spec)?;
     for (place, (queue, name)) in queues.into_iter().zip(spec.members).enumerate() {
         let queue = made(queue, place)?;
-        daemon.open_queue(&name, queue, &policy(config), maker(config, place), &config.name, place)?;
+        daemon.open_queue(joining(config, &name, place, queue), place)?;
     }
     keep(daemon, config);
     Ok(())

@@ -1,5 +1,5 @@
-//! The one order in which a daemon becomes what a host says: at its start, also after a kill, by a change, and when it goes on with the
-//! ports of another process.
+//! The one order in which a daemon becomes what a host says: at its start, also after a kill, by a change, by a restart of a port, and when it
+//! goes on with the ports of another process.
 
 use std::borrow::Cow;
 
@@ -71,6 +71,8 @@ pub(crate) struct Steps<'a> {
     pub set_teams: Vec<TeamSpec>,
     pub uplinks: Vec<(UplinkConfig, UplinkArrival)>,
     pub set_uplinks: Vec<UplinkConfig>,
+    /// Failed ports and uplinks, by their names. They open in their own places.
+    pub restart: Vec<String>,
     pub handed_over: HandedOver<'a>,
 }
 
@@ -135,6 +137,9 @@ pub(crate) fn reconcile<'a, E>(
     }
     for uplink in &steps.set_uplinks {
         set_uplink(daemon, uplink).map_err(ServeError::Change).or_else(&mut fails)?;
+    }
+    for name in &steps.restart {
+        daemon.restart(name).map_err(ServeError::from).or_else(&mut fails)?;
     }
     let host = missing.into_iter().fold(host, |host, (list, name)| without(host, list, &name));
     steps.close_cards.iter().for_each(|card| daemon.remove_card(card));

@@ -11,8 +11,8 @@ use nicety_host::PeerAddress;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::message::MadeWith;
-use crate::daemon::PortSpec;
-use crate::observe::report::ToleranceReport;
+use super::report::ToleranceReport;
+use crate::spec::PortSpec;
 
 /// Most bytes of calls that wait to be sent. With more the log ends.
 const WAITING_MOST: usize = 64 << 20;

@@ -7,7 +7,7 @@ use nicety_pci::Rom;
 use nicety_sealed::{HELLO, Key, Protocol, SealError};
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::random;
+use crate::random::random;
 
 /// Their version counts up with each change, too: builds without a commit are all alike.
 const PROTOCOL: Protocol = Protocol { magic: *b"NcPL", version: 1 };

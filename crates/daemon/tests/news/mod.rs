@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::logged::{Stage, lines_of};
 use nicety_adapter::{Batch, Budget, Context, News, Progress};
+use nicety_daemon::daemon::JoiningUplink;
 use nicety_plane::doubles::{Linked, Traffic};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -32,7 +33,7 @@ fn an_uplink_that_nobody_is_at_is_logged_once_and_once_more_when_somebody_is(wor
     let news = Arc::new(Mutex::new(None));
     let end = End { bell: bell.try_clone().unwrap(), news: Arc::clone(&news) };
     let end = Linked::new(end).with_bell(bell.try_clone().unwrap());
-    stage.daemon.open_uplink(&name, Box::new(end), 1 << 20, &nicety_switch::Policy::default(), None, None).unwrap();
+    stage.daemon.open_uplink(JoiningUplink::new(&name, Box::new(end))).unwrap();
     let happens = |what| {
         *news.lock().unwrap() = Some(what);
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();

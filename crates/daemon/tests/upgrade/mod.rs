@@ -7,7 +7,7 @@ use std::time::Duration;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::handover::give::{UpgradeError, upgrade};
 use nicety_daemon::handover::take::Taking;
-use nicety_daemon::handover::{Offer, Sockets, Upgraded};
+use nicety_daemon::handover::{Offer, Offering, Upgraded};
 use nicety_host::Host;
 use nicety_keeper::{Channel, KeptBy, kind};
 
@@ -49,8 +49,8 @@ pub fn replaced_without(
             (taken.ok().map(|_| Arc::new(daemon)), theirs)
         });
         let kept = KeptBy::from(ours);
-        let sockets = Sockets { control: control.as_fd(), page: None };
-        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), old, &offer, sockets, without, &|_| {});
+        let offering = Offering { offer: &offer, control: control.as_fd(), page: None };
+        let upgraded = upgrade(&kept, "/usr/bin/nicety".as_ref(), old, offering, without, &|_| {});
         drop(kept);
         let (new, _keeper) = heir.join().unwrap();
         (new, upgraded)

@@ -12,8 +12,8 @@ use std::{
 
 use super::{
     super::{
+        command::run,
         error::{Error, file, tail},
-        kernel::run,
         root::fingerprint,
     },
     tools::Tools,

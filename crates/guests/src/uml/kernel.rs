@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
+        command::STARTER,
         error::{Error, file},
         root::{Lock, cache, remove_folder},
     },
-    STARTER,
     build::{Kind, apply, build, changes_fingerprint, files_fingerprint},
     source::{PACKAGE, Reverted, Source, origin},
     tools::Tools,

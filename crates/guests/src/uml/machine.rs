@@ -2,17 +2,17 @@
 
 use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
-    process::{Command, Stdio},
+    process::Stdio,
     time::Duration,
 };
 
 use super::{
     super::{
+        command::{ends_with_us, entered},
         companion::Companion,
         error::Error,
         guest::{Launch, Machine},
         image::initramfs,
-        qemu::entered,
         root::Root,
     },
     kernel::UmlKernel,
@@ -119,18 +119,6 @@ impl UmlConfig {
     }
 }
 
-/// Program of [`ends_with_us`].
-pub(in super::super) const STARTER: &str = "setpriv";
-
-/// The command prefix that makes a program end with its parent, for programs without QEMU's option for that. It requests the signal
-/// (prctl(2), PR_SET_PDEATHSIG), and then checks that the parent still lived at that time. The program's own words follow.
-pub(in super::super) fn ends_with_us() -> Command {
-    let mut command = Command::new(STARTER);
-    command.args(["--pdeathsig", "KILL", "sh", "-c", "[ \"$PPID\" = \"$0\" ] && exec \"$@\""]);
-    command.arg(std::process::id().to_string());
-    command
-}
-
 impl Machine for UmlConfig {
     fn vfio_user(mut self, socket: &str) -> UmlConfig {
         self.devices.push(format!("vfio_user.device={socket}"));
@@ -179,6 +167,8 @@ impl Machine for UmlConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]

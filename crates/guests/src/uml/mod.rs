@@ -17,7 +17,7 @@ mod tools;
 pub(super) use build::missing;
 pub use endurance::{End, Endurance, Life};
 pub use kernel::UmlKernel;
-pub(super) use machine::{KERNEL_WORDS, STARTER, ends_with_us};
+pub(super) use machine::KERNEL_WORDS;
 pub use machine::{Model, UmlConfig};
 pub(super) use memory::folder_for_memory;
 pub use tools::Tools;

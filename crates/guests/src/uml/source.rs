@@ -12,8 +12,8 @@ use std::{
 use super::{
     super::{
         apt::Deb,
+        command::run,
         error::{Error, file},
-        kernel::run,
         root::{fingerprint, open_mirror, remove_folder, unpack},
     },
     tools::Tools,

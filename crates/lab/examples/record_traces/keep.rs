@@ -7,7 +7,7 @@
 //! - Drivers of e1000e and igb take a semaphore around each access to the PHY and release it (up to 16 accesses). Only the first and
 //!   the last uses are kept, and of repeated reads of the clock the first and the last.
 
-use nicety_adapter::trace::{Access, Event, Record, Trace};
+use nicety_adapter::trace::{Access, Event, TimedEvent, Trace};
 use nicety_adapters::Entry;
 
 use crate::life::Phase;
@@ -62,7 +62,7 @@ pub fn kept(entry: &Entry, origin: &str, life: &[Phase]) -> Result<String, Strin
     Ok(text)
 }
 
-fn records(phase: &Phase) -> Result<Vec<Record>, String> {
+fn records(phase: &Phase) -> Result<Vec<TimedEvent>, String> {
     let mut records = Vec::new();
     for line in &phase.lines {
         let content = line.split('#').next().unwrap_or_default().trim();
@@ -73,22 +73,22 @@ fn records(phase: &Phase) -> Result<Vec<Record>, String> {
         if content.starts_with("adapter ") {
             continue;
         }
-        let record: Record = content.parse().map_err(|error| format!("{line}: {error}"))?;
+        let record: TimedEvent = content.parse().map_err(|error| format!("{line}: {error}"))?;
         if let Event::Lost(count) = record.event {
             return Err(format!("{count} events of phase {} were lost: this host is too slow to record", phase.name));
         }
-        records.push(Record { at: None, ..record });
+        records.push(TimedEvent { at: None, ..record });
     }
     Ok(records)
 }
 
 /// Whether this record starts an interrupt.
-fn begins(record: &Record) -> bool {
+fn begins(record: &TimedEvent) -> bool {
     matches!(record.event, Event::Interrupt(_) | Event::Line(true))
 }
 
 /// A stretch from the middle, from the start of one interrupt to just before another.
-fn stretch(records: &[Record]) -> &[Record] {
+fn stretch(records: &[TimedEvent]) -> &[TimedEvent] {
     let middle = records.len() / 2;
     let first = (middle..records.len()).find(|&at| records.get(at).is_some_and(begins)).unwrap_or(middle);
     let after = (first + STRETCH).min(records.len());
@@ -96,7 +96,7 @@ fn stretch(records: &[Record]) -> &[Record] {
     records.get(first..last).unwrap_or_default()
 }
 
-fn lines(text: &mut String, entry: &Entry, records: &[Record]) {
+fn lines(text: &mut String, entry: &Entry, records: &[TimedEvent]) {
     for record in records {
         text.push_str(&record.to_string());
         if let Event::Access(access) = &record.event
@@ -109,7 +109,7 @@ fn lines(text: &mut String, entry: &Entry, records: &[Record]) {
 }
 
 /// Writes the records without most EEPROM words and without most writes to whole tables.
-fn shortened(text: &mut String, entry: &Entry, records: &[Record]) {
+fn shortened(text: &mut String, entry: &Entry, records: &[TimedEvent]) {
     let mut cuts = tables(entry, records);
     let words = words(entry, records);
     for series in words.chunk_by(|one, next| next.0 - one.1 <= SERIES_GAP) {
@@ -132,7 +132,7 @@ fn shortened(text: &mut String, entry: &Entry, records: &[Record]) {
 
 /// The middles of runs of equal writes to one table; reads of STATUS may stand between the writes. Each cut is the first record, the
 /// record after the last, and a description.
-fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
+fn tables(entry: &Entry, records: &[TimedEvent]) -> Vec<(usize, usize, String)> {
     let mut runs: Vec<(&str, u64, Vec<usize>)> = Vec::new();
     let mut whole = true;
     for (at, record) in records.iter().enumerate() {
@@ -171,8 +171,8 @@ fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
 
 /// The middle of a long series of reads of the clock: e1000e reads it up to 50 times where two reads take longer than 131 µs
 /// (e1000e_sanitize_systim).
-fn clock(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
-    let reads_clock = |record: &Record| match record.event {
+fn clock(entry: &Entry, records: &[TimedEvent]) -> Vec<(usize, usize, String)> {
+    let reads_clock = |record: &TimedEvent| match record.event {
         Event::Access(Access { write: false, region, offset, .. }) => {
             (entry.register)(region, offset).is_some_and(|name| matches!(name.word, "SYSTIML" | "SYSTIMH"))
         }
@@ -190,7 +190,7 @@ fn clock(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
 
 /// The records without most uses of a semaphore, and the number of those left out. SWSM is used to take SW_FW_SYNC, and again to
 /// release it: an even number is left out, so that the last one kept finds the state that it found.
-fn without_semaphores(entry: &Entry, records: &[Record]) -> (Vec<Record>, usize) {
+fn without_semaphores(entry: &Entry, records: &[TimedEvent]) -> (Vec<TimedEvent>, usize) {
     let mut uses: Vec<Vec<usize>> = Vec::new();
     let mut open = false;
     for (at, record) in records.iter().enumerate() {
@@ -211,7 +211,7 @@ fn without_semaphores(entry: &Entry, records: &[Record]) -> (Vec<Record>, usize)
 }
 
 /// First and last record of each EEPROM access: on the wires, or by EERD, a write and the reads until the word is there.
-fn words(entry: &Entry, records: &[Record]) -> Vec<(usize, usize)> {
+fn words(entry: &Entry, records: &[TimedEvent]) -> Vec<(usize, usize)> {
     let mut words: Vec<(usize, usize)> = Vec::new();
     let mut begun = None;
     let writes = |word: &str, bit: u64| {

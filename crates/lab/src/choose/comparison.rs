@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::method;
-use crate::methods::{Length, Load, Subject, Taken};
+use crate::plan::{Item, Plan};
+use crate::plan::{Length, Load};
+use crate::record::Record;
+use crate::record::Taken;
 use crate::results::{Results, Row, Run, Test};
 use crate::run::UNOPTIMISED;
-use crate::study::{Head, Options, Plan, Record, Study, journal, plan::Item};
+use crate::study::{Head, Options, Study, journal};
+use crate::subject::Subject;
 
 /// The method's name.
 const COMPARE: &str = "compare";

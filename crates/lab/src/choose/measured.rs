@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use super::Prefer;
 use crate::host::Host;
 use crate::method::Server;
-use crate::methods::{self, Figure, Length};
+use crate::methods::{self, Figure};
 use crate::number;
+use crate::plan::Length;
 use crate::results::Direction;
 use crate::statistics::Estimate;
 use crate::study::Study;
@@ -239,9 +240,11 @@ mod tests {
     use nicety_adapters::{Entry, REGISTRY};
 
     use crate::choose::{Choice, System, Table, Wishes, choose};
-    use crate::study::{Options, Plan, Record};
+    use crate::record::Record;
+    use crate::study::Options;
 
     use super::*;
+    use crate::record::Taken;
 
     fn linux() -> Wishes {
         Wishes {
@@ -262,12 +265,12 @@ mod tests {
     /// A study of this machine with these figures of adapters under one load, in seven rounds.
     fn study(method: &str, load: &str, figure: &str, of: &[(&str, [f64; 7])]) -> Study {
         let mut head = crate::study::journal::tests::head(&Options::default());
-        head.plan = Plan::new(methods::find(method).unwrap(), &Options::default()).unwrap();
-        let record = |item: crate::study::plan::Item| {
+        head.plan = Options::default().plan(methods::find(method).unwrap()).unwrap();
+        let record = |item: crate::plan::Item| {
             let ours = item.load == load && item.subject.server == Some(Server::Nicety);
             let (_, values) = of.iter().find(|(name, _)| ours && *name == item.subject.adapter)?;
             let value = *values.get(item.round as usize)?;
-            let taken = methods::Taken { figures: [(figure.to_owned(), value)].into(), ..methods::Taken::default() };
+            let taken = Taken { figures: [(figure.to_owned(), value)].into(), ..Taken::default() };
             Some(Record::new(&item, Ok(taken)))
         };
         let runs = head.plan.items().into_iter().filter_map(record).collect();

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nicety_adapters::REGISTRY;
 
-use super::rig::{Layout, Party, Place, Program, Rig};
+use super::program::Program;
+use super::rig::{Layout, Party, Place, Rig};
 use super::words::{Counts, Shape};
 use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Doorbells, Guests, Item, Load, Plan, Server};

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::words::{Answer, Order};
+use super::words::{Answer, Offered, Order};
 use crate::bench::BenchError;
 
 /// Interval at which a waiting bench checks for cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for a process to end by itself.
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// Time limit beyond the duration of an offer.
+const OFFER_SLACK: Duration = Duration::from_secs(10);
 
 /// A guest's process (see the module's page).
 pub(super) struct GuestProcess {
@@ -58,8 +60,34 @@ impl GuestProcess {
         }
     }
 
+    /// Waits for the `wanted` answer. Another one is a failure.
+    pub(super) fn expect<T>(
+        &mut self,
+        most: Duration,
+        cancel: &AtomicBool,
+        wanted: impl Fn(Answer) -> Option<T>,
+    ) -> Result<T, BenchError> {
+        let answer = self.receive_answer(most, cancel)?;
+        wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
+    }
+
+    /// Orders a process at two ports to offer frames.
+    pub(super) fn offer(
+        &mut self,
+        wire_bytes: u16,
+        a_second: f64,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<Offered, BenchError> {
+        self.send_order(&Order::Offer { wire_bytes, a_second, seconds: duration.as_secs_f64() })?;
+        self.expect(duration + OFFER_SLACK, cancel, |answer| match answer {
+            Answer::Offered(offered) => Some(offered),
+            _ => None,
+        })
+    }
+
     /// Waits for an answer.
-    pub(super) fn receive_answer(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
+    fn receive_answer(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
         let give_up = Instant::now() + most;
         loop {
             match self.answers.recv_timeout(POLL_INTERVAL) {

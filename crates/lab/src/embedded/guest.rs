@@ -23,13 +23,9 @@ use super::flood::Flood;
 use super::link::{GuestError, Link};
 use super::native::native;
 use super::orders::{Orders, send_answer};
+use super::program::{EXEC, GUEST};
 use super::station::{Station, Task};
 use super::words::{Answer, Counts, Order};
-
-/// First argument of the hidden command that runs a guest.
-pub const GUEST: &str = "guest";
-/// First argument of the hidden command that becomes another program. That program ends when its parent does.
-pub const EXEC: &str = "exec";
 
 /// Time limit for the link to come up.
 const TIMEOUT: Duration = Duration::from_secs(5);

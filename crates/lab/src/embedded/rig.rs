@@ -8,11 +8,10 @@
 //!
 //! A crowd is one process at many ports. Its drivers are up, receive packets and do nothing else.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -21,8 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::{GuestProcess, reap};
 use super::cpu;
-use super::generator::offer_by;
-use super::guest::{EXEC, GUEST};
+use super::program::{EXEC, GUEST, Program};
 use super::words::{Answer, Attach, Compared, Counts, Offered, Order, Shape};
 use crate::bench::BenchError;
 use crate::method::Doorbells;
@@ -42,25 +40,6 @@ const LOG: &str = "daemon.log";
 const TIMEOUT_EACH: Duration = Duration::from_millis(200);
 /// Maximum number of guests. Their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
 const GUESTS: usize = 253;
-
-/// The command line of the hidden commands and of the daemon.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The program.
-    pub path: PathBuf,
-    /// Arguments that make it a guest; they come before those of [`guest_main`](super::guest_main).
-    pub hidden: Vec<OsString>,
-    /// Arguments that make it a daemon; they come before the host file's path.
-    pub serve: Vec<OsString>,
-}
-
-impl Program {
-    pub(super) fn hidden(&self, word: &str) -> Command {
-        let mut command = Command::new(&self.path);
-        command.args(&self.hidden).arg(word);
-        command
-    }
-}
 
 /// A station that takes part in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +220,7 @@ impl Rig {
         let folder = Folder::new().map_err(|error| BenchError::Fatal(error.to_string()))?;
         let mut process = GuestProcess::start("the native row", program.hidden(GUEST))?;
         process.send_order(&Order::Natively { mbit: rate.map(|rate| rate.mbit) })?;
-        let ready = expect(&mut process, TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()));
+        let ready = process.expect(TIMEOUT, cancel, |answer| matches!(answer, Answer::Ready).then_some(()));
         ready.map_err(|error| match error {
             BenchError::Failed(why) => BenchError::Impossible(why),
             other => other,
@@ -269,7 +248,7 @@ impl Rig {
         }
         let processes = self.guests.iter_mut().chain(&mut self.crowd).chain(&mut self.peer);
         for process in processes {
-            expect(process, timeout, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+            process.expect(timeout, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
         }
         Ok(())
     }
@@ -308,7 +287,7 @@ impl Rig {
     ) -> Result<T, BenchError> {
         let process = self.process(party)?;
         process.send_order(order)?;
-        expect(process, duration + TIMEOUT, cancel, wanted)
+        process.expect(duration + TIMEOUT, cancel, wanted)
     }
 
     /// Lets a station's discard service take streams of this shape, and count them together.
@@ -354,7 +333,7 @@ impl Rig {
         }
         for flow in flows {
             let sent = |answer| matches!(answer, Answer::Sent { .. }).then_some(());
-            expect(self.process(flow.from)?, duration + TIMEOUT, cancel, sent)?;
+            self.process(flow.from)?.expect(duration + TIMEOUT, cancel, sent)?;
         }
         Ok(())
     }
@@ -399,7 +378,7 @@ impl Rig {
 
     /// Waits for the end of a comparison of `duration`.
     pub fn compared(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<Compared, BenchError> {
-        expect(self.process(from)?, duration + COMPARED, cancel, |answer| match answer {
+        self.process(from)?.expect(duration + COMPARED, cancel, |answer| match answer {
             Answer::Compared(compared) => Some(compared),
             _ => None,
         })
@@ -417,7 +396,7 @@ impl Rig {
 
     /// Waits for the end of a flood or trickle of `duration`. Returns the number of frames sent.
     pub fn flooded(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<u64, BenchError> {
-        expect(self.process(from)?, duration + TIMEOUT, cancel, |answer| match answer {
+        self.process(from)?.expect(duration + TIMEOUT, cancel, |answer| match answer {
             Answer::Flooded { frames } => Some(frames),
             _ => None,
         })
@@ -437,7 +416,7 @@ impl Rig {
         duration: Duration,
         cancel: &AtomicBool,
     ) -> Result<Offered, BenchError> {
-        offer_by(self.process(Party::Crowd)?, wire_bytes, a_second, duration, cancel)
+        self.process(Party::Crowd)?.offer(wire_bytes, a_second, duration, cancel)
     }
 
     /// The counts of a station.
@@ -494,16 +473,6 @@ impl Rig {
         let stations = self.guests.iter().chain(&self.crowd).chain(&self.peer).chain(&self.native);
         stations.map(GuestProcess::pid).chain(self.daemon.as_ref().map(|daemon| daemon.0.id())).collect()
     }
-}
-
-pub(super) fn expect<T>(
-    process: &mut GuestProcess,
-    most: Duration,
-    cancel: &AtomicBool,
-    wanted: impl Fn(Answer) -> Option<T>,
-) -> Result<T, BenchError> {
-    let answer = process.receive_answer(most, cancel)?;
-    wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
 }
 
 fn attach_to(adapter: &str, socket: PathBuf) -> Attach {

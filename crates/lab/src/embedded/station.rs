@@ -7,8 +7,9 @@ use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
+use super::client::{Client, Exchanges, Sending, Work};
 use super::compare::Compare;
-use super::words::{Answer, Compared, Shape};
+use super::words::{Answer, Shape};
 use crate::series::Sampler;
 use crate::windows::{Windows, machine_time, window_at};
 
@@ -16,14 +17,10 @@ const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
 /// Bytes that an application reads at a time.
 const CHUNK: usize = 64 << 10;
-/// Time limit for the other side to acknowledge the rest of a stream.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit to reach the other side. smoltcp sends one ARP request a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sockets of each service beside those in use: one listens while the other still closes.
 const LISTENERS: usize = 2;
-/// Interval at which a sender with a limit writes.
-const PACE: Duration = Duration::from_millis(1);
 /// Senders whose windows are kept.
 const SENDERS_MAX: usize = 256;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
@@ -51,40 +48,6 @@ struct Discarded {
     bytes: u64,
     span: Option<(Instant, Instant)>,
     sampler: Sampler,
-}
-
-struct Client {
-    handles: Vec<SocketHandle>,
-    /// Bytes of a write.
-    write_bytes: usize,
-    /// Duration of the work, counted from the connection.
-    span: Duration,
-    connected: bool,
-    /// End of the work. Before the connection: the time limit to connect.
-    until: Instant,
-    work: Work,
-}
-
-enum Work {
-    Send {
-        bytes: u64,
-        a_second: Option<u64>,
-        begun: Option<Instant>,
-    },
-    Transact {
-        begun: Option<Instant>,
-        sent: Option<Instant>,
-        each_ns: Vec<u64>,
-    },
-    Compare(Compare),
-    Closing {
-        answer: Option<Answer>,
-        give_up: Instant,
-    },
-    /// The answer follows with the next poll.
-    Parting {
-        answer: Option<Answer>,
-    },
 }
 
 /// The kind of a client's work.
@@ -156,13 +119,7 @@ impl Station {
 
     /// The latest end of the client's work, or its next write.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        self.client.as_ref().map(|client| match client.work {
-            Work::Closing { give_up, .. } => give_up,
-            Work::Send { a_second: Some(_), .. } if client.connected => client.until.min(now + PACE),
-            Work::Compare(ref compare) if now >= client.until => compare.stands_at(client.until),
-            Work::Compare(Compare { a_second: Some(_), .. }) if client.connected => client.until.min(now + PACE),
-            _ => client.until,
-        })
+        self.client.as_ref().map(|client| client.deadline(now))
     }
 
     /// Starts a client's work.
@@ -178,11 +135,9 @@ impl Station {
             return Err("the guest has an order already".to_owned());
         }
         let (service, shape, work) = match task {
-            Task::Send(shape) => (DISCARD, shape, Work::Send { bytes: 0, a_second: None, begun: None }),
-            Task::SendPaced(shape, most) => {
-                (DISCARD, shape, Work::Send { bytes: 0, a_second: Some(most), begun: None })
-            }
-            Task::Transact => (ECHO, Shape::default(), Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
+            Task::Send(shape) => (DISCARD, shape, Work::Send(Sending::new(None))),
+            Task::SendPaced(shape, most) => (DISCARD, shape, Work::Send(Sending::new(Some(most)))),
+            Task::Transact => (ECHO, Shape::default(), Work::Transact(Exchanges::default())),
             Task::Compare(a_second) => (ECHO, Shape::default(), Work::Compare(Compare::new(a_second))),
         };
         let mut handles = Vec::new();
@@ -263,100 +218,15 @@ impl Station {
 
     fn work(&mut self, now: Instant) -> (bool, Option<Answer>) {
         let Some(client) = &mut self.client else { return (false, None) };
-        let sockets = &mut self.sockets;
-        let connected = client.handles.iter().all(|handle| sockets.get::<Socket<'_>>(*handle).may_send());
-        if !client.connected && connected {
-            (client.connected, client.until) = (true, now + client.span);
-        }
-        let open = client.handles.iter().all(|handle| sockets.get::<Socket<'_>>(*handle).is_open());
-        let over = now >= client.until || !open;
-        let moved = match &mut client.work {
-            Work::Send { bytes, a_second, begun } => {
-                let before = *bytes;
-                let piece = self.chunk.get(..client.write_bytes).unwrap_or_default();
-                // Streams take turns, a write each, as an application's threads do.
-                let mut wrote = !over && client.connected;
-                let seconds = now.duration_since(*begun.get_or_insert(now)).as_secs_f64();
-                let most = a_second.map_or(u64::MAX, |most| (most as f64 * seconds) as u64);
-                while wrote {
-                    wrote = false;
-                    for handle in &client.handles {
-                        if *bytes >= most {
-                            break;
-                        }
-                        let socket = sockets.get_mut::<Socket<'_>>(*handle);
-                        if socket.can_send() {
-                            let n = socket.send_slice(piece).unwrap_or(0);
-                            *bytes += n as u64;
-                            wrote |= n > 0;
-                        }
-                    }
-                }
-                *bytes > before
-            }
-            Work::Transact { begun, sent, each_ns } => {
-                let Some(handle) = client.handles.first() else { return (false, None) };
-                let socket = sockets.get_mut::<Socket<'_>>(*handle);
-                let answered = socket.can_recv() && socket.recv_slice(&mut self.chunk).is_ok();
-                if let (true, Some(at)) = (answered, sent.take_if(|_| answered)) {
-                    each_ns.push(u64::try_from(now.duration_since(at).as_nanos()).unwrap_or(u64::MAX));
-                }
-                let next = !over && sent.is_none() && socket.can_send() && socket.send_slice(&[1]).is_ok();
-                if next {
-                    *sent = Some(now);
-                    begun.get_or_insert(now);
-                }
-                answered || next
-            }
-            Work::Compare(compare) => {
-                let Some(handle) = client.handles.first() else { return (false, None) };
-                let socket = sockets.get_mut::<Socket<'_>>(*handle);
-                client.connected && compare.step(socket, &mut self.chunk, now, over)
-            }
-            Work::Closing { answer, give_up } => {
-                let closed = client.handles.iter().all(|handle| {
-                    let state = sockets.get::<Socket<'_>>(*handle).state();
-                    matches!(state, State::Closed | State::TimeWait | State::FinWait2)
-                });
-                if !closed && now < *give_up {
-                    return (false, None);
-                }
-                // The next poll sends the resets: the other side's service listens again at once.
-                for handle in &client.handles {
-                    sockets.get_mut::<Socket<'_>>(*handle).abort();
-                }
-                client.work = Work::Parting { answer: answer.take() };
-                return (true, None);
-            }
-            Work::Parting { answer } => {
-                let answer = answer.take();
-                for handle in std::mem::take(&mut client.handles) {
-                    sockets.remove(handle);
-                }
-                self.client = None;
-                return (true, answer);
-            }
+        let Work::Parting { answer } = &mut client.work else {
+            return (client.step(&mut self.sockets, &mut self.chunk, now), None);
         };
-        let waits = |compare: &Compare| open && !compare.is_whole() && now < compare.stands_at(client.until);
-        let over = over && !matches!(&client.work, Work::Compare(compare) if waits(compare));
-        if over {
-            for handle in &client.handles {
-                sockets.get_mut::<Socket<'_>>(*handle).close();
-            }
-            let answer = match &mut client.work {
-                Work::Send { bytes, .. } => Answer::Sent { bytes: *bytes },
-                Work::Transact { begun, each_ns, .. } => Answer::Transacted {
-                    elapsed_ns: begun.map_or(0, |begun| now.duration_since(begun).as_nanos() as u64),
-                    each_ns: std::mem::take(each_ns),
-                },
-                Work::Compare(Compare { sent, received, different, .. }) => {
-                    Answer::Compared(Compared { sent: *sent, received: *received, different: *different })
-                }
-                Work::Closing { .. } | Work::Parting { .. } => return (moved, None),
-            };
-            client.work = Work::Closing { answer: Some(answer), give_up: now + TIMEOUT };
+        let answer = answer.take();
+        for handle in std::mem::take(&mut client.handles) {
+            self.sockets.remove(handle);
         }
-        (moved || over, None)
+        self.client = None;
+        (true, answer)
     }
 }
 

@@ -6,6 +6,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Cidr};
 
 use super::super::device::LinkDevice;
 use super::super::pair::joined;
+use super::super::words::Compared;
 use super::*;
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];

@@ -245,7 +245,7 @@ impl Measurement for Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Options, Plan};
+    use crate::study::Options;
 
     #[test]
     fn what_many_streams_carry_is_set_beside_the_links_rates() {
@@ -271,7 +271,7 @@ mod tests {
     fn loads_of_the_same_links_follow_each_other_and_a_quick_look_lasts_ten_minutes_at_most() {
         let links: Vec<usize> = SHAPES.iter().map(|shape| shape.links).collect();
         assert_eq!(links, [4, 4, 4, 1, 1, 1]);
-        let quick = Plan::new(&Aggregation, &Options { length: Some(Length::Quick), ..Options::default() }).unwrap();
+        let quick = Options { length: Some(Length::Quick), ..Options::default() }.plan(&Aggregation).unwrap();
         assert!(quick.estimate() <= Duration::from_secs(600), "{:?}", quick.estimate());
     }
 }

@@ -146,7 +146,7 @@ impl Method for Compare {
 }
 
 /// The plan with which `compare`'s benches are prepared.
-fn prepared(plan: &crate::study::Plan) -> method::Plan {
+fn prepared(plan: &crate::plan::Plan) -> method::Plan {
     method::Plan {
         guests: plan.guests,
         contestants: plan.subjects.iter().filter_map(Subject::contestant).collect(),

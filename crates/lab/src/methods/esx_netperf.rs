@@ -20,9 +20,9 @@ use crate::real::native::{self, Native};
 use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
 use crate::real::veth::Tc;
 use crate::real::{netperf, quoted};
+use crate::record::Record;
 use crate::results::Direction;
 use crate::spent::{Spent, Stopwatch};
-use crate::study::Record;
 
 /// The document's sizes: label, socket bytes, message bytes. The small sockets first, where latency binds.
 const SIZES: [(&str, u32, u32); 6] = [
@@ -543,7 +543,7 @@ mod tests {
         let run = |round, mbit: f64| {
             let mut taken = Taken { figures: [("mbit".to_owned(), mbit)].into(), ..Taken::default() };
             Bound::default().mark(round, &subject, at(1), &mut taken);
-            Record::new(&crate::study::plan::Item { round, subject: subject.clone(), load: at(1).name() }, Ok(taken))
+            Record::new(&crate::plan::Item { round, subject: subject.clone(), load: at(1).name() }, Ok(taken))
         };
         let bound = Bound::of(&[run(0, 950.0), run(1, 400.0)]);
         assert_eq!([0, 1].map(|round| bound.skips(round, &subject, at(10)).is_some()), [false, true]);

@@ -15,17 +15,17 @@ use nicety_guests::{Accel, Error, Layer, Root};
 use super::rig::{Measurement, Run, Stay, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
-use crate::method::{Guests, Server};
+use crate::method::{Guests, Own, Server};
+use crate::plan::Plan;
 use crate::rate::Rate;
 use crate::real::native;
 use crate::real::outside::{self, GUEST, Lone, Outside, subjects};
-use crate::real::own::{OF_ANY_AGE, Own};
+use crate::real::own::OF_ANY_AGE;
 use crate::real::veth::Tc;
 use crate::real::{Watch, quoted};
 use crate::results::Direction;
 use crate::series::Sampler;
 use crate::spent::{Spent, Stopwatch};
-use crate::study::Plan;
 
 mod natively;
 

@@ -4,20 +4,16 @@
 //! Its `Measurement` says how guests are laid out and what a run does with them; a [`Rig`] makes one run of it at a time.
 //! [`crate::study`] plans the runs, writes them to disk as they come, and reports them.
 
-use std::collections::BTreeMap;
-
 use nicety_guests::uml::UmlKernel;
 use nicety_guests::{Error, Root};
-use serde::{Deserialize, Serialize};
 
-use crate::bench::Percentile;
 use crate::embedded::Program;
-use crate::method::{Contestant, Driver, Guests, Server};
-use crate::real::own::Own;
+use crate::method::{Guests, Own};
+use crate::plan::{Length, Load, Plan};
 use crate::real::veth::Tc;
+use crate::record::{Record, Taken};
 use crate::results::Direction;
-use crate::series::Series;
-use crate::study::{Plan, Record};
+use crate::subject::{NATIVE, Subject};
 
 mod aggregation;
 mod boot;
@@ -63,27 +59,6 @@ pub fn find(name: &str) -> Option<&'static dyn Method> {
     ALL.iter().copied().find(|method| method.about().name == name)
 }
 
-/// Name of the subject without a virtual machine, as a row and in `--adapters`.
-pub const NATIVE: &str = "native";
-
-/// How long a method takes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Length {
-    /// A first look: few adapters, three short rounds, no intervals.
-    Quick,
-    /// Seven rounds, so that there are intervals.
-    #[default]
-    Usual,
-    /// The document's own durations, and every adapter.
-    Full,
-}
-
-impl Length {
-    /// All lengths, the shortest first.
-    pub const ALL: [Length; 3] = [Length::Quick, Length::Usual, Length::Full];
-}
-
 /// The description of a method, as `lab list` and its report show it.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
@@ -103,70 +78,6 @@ pub struct About {
     pub memory_mib: Option<u32>,
     /// Room on the disk for the programs in real guests, in bytes, beside that of the guests themselves.
     pub disk_bytes: u64,
-}
-
-/// A row of the tables: an adapter with its server and driver, or the same programs without a virtual machine.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Subject {
-    /// The adapter's name in the registry, or [`NATIVE`].
-    pub adapter: String,
-    /// The adapter's server. None: there is no virtual machine.
-    pub server: Option<Server>,
-    /// The adapter's driver, where it is not the guest kernel's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub driver: Option<Driver>,
-}
-
-impl Subject {
-    /// `adapter` served by `server`.
-    pub fn new(adapter: &str, server: Server) -> Subject {
-        Subject { adapter: adapter.to_owned(), server: Some(server), driver: None }
-    }
-
-    /// The same programs between two namespaces.
-    pub fn native() -> Subject {
-        Subject { adapter: NATIVE.to_owned(), server: None, driver: None }
-    }
-
-    /// Whether it is the same programs between two namespaces.
-    pub fn is_native(&self) -> bool {
-        self.adapter == NATIVE
-    }
-
-    /// The contestant to boot. None without a virtual machine.
-    pub fn contestant(&self) -> Option<Contestant> {
-        let Subject { adapter, server, driver } = self.clone();
-        Some(Contestant { adapter, server: server?, driver })
-    }
-
-    /// Its server, for readers.
-    pub fn served(&self) -> &'static str {
-        // A forwarder such as testpmd has no server but itself.
-        let without = if self.is_native() { "no virtual machine" } else { "itself" };
-        self.server.map_or(without, Server::title)
-    }
-}
-
-impl std::fmt::Display for Subject {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.server {
-            Some(server) => write!(f, "{} by {server}", self.adapter),
-            None => f.write_str(&self.adapter),
-        }
-    }
-}
-
-/// The work of the programs during a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Load {
-    /// Its name in results, such as `stream`.
-    pub name: String,
-    /// Its title in the report.
-    pub title: String,
-    /// Duration of the measurement in seconds.
-    pub seconds: u32,
-    /// The exact commands, each with the place where it runs in front: `guest 1: iperf -s -w 64k -l 128k`.
-    pub commands: Vec<String>,
 }
 
 /// A quantity that runs give.
@@ -228,43 +139,6 @@ pub struct Table {
     pub document: &'static [(&'static str, &'static str, f64)],
     /// A sentence or two that a reader should know.
     pub about: &'static str,
-}
-
-/// The measurements of a run.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Taken {
-    /// Values by the figure's name.
-    pub figures: BTreeMap<String, f64>,
-    /// The rate over time, in the unit of the load's main figure.
-    pub series: Option<Series>,
-    /// Several rates over time, by name, in one unit.
-    pub lines: BTreeMap<String, Series>,
-    /// Percentiles of latencies.
-    pub latency: Option<Vec<Percentile>>,
-    /// Texts that guests showed, by title: `lspci`, `dmesg`.
-    pub texts: BTreeMap<String, String>,
-    /// Remarks on the run that a reader must know, such as `guest-bound`.
-    pub marks: Vec<String>,
-    /// Percentage of the processors' time that the hypervisor gave to others during the measurement itself. None: the rig does not mark
-    /// its begin and end, and the run's whole time counts.
-    pub steal_percent: Option<f64>,
-}
-
-impl Taken {
-    /// A run without figures, and the remark that says why.
-    pub(crate) fn marked(mark: impl Into<String>) -> Taken {
-        Taken { marks: vec![mark.into()], ..Taken::default() }
-    }
-
-    /// Adds latencies: their percentiles, and the figures `p50` and `p99` of them.
-    #[must_use]
-    pub(crate) fn with_latency(mut self, latency: Option<Vec<Percentile>>) -> Taken {
-        for known in latency.iter().flatten().filter(|known| [50.0, 99.0].contains(&known.percent)) {
-            self.figures.insert(format!("p{}", known.percent), known.us);
-        }
-        self.latency = latency;
-        self
-    }
 }
 
 /// What a method needs to make its rig.

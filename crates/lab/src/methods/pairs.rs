@@ -233,13 +233,13 @@ fn exchanges(elapsed_ns: u64, mut each_ns: Vec<u64>) -> Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Options, Plan};
+    use crate::study::Options;
 
     #[test]
     fn named_adapters_meet_each_other_and_none_else() {
         let adapters = vec!["e1000e".to_owned(), "vmxnet3".to_owned()];
         let options = Options { adapters, length: Some(Length::Quick), ..Options::default() };
-        let plan = Plan::new(&Pairs, &options).unwrap();
+        let plan = options.plan(&Pairs).unwrap();
         let loads: Vec<&str> = plan.loads.iter().map(|load| load.name.as_str()).collect();
         assert_eq!(loads, ["stream-to-e1000e", "rr-to-e1000e", "stream-to-vmxnet3", "rr-to-vmxnet3"]);
         let Chart::Heat(heat) = &Pairs.charts(&plan.loads)[0] else { panic!("no heat map") };
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn a_quick_look_is_one_adapter_of_each_family_and_lasts_ten_minutes_at_most() {
-        let quick = Plan::new(&Pairs, &Options { length: Some(Length::Quick), ..Options::default() }).unwrap();
-        let full = Plan::new(&Pairs, &Options { length: Some(Length::Full), ..Options::default() }).unwrap();
+        let quick = Options { length: Some(Length::Quick), ..Options::default() }.plan(&Pairs).unwrap();
+        let full = Options { length: Some(Length::Full), ..Options::default() }.plan(&Pairs).unwrap();
         assert!(quick.subjects.len() < full.subjects.len());
         assert_eq!(quick.loads.len(), 2 * (quick.subjects.len() - 1), "the native row has no column");
         assert!(quick.estimate() <= Duration::from_secs(600), "{:?}", quick.estimate());

@@ -16,8 +16,8 @@ use crate::bench::BenchError;
 use crate::embedded::{self, Attach, Generator, Layout, Offered, Place, Program};
 use crate::method::Guests;
 use crate::packets::{Bridge, OVS_PACKAGES, Ovs, PACKAGES, Testpmd};
+use crate::plan::Plan;
 use crate::results::Direction;
-use crate::study::Plan;
 
 /// Frame sizes of RFC 2544, 9.1, with check sequence.
 const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
@@ -240,7 +240,7 @@ impl Forwarding {
         }
         let [a, b] = [sockets[0].as_path(), sockets[1].as_path()];
         let failed = |error: crate::packets::Error| BenchError::Failed(error.to_string());
-        let testpmd = Testpmd::forward(layer, mode, [a, b], last, first).map_err(failed)?;
+        let testpmd = Testpmd::forward(layer, mode, [a, b], [last, first]).map_err(failed)?;
         let generator = Generator::start(&self.program, &[], sockets.map(by_vhost), stop)?;
         Ok(Forwarder::Peer { generator, _peer: Box::new(testpmd) })
     }

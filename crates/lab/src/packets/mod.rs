@@ -208,11 +208,11 @@ impl Plan {
         let [source, target] = self.cores;
         let _running = match server {
             Server::Nicety => Running::Nicety(self.nicety(sockets)?),
-            Server::Io => Running::Testpmd(Testpmd::forward(layer, "io", sockets, target, source)?),
-            Server::Mac => Running::Testpmd(Testpmd::forward(layer, "mac", sockets, target, source)?),
+            Server::Io => Running::Testpmd(Testpmd::forward(layer, "io", sockets, [target, source])?),
+            Server::Mac => Running::Testpmd(Testpmd::forward(layer, "mac", sockets, [target, source])?),
         };
         let frames = addresses.max(256);
-        let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, source, target)?;
+        let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, self.cores)?;
         sleep(WARM);
         for port in [1, 2] {
             generator.received_per_second(port)?;

@@ -45,8 +45,8 @@ pub struct Testpmd {
     seen: Vec<String>,
 }
 
-/// The common command line: the forwarding thread runs on `core`, the waiting thread on `other`.
-fn command(layer: &Layer, core: u16, other: u16, buffers: u32) -> Command {
+/// The common command line: the forwarding thread runs on the first core, the waiting thread on the other.
+fn command(layer: &Layer, [core, other]: [u16; 2], buffers: u32) -> Command {
     let mut command = layer.program("usr/bin/dpdk-testpmd");
     command.env("LD_PRELOAD", layer.path(LINE_BY_LINE)).env("_STDBUF_O", "L");
     // `-m` counts in MB. Without huge pages the memory is a memory file.
@@ -63,8 +63,8 @@ fn command(layer: &Layer, core: u16, other: u16, buffers: u32) -> Command {
 
 impl Testpmd {
     /// Forwards between two sockets on which it listens. `mode` is `io` (frames unchanged) or `mac` (addresses rewritten).
-    pub fn forward(layer: &Layer, mode: &str, sockets: [&Path; 2], core: u16, other: u16) -> Result<Self, Error> {
-        let mut command = command(layer, core, other, BUFFERS);
+    pub fn forward(layer: &Layer, mode: &str, sockets: [&Path; 2], cores: [u16; 2]) -> Result<Self, Error> {
+        let mut command = command(layer, cores, BUFFERS);
         for (i, socket) in sockets.iter().enumerate() {
             command.arg("--vdev").arg(format!("net_vhost{i},iface={},queues=1", socket.display()));
         }
@@ -79,12 +79,11 @@ impl Testpmd {
         sockets: [&Path; 2],
         frames: u32,
         rings: Rings,
-        core: u16,
-        other: u16,
+        cores: [u16; 2],
     ) -> Result<Self, Error> {
         // Buffers hold each capture.
         let buffers = BUFFERS + 2 * frames;
-        let mut command = command(layer, core, other, buffers);
+        let mut command = command(layer, cores, buffers);
         let capture = |i: usize| format!("net_pcap{i},rx_pcap={},infinite_rx=1", captures[i].display());
         let socket = |i: usize| {
             let packed = u8::from(rings == Rings::Packed);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use nicety_adapters::Entry;
-use nicety_daemon::daemon::{Daemon, PortSpec};
+use nicety_daemon::daemon::{Daemon, JoiningUplink, PortSpec};
 use nicety_frame::Mac;
 use nicety_guests::{
     Error, Folder, Guest, Layer, Machine, Namespace, Port, Root, Served, Setup,
@@ -26,9 +26,9 @@ use nicety_uplink::Pair;
 use serde::Deserialize;
 
 use super::bench::take;
-use crate::methods::Subject;
 use crate::rate::Rate;
 use crate::spent::Spent;
+use crate::subject::Subject;
 
 /// The partner's address.
 pub const PARTNER: &str = "10.9.6.2";
@@ -101,7 +101,8 @@ fn wire(link: PathBuf, number: u8, socket: PathBuf) -> Result<Daemon, Error> {
     let daemon = Daemon::start(Limits { relays: true, ..Limits::default() }, 1);
     let daemon = daemon.map_err(|error| failed(error.to_string()))?;
     let pair = Pair::connect(link).map_err(|error| failed(error.to_string()))?;
-    let opened = daemon.open_uplink("wire", Box::new(pair), WIRE_BUFFER, &Policy::default(), None, None);
+    let opened =
+        daemon.open_uplink(JoiningUplink { buffer_bytes: WIRE_BUFFER, ..JoiningUplink::new("wire", Box::new(pair)) });
     opened.map_err(|error| failed(error.to_string()))?;
     let port = PortSpec::plain(PortConfig {
         buffer: Bytes(WIRE_BUFFER.into()),

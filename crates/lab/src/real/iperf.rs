@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nicety_guests::Layer;
 
-use crate::methods::Taken;
+use crate::record::Taken;
 use crate::series::Series;
 
 /// The package.

@@ -144,7 +144,8 @@ impl Native {
         watch: Watch<'_>,
     ) -> Result<(String, Duration), Error> {
         let doing = format!("`{}` without a virtual machine", command.get_program().display());
-        self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
+        let running = self.outputs.start(&mut self.namespace, command, doing)?;
+        running.wait(&mut self.namespace, limit, stop, watch)
     }
 }
 

@@ -6,7 +6,7 @@ use nicety_guests::{Error, Guest, Root};
 
 use crate::{
     bench::Percentile,
-    methods::Taken,
+    record::Taken,
     series::{POINTS, Series},
 };
 

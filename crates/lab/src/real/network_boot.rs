@@ -19,7 +19,7 @@ use nicety_guests::{
 };
 
 use crate::method::Server;
-use crate::methods::Subject;
+use crate::subject::Subject;
 
 const UPLINK: &str = "n0";
 const HOST: &str = "10.9.6.254";

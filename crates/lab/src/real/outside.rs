@@ -23,15 +23,15 @@ mod several;
 pub use several::{Control, Several, address};
 
 use super::bench::take;
-use super::own::{OF_ANY_AGE, Own, Reached, Ssh};
+use super::own::{OF_ANY_AGE, Reached, Ssh};
 use super::veth::{self, Tc, Veth};
 use super::wait::{Outputs, Watch};
 use crate::embedded::Program;
-use crate::method::{Driver, Guests, Server};
-use crate::methods::Subject;
+use crate::method::{Driver, Guests, Own, Server};
+use crate::plan::Plan;
 use crate::rate::Rate;
 use crate::spent::Spent;
-use crate::study::Plan;
+use crate::subject::Subject;
 
 /// The guest's address.
 pub const GUEST: &str = "10.9.5.1";
@@ -408,7 +408,8 @@ impl Outside {
         let doing = format!("`{}` outside", command.get_program().display());
         let far = self.at_far_end(command);
         let command = far.as_ref().unwrap_or(command);
-        self.outputs.run(&mut self.namespace, command, &doing, limit, stop, watch)
+        let running = self.outputs.start(&mut self.namespace, command, doing)?;
+        running.wait(&mut self.namespace, limit, stop, watch)
     }
 
     /// What runs the instructions of guests in QEMU. None: they run in user mode.

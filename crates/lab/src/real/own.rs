@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -10,7 +10,6 @@ use std::{
 };
 
 use nicety_guests::{Error, Folder, Guest};
-use serde::{Deserialize, Serialize};
 
 /// Longest wait for its ssh server after power-on: a system without KVM boots for minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
@@ -32,18 +31,6 @@ pub const OF_ANY_AGE: [&str; 8] = [
     "-o",
     "Ciphers=+aes128-cbc,3des-cbc",
 ];
-
-/// A person's own guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Own {
-    /// Its disk image: raw or qcow2, booted by a BIOS.
-    pub image: PathBuf,
-    /// The user who is let in by ssh.
-    pub user: String,
-    /// The private key. None: ssh's own choice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<PathBuf>,
-}
 
 /// A running guest, whichever way its commands reach it.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -52,56 +52,58 @@ impl Outputs {
         self.folder.path().join(format!("log{}", self.count))
     }
 
-    /// Runs a program, and returns its output and duration. `doing` names it in errors.
+    /// Starts a program. `doing` names it in errors.
     ///
     /// # Errors
-    /// It cannot be started, does not end within `limit`, `watch` objects, or `stop` became true.
-    pub fn run(
-        &mut self,
+    /// It cannot be started.
+    pub fn start(&mut self, namespace: &mut Namespace, command: &Command, doing: String) -> Result<Running, Error> {
+        let log = self.file();
+        let process = namespace.start(command, &log)?;
+        Ok(Running { process, log, doing })
+    }
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    log: PathBuf,
+    doing: String,
+}
+
+impl Running {
+    /// Waits for the program's end. Returns its output and duration.
+    ///
+    /// # Errors
+    /// It does not end within `limit`, `watch` objects, or `stop` became true. It is ended then.
+    pub fn wait(
+        self,
         namespace: &mut Namespace,
-        command: &Command,
-        doing: &str,
         limit: Duration,
         stop: &AtomicBool,
         watch: Watch<'_>,
     ) -> Result<(String, Duration), Error> {
-        let log = self.file();
-        let process = namespace.start(command, &log)?;
-        wait(namespace, (process, &log), doing, limit, stop, watch)
-    }
-}
-
-/// Waits until `process` has ended. Returns what it wrote into `log`, which is removed, and its duration. `doing` names it in errors.
-///
-/// # Errors
-/// It does not end within `limit`, `watch` objects, or `stop` became true. It is ended then.
-fn wait(
-    namespace: &mut Namespace,
-    (process, log): (Process, &Path),
-    doing: &str,
-    limit: Duration,
-    stop: &AtomicBool,
-    watch: Watch<'_>,
-) -> Result<(String, Duration), Error> {
-    let begin = Instant::now();
-    let said = || fs::read_to_string(log).unwrap_or_default();
-    let failed = |why: String| Error::Run { doing: doing.to_owned(), said: format!("{why}\n{}", said()) };
-    while process.runs() {
-        let objection = if stop.load(Ordering::Relaxed) {
-            Some(Error::Stopped)
-        } else if begin.elapsed() > limit {
-            Some(failed(format!("no end within {limit:?}")))
-        } else {
-            watch(begin.elapsed()).err().map(failed)
-        };
-        if let Some(error) = objection {
-            namespace.signal(process, "KILL", SLACK)?;
-            return Err(error);
+        let Running { process, log, doing } = self;
+        let begin = Instant::now();
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let failed = |why: String| Error::Run { doing: doing.clone(), said: format!("{why}\n{}", said()) };
+        while process.runs() {
+            let objection = if stop.load(Ordering::Relaxed) {
+                Some(Error::Stopped)
+            } else if begin.elapsed() > limit {
+                Some(failed(format!("no end within {limit:?}")))
+            } else {
+                watch(begin.elapsed()).err().map(failed)
+            };
+            if let Some(error) = objection {
+                namespace.signal(process, "KILL", SLACK)?;
+                return Err(error);
+            }
+            thread::sleep(POLL_INTERVAL);
         }
-        thread::sleep(POLL_INTERVAL);
+        let (said, elapsed) = (said(), begin.elapsed());
+        // A file that cannot be removed goes with its folder.
+        let _ = fs::remove_file(&log);
+        Ok((said, elapsed))
     }
-    let (said, elapsed) = (said(), begin.elapsed());
-    // A file that cannot be removed goes with its folder.
-    let _ = fs::remove_file(log);
-    Ok((said, elapsed))
 }

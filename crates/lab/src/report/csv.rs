@@ -2,17 +2,16 @@
 
 use std::fmt::Write as _;
 
+use crate::folder::TABLE;
 use crate::method::Driver;
 use crate::results::{Direction, Results};
 
-/// Start of every `results.csv`. A later report recognises its own file by it before it replaces the file.
-pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value";
 /// Columns added later.
 const LATER_COLUMNS: &str = ",driver\n";
 
 /// The whole file.
 pub(super) fn csv(results: &Results) -> String {
-    let mut out = [HEAD, LATER_COLUMNS].concat();
+    let mut out = [TABLE, LATER_COLUMNS].concat();
     for row in &results.rows {
         let direction = match row.direction {
             Direction::Higher => "higher",
@@ -51,9 +50,9 @@ mod tests {
         let text = csv(&results);
         let samples: usize = results.rows.iter().map(|row| row.samples.len()).sum();
         assert_eq!(text.lines().count(), samples + 1);
-        assert!(text.starts_with(HEAD));
+        assert!(text.starts_with(TABLE));
         assert!(text.contains("\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500,\n"), "{text}");
-        let head = [HEAD, LATER_COLUMNS].concat();
+        let head = [TABLE, LATER_COLUMNS].concat();
         assert!(text.lines().all(|line| line.split(',').count() == head.split(',').count()));
         let document = include_str!("../../../../docs/results-format.md");
         assert!(document.contains(&format!("`{}`", head.trim_end())));

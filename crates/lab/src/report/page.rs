@@ -8,17 +8,13 @@ use super::front::{front, headline, unbroken};
 use super::{chart, figures, panels};
 use crate::advice::STEAL_NOTED_PERCENT;
 use crate::findings;
+use crate::folder::PAGE;
 use crate::method::{Guests, Order};
 use crate::number;
 use crate::results::{Direction, Results, Test};
 use nicety_chart::Escaped;
 
 const STYLE: &str = include_str!("style.css");
-
-/// Start of every page. A later report recognises its own page by it before it replaces the page. A change here must still recognise
-/// earlier pages.
-pub(super) const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-     <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Nicety: ";
 
 /// Height of a sheet of paper that charts can use, in the style sheet's pixels: Letter, the lower of Letter and A4, less its margins
 /// and the section's head.
@@ -33,7 +29,7 @@ pub(super) fn page(results: &Results) -> String {
     let mut out = String::with_capacity(256 * 1024);
     let headline = headline(results);
     // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
-    let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
+    let _ = write!(out, "{PAGE}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
     front(&mut out, results, &headline);
     contents(&mut out, results);
     found(&mut out, results);

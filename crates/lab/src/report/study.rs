@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use nicety_adapters::Kind;
 
 use super::front::unbroken;
-use super::page::HEAD;
-use super::{ReportError, folder};
 use crate::advice::about;
+use crate::folder::{self, PAGE, ReportError};
 use crate::method::Server;
-use crate::methods::{self, Chart, Figure, Length, Method, Ratios, Subject, Table};
+use crate::methods::{self, Chart, Figure, Method, Ratios, Table};
 use crate::number;
+use crate::plan::Length;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
 use crate::study::{JournalError, Study, journal};
+use crate::subject::Subject;
 use nicety_chart::Escaped;
 
 mod bars;
@@ -39,7 +40,7 @@ const BOOT: &str = "boot";
 /// It cannot be written; the message names the remedy.
 pub fn write(study: &Study, folder: &Path) -> Result<(), ReportError> {
     let boot = folder.parent().and_then(|parent| Study::read(&parent.join(BOOT)).ok());
-    super::write_files(folder, &[(INDEX, &page_with(study, boot.as_ref()))])
+    folder::write(folder, &[(INDEX, &page_with(study, boot.as_ref()))])
 }
 
 /// Writes the page in front of these studies, each with its folder, into `place`.
@@ -47,7 +48,7 @@ pub fn write(study: &Study, folder: &Path) -> Result<(), ReportError> {
 /// # Errors
 /// It cannot be written; the message names the remedy.
 pub fn write_front(place: &Path, studies: &[(PathBuf, Study)]) -> Result<(), ReportError> {
-    super::write_files(place, &[(INDEX, &front::page(place, studies))])
+    folder::write(place, &[(INDEX, &front::page(place, studies))])
 }
 
 /// Checks that the pages can be written, before anything is measured: the one in `folder`, and the one in the method's own folder.
@@ -82,7 +83,7 @@ fn page_with(study: &Study, boot: Option<&Study>) -> String {
     let Some(method) = methods::find(&study.head.plan.method) else { return out };
     let about = method.about();
     // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
-    let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", about.name);
+    let _ = write!(out, "{PAGE}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", about.name);
     let date = study.head.host.date.split('T').next().unwrap_or_default();
     let document = about
         .document
@@ -300,12 +301,12 @@ fn ratio_cell(ratio: Option<&Estimate>) -> String {
 }
 
 /// Seconds of booting from the network: a heading for each load of these results.
-fn boots(boot: Option<&Study>) -> Vec<(&Study, &crate::methods::Load)> {
+fn boots(boot: Option<&Study>) -> Vec<(&Study, &crate::plan::Load)> {
     boot.into_iter().flat_map(|study| study.head.plan.loads.iter().map(move |load| (study, load))).collect()
 }
 
 /// An adapter's median time to a loaded kernel, at our own server: unpacking itself, which follows, is the same with each adapter.
-fn boot_time(study: &Study, load: &crate::methods::Load, adapter: &str) -> String {
+fn boot_time(study: &Study, load: &crate::plan::Load, adapter: &str) -> String {
     let Some(figure) =
         methods::find(BOOT).and_then(|method| method.figures().iter().find(|figure| figure.name == "loaded"))
     else {

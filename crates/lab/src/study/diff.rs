@@ -5,10 +5,12 @@ use statrs::stats_tests::{Alternative, fishers_exact};
 use super::bootstrap;
 use super::figures::{Cell, cell};
 use super::journal::Study;
-use crate::methods::{Figure, Method, Subject};
+use crate::methods::{Figure, Method};
 use crate::number;
+use crate::record::Record;
 use crate::results::Direction;
 use crate::statistics::{CONFIDENCE, Estimate, RUNS_FOR_INTERVAL};
+use crate::subject::Subject;
 
 /// Runs that ended well, of all that were made. It stands in place of a method's own figure of that kind.
 const ENDED_WELL: Figure =
@@ -122,7 +124,7 @@ fn line(first: &Study, second: &Study, subject: &Subject, load: &str, figure: &F
 fn failures(first: &Study, second: &Study, subject: &Subject, load: &str) -> Option<Line> {
     let cells = [first, second].map(|study| {
         let mut cell = cell(study, subject, load, ENDED_WELL.name);
-        let here = |run: &&super::Record| run.subject == *subject && run.load == load;
+        let here = |run: &&Record| run.subject == *subject && run.load == load;
         cell.samples = study.counted().filter(here).map(|run| (run.round, 1.0)).collect();
         cell.estimate = bootstrap::estimate(&vec![1.0; cell.samples.len()]);
         cell
@@ -205,17 +207,19 @@ pub fn conditions(first: &Study, second: &Study) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::journal::tests::head;
-    use super::super::{Options, Record};
     use super::*;
-    use crate::methods::{self, Taken};
+    use crate::methods;
+    use crate::plan::Item;
+    use crate::record::Taken;
 
     /// Seven rounds of `vmxnet3` with these throughputs and CPU costs.
     fn study(mbit: [f64; 7], cpu: f64) -> Study {
         let head = head(&Options { adapters: vec!["vmxnet3".to_owned()], ..Options::default() });
         let items = head.plan.items().into_iter().filter(|item| item.load == "stream");
         let ours = items.filter(|item| item.subject == Subject::new("vmxnet3", crate::method::Server::Nicety));
-        let run = |(item, mbit): (super::super::plan::Item, f64)| {
+        let run = |(item, mbit): (Item, f64)| {
             let figures = [("mbit".to_owned(), mbit), ("cpu".to_owned(), cpu * mbit / mbit)].into();
             Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
         };
@@ -303,10 +307,10 @@ mod tests {
     /// Runs of pcnet in `kvm-scp`, of which so many were stable.
     fn copies(stable: usize, runs: usize) -> Study {
         let mut study = study([1.0; 7], 1.0);
-        let plan = super::super::Plan::new(methods::find("kvm-scp").unwrap(), &Options::default()).unwrap();
+        let plan = Options::default().plan(methods::find("kvm-scp").unwrap()).unwrap();
         let subject = Subject::new("pcnet", crate::method::Server::Nicety);
         let load = plan.loads[0].name.clone();
-        let item = |round| super::super::plan::Item { round, subject: subject.clone(), load: load.clone() };
+        let item = |round| Item { round, subject: subject.clone(), load: load.clone() };
         let run = |round: usize| {
             let figures = [("stable".to_owned(), f64::from(u8::from(round < stable)))].into();
             Record::new(&item(round as u32), Ok(Taken { figures, ..Taken::default() }))

@@ -9,11 +9,7 @@ use std::path::Path;
 use nicety_guests::{Accel, Uio};
 use sha2::{Digest, Sha256};
 
-use super::journal::Head;
-use crate::host::{Difference, Host};
-
-/// Digits of a digest in a message.
-const SHOWN_DIGITS: usize = 12;
+use crate::host::Host;
 
 /// This machine and this program.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,29 +29,6 @@ impl Here {
         let named = [("nicety", Some(program)), ("nicety-uio", uio.as_ref().map(Uio::program))];
         let digests = named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), digest(path?).ok()?)));
         Here { host: Host::here(), optimised, programs: digests.collect() }
-    }
-
-    /// The first fact that is another than at the beginning of a study. Heads of an earlier Nicety lack some facts: the others decide.
-    pub fn differs_from(&self, begun: &Head) -> Option<Difference> {
-        let fact = |what: &str, here: String, there: String| Difference { what: what.to_owned(), here, there };
-        let has_user_space = begun.plan.subjects.iter().any(|subject| subject.driver.is_some());
-        let programs = begun.programs.iter().filter(|(name, _)| has_user_space || *name != "nicety-uio");
-        let mut known = programs.filter_map(|(name, there)| Some((name, self.programs.get(name)?, there)));
-        if let Some((name, here, there)) = known.find(|(_, here, there)| here != there) {
-            let shown = |digest: &str| digest.chars().take(SHOWN_DIGITS).collect();
-            return Some(fact(&format!("program {name} (its SHA-256)"), shown(here), shown(there)));
-        }
-        if self.optimised != begun.optimised {
-            let built =
-                |optimised: bool| if optimised { "with optimisation" } else { "without optimisation" }.to_owned();
-            return Some(fact("build", built(self.optimised), built(begun.optimised)));
-        }
-        if let Some(difference) = self.host.differs_from(&begun.host) {
-            return Some(difference);
-        }
-        let (here, there) = (self.host.cores, begun.host.cores);
-        let what = "number of processors that this program may use";
-        (here != there).then(|| fact(what, here.to_string(), there.to_string()))
     }
 }
 
@@ -87,6 +60,7 @@ mod tests {
     use super::super::Options;
     use super::super::journal::tests::{head, here};
     use super::*;
+    use crate::host::Difference;
 
     #[test]
     fn a_digest_is_that_of_sha256sum() {
@@ -102,7 +76,7 @@ mod tests {
     #[test]
     fn a_study_goes_on_with_the_program_and_the_machine_of_its_beginning_only() {
         let begun = head(&Options::default());
-        let of = |here: Here| here.differs_from(&begun).map(|Difference { what, here, there }| (what, here, there));
+        let of = |here: Here| begun.differs_from(&here).map(|Difference { what, here, there }| (what, here, there));
         assert_eq!(of(here()), None);
         let words = |what: &str, here: &str, there: &str| Some((what.to_owned(), here.to_owned(), there.to_owned()));
         assert_eq!(

@@ -11,22 +11,25 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::here::{self, Here};
-use super::plan::{Item, Options, Plan};
-use crate::bench::Percentile;
+use super::options::Options;
+use crate::folder::{self, ReportError};
 use crate::host::{Difference, Host};
-use crate::methods::{NATIVE, Subject, Taken};
 use crate::number;
-use crate::report;
-use crate::series::Series;
+use crate::plan::{Item, Length, Plan};
+use crate::record::Record;
+use crate::subject::NATIVE;
 
 /// The name of the format, the first member of `lab.json`.
-pub const FORMAT: &str = "nicety-lab";
+pub const FORMAT: &str = folder::STUDY;
 /// The version that this program writes and reads.
 pub const VERSION: u32 = 1;
 /// The head's file.
 pub const HEAD: &str = "lab.json";
 /// The runs' file.
 pub const RUNS: &str = "runs.jsonl";
+
+/// Digits of a digest in a message.
+const SHOWN_DIGITS: usize = 12;
 
 /// The head of a study: how it is measured, and where.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,82 +58,28 @@ pub struct Head {
     pub notes: Vec<String>,
 }
 
-/// A run that has ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// The round, counted from 0.
-    pub round: u32,
-    /// The row of the tables.
-    #[serde(flatten)]
-    pub subject: Subject,
-    /// Name of the load.
-    pub load: String,
-    /// Its begin: RFC 3339, in UTC.
-    pub date: String,
-    /// Duration with starting and settling, in seconds.
-    pub took_seconds: f64,
-    /// Percentage of the processors' time that the hypervisor gave to others: during the measurement itself where the rig marks it, else
-    /// during the whole run.
-    pub steal_percent: Option<f64>,
-    /// Percentage of it that other processes than the lab's own took during the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub others_percent: Option<f64>,
-    /// Values by the figure's name.
-    #[serde(default)]
-    pub figures: BTreeMap<String, f64>,
-    /// Why there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
-    /// Whether the run was repeated because it was disturbed; it then counts nowhere.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub discarded: bool,
-    /// Remarks, such as `disturbed` and `guest-bound`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub marks: Vec<String>,
-    /// The rate over time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub series: Option<Series>,
-    /// Several rates over time, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub lines: BTreeMap<String, Series>,
-    /// Percentiles of latencies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency: Option<Vec<Percentile>>,
-    /// Texts that guests showed.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub texts: BTreeMap<String, String>,
-}
-
-impl Record {
-    /// The record of a run with these measurements.
-    pub fn new(item: &Item, taken: Result<Taken, String>) -> Record {
-        let (taken, failure) = match taken {
-            Ok(taken) => (taken, None),
-            Err(why) => (Taken::default(), Some(why)),
-        };
-        let Taken { figures, series, lines, latency, texts, marks, steal_percent } = taken;
-        Record {
-            round: item.round,
-            subject: item.subject.clone(),
-            load: item.load.clone(),
-            date: String::new(),
-            took_seconds: 0.0,
-            steal_percent,
-            others_percent: None,
-            figures,
-            failure,
-            discarded: false,
-            marks,
-            series,
-            lines,
-            latency,
-            texts,
+impl Head {
+    /// The first fact that is another here than at the beginning. Heads of an earlier Nicety lack some facts: the others decide.
+    pub fn differs_from(&self, here: &Here) -> Option<Difference> {
+        let fact = |what: &str, here: String, there: String| Difference { what: what.to_owned(), here, there };
+        let has_user_space = self.plan.subjects.iter().any(|subject| subject.driver.is_some());
+        let programs = self.programs.iter().filter(|(name, _)| has_user_space || *name != "nicety-uio");
+        let mut known = programs.filter_map(|(name, there)| Some((name, here.programs.get(name)?, there)));
+        if let Some((name, here, there)) = known.find(|(_, here, there)| here != there) {
+            let shown = |digest: &str| digest.chars().take(SHOWN_DIGITS).collect();
+            return Some(fact(&format!("program {name} (its SHA-256)"), shown(here), shown(there)));
         }
-    }
-
-    /// The planned run.
-    pub fn item(&self) -> Item {
-        Item { round: self.round, subject: self.subject.clone(), load: self.load.clone() }
+        if here.optimised != self.optimised {
+            let built =
+                |optimised: bool| if optimised { "with optimisation" } else { "without optimisation" }.to_owned();
+            return Some(fact("build", built(here.optimised), built(self.optimised)));
+        }
+        if let Some(difference) = here.host.differs_from(&self.host) {
+            return Some(difference);
+        }
+        let (here, there) = (here.host.cores, self.host.cores);
+        let what = "number of processors that this program may use";
+        (here != there).then(|| fact(what, here.to_string(), there.to_string()))
     }
 }
 
@@ -286,7 +235,7 @@ impl Study {
             return Err(JournalError::Version { theirs, ours: ours.to_owned() });
         }
         same(options, &study.head)?;
-        here.differs_from(&study.head).map_or(Ok(study), |difference| Err(difference.into()))
+        study.head.differs_from(here).map_or(Ok(study), |difference| Err(difference.into()))
     }
 
     /// Rounds that were begun.
@@ -428,8 +377,8 @@ impl Journal {
         let path = self.folder.join(HEAD);
         let text = serde_json::to_string_pretty(&self.study.head);
         let text = text.map_err(|error| JournalError::of(&path, error.into()))? + "\n";
-        report::write_files(&self.folder, &[(HEAD, &text)]).map_err(|error| match error {
-            report::ReportError::NoSpace(path) => JournalError::NoSpace(path),
+        folder::write(&self.folder, &[(HEAD, &text)]).map_err(|error| match error {
+            ReportError::NoSpace(path) => JournalError::NoSpace(path),
             other => JournalError::Foreign { path, why: other.to_string() },
         })
     }
@@ -439,7 +388,7 @@ impl Journal {
 fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     let Options { guests, adapters, length, seconds, repeat, confidence, seed, own } = given;
     let (begun, plan) = (&head.options, &head.plan);
-    let word = |length: crate::methods::Length| format!("{length:?}").to_lowercase();
+    let word = |length: Length| format!("{length:?}").to_lowercase();
     let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(",") };
     // The order of names plans nothing, and the row `native` is always there.
@@ -454,7 +403,7 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     };
     let is_same = set(adapters) == set(&begun.adapters);
     let percent = |share: f64| format!("{}%", share * 100.0);
-    let image = |own: &crate::real::own::Own| {
+    let image = |own: &crate::method::Own| {
         let key = own.key.as_ref().map_or("without --key".to_owned(), |key| format!("with --key {}", key.display()));
         format!("{} --ssh {} {key}", own.image.display(), own.user)
     };

@@ -1,6 +1,8 @@
 use super::*;
-use crate::methods::{self, Length};
-use crate::real::own::Own;
+use crate::method::Own;
+use crate::methods;
+use crate::plan::Length;
+use crate::record::Taken;
 
 /// A folder of this test alone, removed at its end.
 pub(crate) struct Scratch(pub PathBuf);
@@ -24,7 +26,7 @@ pub(crate) fn head(options: &Options) -> Head {
 }
 
 pub(crate) fn head_of(method: &dyn methods::Method, options: &Options) -> Head {
-    let plan = Plan::new(method, options).unwrap();
+    let plan = options.plan(method).unwrap();
     Head {
         format: FORMAT.to_owned(),
         version: VERSION,

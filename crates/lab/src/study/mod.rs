@@ -1,4 +1,4 @@
-//! A study: one method carried out on this machine. Its [`plan`] has all runs in their order, its [`journal`] keeps them on disk as they
+//! A study: one method carried out on this machine. [`Options`] give its [`Plan`](crate::plan::Plan), its [`journal`] keeps them on disk as they
 //! come, [`run()`] makes them, and [`figures`] reads medians and ratios from them. [`crate::report::study`] makes the page.
 
 pub mod bootstrap;
@@ -7,12 +7,12 @@ pub mod figures;
 pub mod here;
 pub mod journal;
 pub mod lock;
+pub mod options;
 pub mod parts;
-pub mod plan;
 mod walk;
 
 pub use here::Here;
-pub use journal::{Head, Journal, JournalError, Record, Study};
+pub use journal::{Head, Journal, JournalError, Study};
 pub use lock::{Lock, LockError};
-pub use plan::{Options, Plan, PlanError};
+pub use options::{Options, PlanError};
 pub use walk::{End, WalkError, run};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nicety_guests::{Error, Uio};
 
-use super::plan::Plan;
 use crate::findings::and;
+use crate::plan::Plan;
 
 /// Leaves out the rows whose user-space driver is not beside `program`, and says so in a sentence.
 ///
@@ -18,7 +18,7 @@ pub fn leave_out(plan: &mut Plan, program: &Path) -> Result<Option<String>, Erro
     if plan.subjects.iter().all(|subject| subject.is_native()) {
         return Err(error);
     }
-    let mut names: Vec<String> = gone.into_iter().map(|subject: crate::methods::Subject| subject.adapter).collect();
+    let mut names: Vec<String> = gone.into_iter().map(|subject: crate::subject::Subject| subject.adapter).collect();
     names.dedup();
     Ok(Some(format!("{} {} left out: {error}", and(&names), if names.len() == 1 { "is" } else { "are" })))
 }
@@ -40,7 +40,7 @@ mod tests {
 
     fn plan(adapters: &[&str]) -> Plan {
         let adapters = adapters.iter().map(|name| (*name).to_owned()).collect();
-        Plan::new(methods::find("vmxnet3-iperf").unwrap(), &Options { adapters, ..Options::default() }).unwrap()
+        Options { adapters, ..Options::default() }.plan(methods::find("vmxnet3-iperf").unwrap()).unwrap()
     }
 
     #[test]

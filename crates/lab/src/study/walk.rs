@@ -8,13 +8,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 use super::figures;
-use super::journal::{Journal, JournalError, Record};
-use super::plan::Item;
+use super::journal::{Journal, JournalError};
 use crate::bench::BenchError;
 use crate::host::{CpuTimes, Shares, rfc3339};
-use crate::methods::{Length, Method, Rig, Subject};
+use crate::methods::{Method, Rig};
+use crate::plan::Item;
+use crate::plan::Length;
 use crate::progress::Progress;
+use crate::record::Record;
 use crate::statistics::RUNS_FOR_INTERVAL;
+use crate::subject::Subject;
 
 /// A subject's load is given up after this many failures in a row.
 const FAILURES_IN_A_ROW: usize = 2;

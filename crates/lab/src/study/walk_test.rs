@@ -5,7 +5,9 @@ use super::super::journal::tests::{Scratch, head, head_of, here};
 use super::super::{Options, Study};
 use super::*;
 use crate::bench::Percentile;
-use crate::methods::{self, Load, Taken};
+use crate::methods;
+use crate::plan::Load;
+use crate::record::Taken;
 use crate::report;
 use crate::series::Series;
 
@@ -232,7 +234,7 @@ fn the_page_has_our_ratios_beside_the_document_s() {
 fn the_seconds_of_a_network_boot_beside_other_figures_are_those_to_a_loaded_kernel() {
     let scratch = Scratch::new("loaded");
     let mut boots = head(&Options::default());
-    boots.plan = crate::study::Plan::new(methods::find("boot").unwrap(), &Options::default()).unwrap();
+    boots.plan = Options::default().plan(methods::find("boot").unwrap()).unwrap();
     let mut boot = Journal::begin(&scratch.0.join("boot"), &scratch.0, boots).unwrap();
     for item in boot.study.head.plan.items() {
         let times = [("running", 9.5), ("loaded", 4.25), ("lease", 1.5)];

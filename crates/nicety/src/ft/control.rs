@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nicety_control::api::PortList;
 use nicety_control::{self as control, Ask, Reply};
-use nicety_daemon::report::ToleranceReport;
+use nicety_daemon::tolerance::ToleranceReport;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use nicety_control::{Line, Recent};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::journal::Values;
+use super::journald::Values;
 
 /// Modules whose lines at `info` tell of changes that a person has made.
 const CHANGES: [&str; 2] = ["nicety_control::routes", "nicety_daemon::serve::live"];

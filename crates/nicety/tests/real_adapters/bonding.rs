@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_adapters::find;
-use nicety_daemon::daemon::{Daemon, PortSpec};
+use nicety_daemon::daemon::{Daemon, JoiningUplink, PortSpec};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{Consent, Live};
 use nicety_daemon::report::PortReport;
@@ -34,7 +34,7 @@ fn wires(dir: &Path) -> Vec<Daemon> {
     let wire = |number: u8| {
         let daemon = well(Daemon::start(Limits { relays: true, ..Limits::default() }, 1));
         let pair = well(Pair::connect(dir.join(format!("link{number}"))));
-        well(daemon.open_uplink("wire", Box::new(pair), 1 << 20, &Policy::default(), None, None));
+        well(daemon.open_uplink(JoiningUplink::new("wire", Box::new(pair))));
         well(daemon.open(port(&dir.join(format!("bond{number}.sock")), [0x52, 0x54, 0, 0x4e, 4, number])));
         daemon
     };

@@ -176,11 +176,11 @@ impl Plane {
             return Ok(self.switch().slots());
         }
         caught(|| {
-            let copies = port.takes_copies().map_or(0, |side| self.copies(&side, batch, now));
+            let duplicates = port.takes_duplicates().map_or(0, |side| self.duplicates(&side, batch, now));
             let (looped, taken) = if port.is_guarded() { self.looped(port, batch, now) } else { (0, 0) };
-            match copies | looped | taken {
+            match duplicates | looped | taken {
                 0 => self.switch().forward(batch, now, plan),
-                _ => self.switch().forward_except(batch, Skipped { copies, looped, taken }, now, plan),
+                _ => self.switch().forward_except(batch, Skipped { duplicates, looped, taken }, now, plan),
             }
         })
     }

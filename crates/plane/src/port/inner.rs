@@ -312,7 +312,7 @@ impl Inner {
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
         // Nobody waits for a mirror.
         !self.in_team.is_spread
-            && self.copies.is_none()
+            && self.mirror.is_none()
             && !self.has_failed()
             && either!(&mut self.end, end => end.hold_sender(sender, &mut self.stage.backlog, now, shell))
     }

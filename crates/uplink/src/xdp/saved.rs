@@ -111,7 +111,7 @@ mod tests {
             free: vec![2048 * 2048],
             lost: Lost { arriving: 3, leaving: 4 },
         };
-        crate::moved::held(KIND, &saved);
+        crate::handover::held(KIND, &saved);
         assert!(saved.is_valid());
         let wrong = |change: fn(&mut SavedXdp)| {
             let mut wrong = saved.clone();

@@ -11,7 +11,7 @@ use crate::codec::irqs::{self, IrqAction, IrqData, IrqInfo, IrqSet};
 use crate::codec::region::{Area, FLAG_MMAP, FLAG_READ, FLAG_WRITE, INFO_SIZE, RegionReply};
 use crate::codec::request::{DEVICE_INFO_SIZE, DEVICE_RESET, MAP_READ, MAP_SIZE, MAP_WRITE, UNMAP_ALL, UNMAP_SIZE};
 use crate::codec::{Command, Fields, MAX_MESSAGE_FDS, Malformed, put_u32, put_u64};
-use crate::{DeviceInfo, DmaProtection, DmaRange};
+use crate::device::{DeviceInfo, DmaProtection, DmaRange};
 
 /// A region, and its parts that may be mapped.
 #[derive(Debug)]

@@ -16,11 +16,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::codec::version::{Capabilities, Version};
 use crate::codec::{
-    Command, FLAG_ERROR, FLAG_NO_REPLY, Fields, HEADER_SIZE, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, put_u64,
+    Command, FLAG_ERROR, FLAG_NO_REPLY, Fields, HEADER_SIZE, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, errno_of,
+    put_u64,
 };
-use crate::session::errno_of;
+use crate::counters::Counters;
+use crate::error::SessionError;
+use crate::memory::{ClientMemory, NoMemory};
 use crate::wire::{Fill, Inbound, Message, Outbound, reply_header};
-use crate::{ClientMemory, Counters, NoMemory, SessionError};
 
 pub use calls::RegionDetails;
 

@@ -9,6 +9,8 @@ pub mod region;
 pub mod request;
 pub mod version;
 
+use rustix::io::Errno;
+
 pub use fields::Malformed;
 pub(crate) use fields::{Fields, put_u16, put_u32, put_u64};
 
@@ -233,5 +235,13 @@ impl Header {
     /// Whether this reply reports an error.
     pub fn is_error(&self) -> bool {
         self.flags & FLAG_ERROR != 0
+    }
+}
+
+/// The errno of an error reply. It "may be zero even if the error bit is set".
+pub(crate) fn errno_of(number: u32) -> Errno {
+    match i32::try_from(number) {
+        Ok(raw @ 1..=4095) => Errno::from_raw_os_error(raw),
+        _ => Errno::IO,
     }
 }

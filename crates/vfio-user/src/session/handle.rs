@@ -8,9 +8,12 @@ use super::requests::Kind;
 use super::work::Writing;
 use crate::codec::request::{Access, DEVICE_INFO_SIZE, DEVICE_PCI, DEVICE_RESET, Request, Writes};
 use crate::codec::version::{Capabilities, Version};
-use crate::codec::{Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, irqs, put_u32, put_u64};
+use crate::codec::{
+    Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, errno_of, irqs, put_u32, put_u64,
+};
+use crate::device::Device;
+use crate::error::SessionError;
 use crate::wire::{Message, reply_header};
-use crate::{Device, SessionError};
 
 /// Accesses of a string that take as long as one message.
 const PORTS_PER_MESSAGE: u32 = 8;
@@ -369,12 +372,4 @@ fn known_irq(device: &dyn Device, index: u32) -> Result<irqs::IrqInfo, Errno> {
         return Err(Errno::INVAL);
     }
     device.irq_info(index).ok_or(Errno::INVAL)
-}
-
-/// The errno of an error reply. It "may be zero even if the error bit is set".
-pub(crate) fn errno_of(number: u32) -> Errno {
-    match i32::try_from(number) {
-        Ok(raw @ 1..=4095) => Errno::from_raw_os_error(raw),
-        _ => Errno::IO,
-    }
 }

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use super::saved::SavedSession;
 use super::{Core, Session};
-use crate::SessionError;
 use crate::codec::HEADER_SIZE;
+use crate::error::SessionError;
 use crate::wire::Fill;
 
 /// Messages that were handled, and may be in the socket still.

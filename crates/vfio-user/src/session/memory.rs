@@ -10,7 +10,7 @@ use super::Core;
 use super::handle::Answer;
 use crate::codec::request::{MAP_READ, MAP_WRITE, MapRequest, UNMAP_ALL, UNMAP_SIZE};
 use crate::codec::{Header, put_u32, put_u64};
-use crate::{Change, Device, DmaMap, DmaProtection, DmaRange};
+use crate::device::{Change, Device, DmaMap, DmaProtection, DmaRange};
 
 /// A change in progress, and the header of the command to answer.
 #[derive(Clone, Copy, Debug)]

@@ -22,12 +22,13 @@ use nicety_peer::{Account, PeerFd, Tally};
 
 use crate::codec::version::Capabilities;
 use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, is_vhost_user, put_u64};
+use crate::counters::Counters;
+use crate::device::Device;
+use crate::error::SessionError;
 use crate::wire::{Fill, Inbound, Outbound};
-use crate::{Counters, Device, SessionError};
 use requests::{Kind, Requests};
 
 pub use decline::decline;
-pub(crate) use handle::errno_of;
 pub use kept::{Batch, Unread};
 use late::Late;
 use memory::Changing;

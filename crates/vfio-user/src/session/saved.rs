@@ -10,9 +10,9 @@ use super::late::Late;
 use super::requests::{Requests, SavedRequests};
 use super::work::{SavedWriting, Work, Writing};
 use super::{Core, Session};
-use crate::Counters;
 use crate::codec::MAX_DMA_MAPS;
 use crate::codec::version::Capabilities;
+use crate::counters::Counters;
 use crate::wire::{Inbound, Outbound, SavedInbound, SavedOutbound};
 
 /// A saved session. Its descriptors are in a [`Table`]. Its counters are not saved: the new process counts from 0.

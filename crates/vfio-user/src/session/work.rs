@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::request::Writes;
-use crate::codec::{Header, MULTI_WRITE_SIZE};
+use crate::codec::{Header, MULTI_WRITE_SIZE, errno_of};
 
 /// Most messages of one call; QEMU combines at most 200 writes. A message that takes longer than a write counts as several, and
 /// is always finished: a call ends with the first message that reaches this limit.
@@ -90,7 +90,7 @@ impl Writing {
         let header = Header::decode(header.first_chunk()?);
         let done = usize::try_from(done).ok().filter(|done| *done < writes.len())?;
         let is_whole = writes.len().is_multiple_of(MULTI_WRITE_SIZE) && done.is_multiple_of(MULTI_WRITE_SIZE);
-        let outcome = if error == 0 { Ok(()) } else { Err(crate::session::errno_of(error.unsigned_abs())) };
+        let outcome = if error == 0 { Ok(()) } else { Err(errno_of(error.unsigned_abs())) };
         is_whole.then_some(Self { header, writes, done, outcome })
     }
 

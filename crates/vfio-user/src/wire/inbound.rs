@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::request::Request;
 use crate::codec::{HEADER_SIZE, Header, HeaderError, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE};
-use crate::{Counters, SessionError};
+use crate::counters::Counters;
+use crate::error::SessionError;
 
 /// Bytes to read at a time, and to keep between messages.
 const BUFFER_SIZE: usize = 64 * 1024;

@@ -17,7 +17,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{HEADER_SIZE, Header, MAX_MESSAGE_FDS};
-use crate::{Counters, SessionError};
+use crate::counters::Counters;
+use crate::error::SessionError;
 
 /// Pending bytes from which no further request is handled (backpressure). One more reply may still be added.
 const HIGH_WATER: usize = 128 * 1024;

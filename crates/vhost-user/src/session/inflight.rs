@@ -8,7 +8,7 @@ use nicety_adapter::RingPlace;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_peer::PeerFd;
 
-use super::rings::is_first;
+use super::packed::{USED, is_first};
 use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
 use crate::protocol::{F_RING_PACKED, Fields, Request};
@@ -16,9 +16,6 @@ use crate::protocol::{F_RING_PACKED, Fields, Request};
 /// Offset, in a page of the record, of the ring's identity: addresses, size and features. The base is not part of it: QEMU changes it
 /// when it completes chains itself while it has no back end.
 const RING_AT: u64 = PAGE - 40;
-/// Flags in the last two bytes of a packed ring's descriptor (virtio 1.2, section 2.8.1).
-pub(super) const AVAILABLE: u16 = 1 << 7;
-pub(super) const USED: u16 = 1 << 15;
 /// Most rings of one front end.
 const RINGS_MOST: u16 = 1024;
 

@@ -5,6 +5,7 @@
 
 mod inflight;
 mod listener;
+mod packed;
 mod rings;
 mod saved;
 

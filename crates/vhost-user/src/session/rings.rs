@@ -2,23 +2,13 @@
 
 use nicety_adapter::RingPlace;
 use nicety_peer::{Bell, PeerFd};
+use serde::{Deserialize, Serialize};
 
-use super::{
-    Refusal, Session,
-    inflight::{AVAILABLE, USED},
-    saved::SavedRing,
-};
+use super::packed::{AVAILABLE, FIRST_LAP, USED};
+use super::{Refusal, Session};
 use crate::memory::Memory;
 use crate::port::Kick;
 use crate::protocol::{F_PROTOCOL_FEATURES, F_RING_PACKED, Fields, NO_FD, RING_LOG, Request};
-
-/// The base of a new packed ring: both places at descriptor 0, both wrap counters 1.
-const FIRST_LAP: u32 = 0x8000_8000;
-
-/// Whether a new packed ring has this base. DPDK's virtio-user gives one position for both (virtio_user_dev.c).
-pub(super) fn is_first(base: u32) -> bool {
-    [FIRST_LAP, FIRST_LAP & 0xffff].contains(&base)
-}
 
 /// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +32,17 @@ pub(super) struct RingState {
     pub runs: Option<RingPlace>,
 }
 
+/// A saved ring. Places are descriptors, driver area, device area.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedRing {
+    pub size: u16,
+    pub addresses: Option<[u64; 3]>,
+    pub base: u32,
+    pub kicked: bool,
+    pub enabled: bool,
+    pub runs: Option<(u16, [u64; 3])>,
+}
+
 /// All rings, and the memory that they are in.
 #[derive(Debug)]
 pub(super) struct Rings {
@@ -60,6 +61,19 @@ impl Rings {
 
     pub fn states(&self) -> &[RingState] {
         &self.states
+    }
+
+    pub fn save(&self) -> Vec<SavedRing> {
+        let place = |place: RingPlace| (place.size, [place.descriptors, place.driver, place.device]);
+        let one = |state: &RingState| SavedRing {
+            size: state.size,
+            addresses: state.addresses.map(|it| [it.descriptors, it.driver, it.device]),
+            base: state.base,
+            kicked: state.kicked,
+            enabled: state.enabled,
+            runs: state.runs.map(place),
+        };
+        self.states().iter().map(one).collect()
     }
 
     pub fn restore(&mut self, saved: &[SavedRing]) {

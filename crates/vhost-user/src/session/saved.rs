@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nicety_adapter::RingPlace;
 use nicety_memory::{Map, Mapping, RegionView, Rights};
 use nicety_peer::Table;
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use super::rings::{RingState, Rings};
+use super::rings::{Rings, SavedRing};
 use crate::memory::Region;
 use crate::port::Port;
 use crate::protocol::{F_ACCESS_PLATFORM, F_LOG_ALL, ProtocolFeatures, REGIONS_MOST};
@@ -33,17 +32,6 @@ pub struct SavedSession {
     kept: Option<(u32, u64, u64)>,
     /// The port's own record of that state is in use.
     record: bool,
-}
-
-/// A saved ring. Places are descriptors, driver area, device area.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedRing {
-    pub size: u16,
-    pub addresses: Option<[u64; 3]>,
-    pub base: u32,
-    pub kicked: bool,
-    pub enabled: bool,
-    pub runs: Option<(u16, [u64; 3])>,
 }
 
 /// Reasons why a session is not saved now.
@@ -158,20 +146,5 @@ impl Session {
         self.port.set_memory(Arc::clone(self.rings.memory.map()));
         let kept = self.kept.as_ref().or(self.record.as_ref());
         self.port.with(&mut |face, _| face.keep(kept.cloned()));
-    }
-}
-
-impl Rings {
-    fn save(&self) -> Vec<SavedRing> {
-        let place = |place: RingPlace| (place.size, [place.descriptors, place.driver, place.device]);
-        let one = |state: &RingState| SavedRing {
-            size: state.size,
-            addresses: state.addresses.map(|it| [it.descriptors, it.driver, it.device]),
-            base: state.base,
-            kicked: state.kicked,
-            enabled: state.enabled,
-            runs: state.runs.map(place),
-        };
-        self.states().iter().map(one).collect()
     }
 }

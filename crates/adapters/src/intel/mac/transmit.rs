@@ -76,7 +76,18 @@ where
         let state = &mut self.transmit.get_mut(queue)?.state;
         let (registers, link_up) = (&mut self.registers, self.link_up);
         let (tags_by_mode, takes_lone) = (Self::FACTS.tags_by_mode, Self::FACTS.takes_lone);
-        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode, stamped: false, takes_lone, checks_tags })
+        Some(Sender {
+            queue,
+            state,
+            registers,
+            link_up,
+            looped,
+            tags_by_mode,
+            stamped: false,
+            takes_lone,
+            checks_tags,
+            walked: 0,
+        })
     }
 
     /// Whether transmitted frames return to this adapter only.

@@ -11,7 +11,7 @@ use nicety_plane::Fate;
 use nicety_uplink::Direction;
 use nicety_uplink::pcapng::{self, Note};
 
-use super::{Chunk, Reader, Record, What};
+use super::{CapturedFrame, Chunk, Reader, What};
 
 /// Names of ports by their numbers.
 pub type Names = BTreeMap<PortId, String>;
@@ -83,21 +83,21 @@ impl Encoder {
     }
 
     fn blocks(&mut self, chunk: &Chunk) -> Vec<u8> {
-        let mut out = Vec::with_capacity(chunk.bytes.len() + 128 * chunk.records.len());
+        let mut out = Vec::with_capacity(chunk.bytes.len() + 128 * chunk.frames.len());
         let (mut at, mut comment) = (0, String::new());
-        for record in &chunk.records {
-            let frame = chunk.bytes.get(at..at + record.bytes as usize).unwrap_or_default();
-            at += record.bytes as usize;
-            let interface = self.interface(record.port, &mut out);
-            let lost = self.lost(record.port);
+        for captured in &chunk.frames {
+            let frame = chunk.bytes.get(at..at + captured.bytes as usize).unwrap_or_default();
+            at += captured.bytes as usize;
+            let interface = self.interface(captured.port, &mut out);
+            let lost = self.lost(captured.port);
             comment.clear();
-            self.say(record, &mut comment);
-            let direction = match record.what {
+            self.say(captured, &mut comment);
+            let direction = match captured.what {
                 What::Out { .. } => Direction::Outbound,
                 What::To(..) | What::Nowhere(_) => Direction::Inbound,
             };
             let time = self.epoch + Duration::from_nanos(chunk.time.0);
-            let note = Note { interface, time, direction, len: record.len, lost, comment: Some(&comment) };
+            let note = Note { interface, time, direction, len: captured.len, lost, comment: Some(&comment) };
             pcapng::packet(&mut out, note, frame.len() as u32, |to| to.copy_from_slice(frame));
         }
         out
@@ -147,10 +147,10 @@ impl Encoder {
         out
     }
 
-    fn say(&self, record: &Record, out: &mut String) {
+    fn say(&self, captured: &CapturedFrame, out: &mut String) {
         let name = |port: PortId| self.names.get(&port).map_or("a port that has gone", String::as_str);
         // Writing to a String cannot fail.
-        let _ = match record.what {
+        let _ = match captured.what {
             What::To(port, 0) => write!(out, "to {}", name(port)),
             What::To(port, more) => write!(out, "to {} and {more} more", name(port)),
             What::Nowhere(reason) => write!(out, "dropped: {}", reason.name()),
@@ -168,7 +168,7 @@ impl Encoder {
                 }
             }),
         };
-        if let Some((frames, mss)) = record.cut.filter(|(frames, _)| *frames > 1) {
+        if let Some((frames, mss)) = captured.cut.filter(|(frames, _)| *frames > 1) {
             let _ = write!(out, "; {frames} frames on a wire (MSS {mss})");
         }
     }

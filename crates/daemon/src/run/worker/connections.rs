@@ -147,50 +147,56 @@ impl Worker {
                 }
                 self.pause_accepting(id);
             }
-            Link::Function { listener, session, device } => match listener.accept(session.is_some()) {
-                Ok(Accepted::Client(socket, peer)) => {
-                    let mut fresh = Box::new(Session::new(socket));
-                    fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
-                    fresh.charge_to(device.account());
-                    let mut timeout = Timeout::default();
-                    self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
-                    let talk = session.insert(Talk {
-                        session: fresh,
-                        timeout,
-                        unmask: None,
-                        stopped: false,
-                        since: Some(self.clock.now()),
-                        process: peer.and_then(|p| Pid::from_raw(p.pid)),
-                    });
-                    self.vmms += 1;
-                    let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
-                    service.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a VMM has connected");
-                    if let Err(error) = added {
-                        service.log.say(Kind::NotServed, format_args!("its connection cannot be watched: {error}"));
-                    }
-                    service.port.attach();
-                    if let Some(recorder) = &service.recorder {
-                        recorder.note(Event::Connect);
-                    }
-                    let owes = Self::keep(service, self.clock);
-                    self.owe(id, owes);
-                }
-                Ok(Accepted::Refused(socket, peer)) => {
-                    let socket = socket.charged_to(Some(device.account()));
-                    let pid = peer.map(|p| p.pid);
-                    service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
-                    self.pause_accepting(id);
-                    self.keep_closer(decline_gently(socket, farewell::TIMEOUT));
-                }
-                Ok(Accepted::Nobody) => {}
-                Err(error) => {
-                    let what =
-                        format_args!("a connection was not accepted, the next try is in {ACCEPT_PAUSE:?}: {error}");
-                    service.log.say(Kind::NotAccepted, what);
-                    self.pause_accepting(id);
-                }
-            },
+            Link::Function { .. } => self.accept(id),
             Link::Rings { .. } => {}
+        }
+    }
+
+    /// Accepts a VMM, if one connects.
+    fn accept(&mut self, id: PortId) {
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let Link::Function { listener, session, device } = &mut service.link else { return };
+        match listener.accept(session.is_some()) {
+            Ok(Accepted::Client(socket, peer)) => {
+                let mut fresh = Box::new(Session::new(socket));
+                fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
+                fresh.charge_to(device.account());
+                let mut timeout = Timeout::default();
+                self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
+                let talk = session.insert(Talk {
+                    session: fresh,
+                    timeout,
+                    unmask: None,
+                    stopped: false,
+                    since: Some(self.clock.now()),
+                    process: peer.and_then(|p| Pid::from_raw(p.pid)),
+                });
+                self.vmms += 1;
+                let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
+                service.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a VMM has connected");
+                if let Err(error) = added {
+                    service.log.say(Kind::NotServed, format_args!("its connection cannot be watched: {error}"));
+                }
+                service.port.attach();
+                if let Some(recorder) = &service.recorder {
+                    recorder.note(Event::Connect);
+                }
+                let owes = Self::keep(service, self.clock);
+                self.owe(id, owes);
+            }
+            Ok(Accepted::Refused(socket, peer)) => {
+                let socket = socket.charged_to(Some(device.account()));
+                let pid = peer.map(|p| p.pid);
+                service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
+                self.pause_accepting(id);
+                self.keep_closer(decline_gently(socket, farewell::TIMEOUT));
+            }
+            Ok(Accepted::Nobody) => {}
+            Err(error) => {
+                let what = format_args!("a connection was not accepted, the next try is in {ACCEPT_PAUSE:?}: {error}");
+                service.log.say(Kind::NotAccepted, what);
+                self.pause_accepting(id);
+            }
         }
     }
 

@@ -1,9 +1,7 @@
 //! Stands still while another process takes over the ports, and goes on if it does not.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use nicety_adapter::{HandOver, PortId, Time};
@@ -16,53 +14,12 @@ use super::connections::Watched;
 use super::farewell::{self, close_gently};
 use super::{KICK, Worker, token, unmask};
 use crate::run::image::{Image, LinkImage, PortImage, RingsImage, UplinkImage};
+use crate::run::order::{NotFrozen, Order, Part, Without};
 use crate::run::port_log::{Kind, PortLog};
 use crate::run::service::{Link, Service, Talk};
 
-/// Orders to a worker that stands still. Nothing is changed by them.
-#[derive(Debug)]
-pub enum Order {
-    /// Answer whether each of its ports can be handed over now.
-    Check(Arc<Without>, Sender<Result<(), NotFrozen>>),
-    /// Answer with the images of its ports, some at a time: the other process reads the first ones while the next ones are made.
-    Image(Arc<Without>, Sender<Result<Part, NotFrozen>>),
-    /// The other process serves. Close the connections of VMs that were not handed over, and answer when that is done.
-    Leave(Arc<Without>, Sender<()>),
-}
-
-/// Ports that are handed over without their VMs, by their names.
-pub type Without = BTreeSet<String>;
-
-/// The image of some ports in its envelope, and their descriptors.
-pub type Part = (Vec<u8>, Table);
-
 /// Ports of an image. Each image is a memory file and two messages; with fewer ports these would cost more than the other process gains.
 const TOGETHER: usize = 8;
-
-/// Reasons why a port cannot be handed over now.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotFrozen {
-    /// A change of its memory is in progress: soon it is done.
-    #[error("port {0}: a change of its VM's memory is in progress")]
-    Busy(String),
-    /// It cannot be handed over at all.
-    #[error("{name}: {why}")]
-    Never {
-        /// The port, or the uplink, with the word for what it is.
-        name: String,
-        /// The reason.
-        why: &'static str,
-    },
-    /// A descriptor cannot be duplicated.
-    #[error("duplicating descriptors: {0} (ulimit -n)")]
-    Descriptors(Errno),
-}
-
-impl From<Errno> for NotFrozen {
-    fn from(errno: Errno) -> Self {
-        Self::Descriptors(errno)
-    }
-}
 
 impl Worker {
     /// Stands still until whoever has asked drops its end. Unfinished floods are finished first.

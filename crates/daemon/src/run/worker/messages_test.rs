@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::run::device::{PortDevice, irq_layout};
 use crate::run::mapper::Mapper;
+use crate::run::order::{NotFrozen, Without};
 use crate::run::port_log::PortLog;
 use crate::run::service::QUANTUM;
 use crate::run::shell::Signals;
@@ -64,15 +65,7 @@ pub(super) fn open(
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
     let inbox = Arc::clone(&worker.inbox);
     let mapper = Mapper::new("vm", Arc::default(), move || inbox.push(Note::Mapped(id)));
-    let device = PortDevice::new(
-        Arc::clone(&log),
-        Arc::clone(&port),
-        Arc::clone(&interrupts),
-        signals,
-        worker.clock,
-        mapper,
-        true,
-    );
+    let device = PortDevice::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&interrupts), signals, mapper, true);
     let path = folder.join(format!("{}.sock", id.0));
     let listener = Listener::bind(&path).unwrap();
     let link = Link::Function { listener, device: Box::new(device), session: None };

@@ -9,11 +9,11 @@ use nicety_peer::Table;
 use tracing::{info, warn};
 
 use super::{
-    FRONT_KIND, Loss, OFFER_KIND, Offer, PREPARES, PortPause, REST_KIND, Rest, Sockets, Steps, TAKES, Upgraded,
-    from_bytes, kind, send_state, to_bytes, understood, wanted,
+    FRONT_KIND, Loss, OFFER_KIND, Offering, PREPARES, PortPause, REST_KIND, Rest, Steps, TAKES, Upgraded, from_bytes,
+    kind, send_state, to_bytes, understood, wanted,
 };
 use crate::daemon::{Daemon, Frozen, Stopped};
-use crate::run::worker::Without;
+use crate::run::order::Without;
 
 /// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
 const SOON: Duration = Duration::from_secs(5);
@@ -66,14 +66,13 @@ pub fn upgrade(
     kept: &KeptBy,
     program: &Path,
     daemon: &Daemon,
-    offer: &Offer,
-    sockets: Sockets<'_>,
+    offering: Offering<'_>,
     without: &[String],
     stops: &dyn Fn(bool),
 ) -> Result<Upgraded, UpgradeError> {
     let losses = losses(daemon, without).map_err(UpgradeError::Refused)?;
     let channel = kept.upgrade(program).map_err(|why| refused(daemon, why))?;
-    let prepared = prepare(&channel, daemon, offer, sockets);
+    let prepared = prepare(&channel, daemon, offering);
     let taken = prepared.and_then(|build| {
         stops(true);
         kept.stops();
@@ -140,8 +139,7 @@ fn last_words(channel: &Channel) -> Option<String> {
 fn prepare(
     channel: &Channel,
     daemon: &Daemon,
-    offer: &Offer,
-    Sockets { control, page }: Sockets<'_>,
+    Offering { offer, control, page }: Offering<'_>,
 ) -> Result<String, String> {
     let build = wanted_of(daemon, channel, kind::HELLO)?.text();
     let sockets: Vec<_> = [control].into_iter().chain(page).collect();

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::run::image::Image;
 use crate::serve;
-use crate::serve::handover::bytes_of;
+use crate::serve::handover::{Offer, bytes_of};
 
 /// The step at which the new daemon fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +158,7 @@ impl Old {
             &kept,
             &program,
             &self.daemon,
-            &self.offer,
-            Sockets { control: control.as_fd(), page: None },
+            Offering { offer: &self.offer, control: control.as_fd(), page: None },
             &[],
             &note,
         );

@@ -12,7 +12,7 @@ use smoltcp::time::Instant as Moment;
 
 use super::{Client, Frames, GUEST, LEAST, PORT, SETTLING, SOON, interface, since, socket};
 use crate::bench::BenchError;
-use crate::methods::Taken;
+use crate::record::Taken;
 
 /// Bytes that the application writes at a time, as the guest's does.
 const WRITE: usize = 4096;

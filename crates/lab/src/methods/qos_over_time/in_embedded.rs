@@ -6,8 +6,9 @@ use super::{PORTS, Rates, STORAGE_STREAMS, Shape, shape, taken};
 use crate::bench::BenchError;
 use crate::embedded::{self, Flow, Layout, Party, Place, Program};
 use crate::method::Guests;
-use crate::methods::{Measurement, Run, Taken};
+use crate::methods::{Measurement, Run};
 use crate::rate::Rate;
+use crate::record::Taken;
 use crate::windows::StolenWatch;
 
 const RATES: Rates = Rates::under(Guests::Embedded);

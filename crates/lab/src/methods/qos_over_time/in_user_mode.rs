@@ -13,10 +13,11 @@ use super::{FRAME_BYTES, PORTS, Rates, STORAGE_STREAMS, Shape, in_embedded, shap
 use crate::bench::BenchError;
 use crate::embedded::Program;
 use crate::method::Guests;
-use crate::methods::{Measurement, Opening, Run, Taken};
+use crate::methods::{Measurement, Opening, Run};
 use crate::real::iperf::{self, IPERF, PACKAGES};
 use crate::real::outside::{self, OUTSIDE, Outside, Several, UPLINK};
 use crate::real::quoted;
+use crate::record::Taken;
 use crate::spent::Stopwatch;
 use crate::windows::{Meter, StolenWatch, machine_time};
 

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     method::{Contestant, Guests, Server},
-    methods::Subject,
     spent::Spent,
+    subject::Subject,
 };
 
 /// The kind of guests, and what all pairs share.

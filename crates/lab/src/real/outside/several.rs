@@ -5,9 +5,9 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, thread, time::Duration};
 use nicety_guests::{Error, Guest, Layer, Link, Machine, Port, Served, Setup, uml::UmlConfig};
 
 use super::{OUTSIDE, Outside, Processor, SLACK, UPLINK, take};
-use crate::methods::Subject;
 use crate::real::quoted;
 use crate::spent::Spent;
+use crate::subject::Subject;
 
 /// The chips of cards, with the adapter that is a function of each.
 const CARDS: [(&str, &str); 2] = [("82576", "igbvf"), ("82599", "ixgbevf")];

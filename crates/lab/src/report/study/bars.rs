@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::method::Server;
-use crate::methods::{Figure, Ratios, Subject};
+use crate::methods::{Figure, Ratios};
 use crate::number;
 use crate::statistics::Estimate;
 use crate::study::figures::{self, Cell};
+use crate::subject::Subject;
 use nicety_chart::Escaped;
 
 /// Height of a row, and of its bar, in pixels.

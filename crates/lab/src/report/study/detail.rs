@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use super::super::panels::{MARKS, across, latency, middle, path, stairs};
 use super::bars::class;
 use crate::bench::Percentile;
-use crate::methods::{Subject, Table};
-use crate::study::{Record, Study};
+use crate::methods::Table;
+use crate::record::Record;
+use crate::study::Study;
+use crate::subject::Subject;
 use nicety_chart::{Decades, Linear, Mark, Panel};
 
 /// The rate over time of a load's runs. Empty if none has more than one point.

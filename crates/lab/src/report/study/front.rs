@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use super::super::front::unbroken;
-use super::super::page::HEAD;
 use super::words::Beside;
 use super::{INDEX, STYLE, ratio_cell, words};
 use crate::findings::and;
+use crate::folder::PAGE;
 use crate::host::Host;
 use crate::methods::{self, Method};
 use crate::number;
@@ -19,7 +19,7 @@ use nicety_chart::Escaped;
 pub fn page(place: &Path, studies: &[(PathBuf, Study)]) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
-    let _ = write!(out, "{HEAD}the lab</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n");
+    let _ = write!(out, "{PAGE}the lab</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n");
     let dates: Vec<&str> = studies.iter().filter_map(|(_, study)| study.head.host.date.split('T').next()).collect();
     let span = match (dates.iter().min(), dates.iter().max()) {
         (Some(first), Some(last)) if first != last => format!(" · {first} to {last}"),

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::methods::{Figure, Heat, Method, Subject};
+use crate::methods::{Figure, Heat, Method};
 use crate::number;
 use crate::results::Direction;
 use crate::study::Study;
 use crate::study::figures;
+use crate::subject::Subject;
 use nicety_chart::Escaped;
 
 /// The figures are so far apart, by their ratio, that colours follow their logarithms.

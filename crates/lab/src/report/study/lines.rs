@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use nicety_chart::{Escaped, Linear, Mark, Panel};
 
 use super::super::panels::stairs;
-use crate::methods::{Lines, Subject};
-use crate::study::{Record, Study};
+use crate::methods::Lines;
+use crate::record::Record;
+use crate::study::Study;
+use crate::subject::Subject;
 
 /// The section of the page. Empty if no run has lines.
 pub fn section(study: &Study, chart: &Lines) -> String {

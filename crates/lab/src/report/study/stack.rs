@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::bars::{BAR, ROW};
-use crate::methods::{Stack, Subject};
+use crate::methods::Stack;
 use crate::number;
 use crate::study::Study;
 use crate::study::figures;
+use crate::subject::Subject;
 use nicety_chart::Escaped;
 
 /// Share of the width, in percent, that the longest bar takes.

@@ -204,10 +204,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::methods::{self, Length, Subject, Taken};
+    use crate::methods;
+    use crate::plan::Item;
+    use crate::plan::Length;
+    use crate::record::Record;
+    use crate::record::Taken;
+    use crate::study::Options;
     use crate::study::journal::tests::head_of;
-    use crate::study::plan::Item;
-    use crate::study::{Options, Record};
+    use crate::subject::Subject;
 
     /// A study of `method` in which these adapters have these values of the first table's figure, a round each.
     fn study(method: &dyn Method, values: &[(&str, &[f64])]) -> Study {

@@ -2,7 +2,7 @@
 //! "Migration": bit n of byte m means that page 8 m + n, of 4 KiB, was written).
 //!
 //! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
-//! translated for writing, and its bits are set after the call that wrote it ([`Log::publish`]).
+//! translated for writing, and its bits are set after the call that wrote it ([`DirtyLog::publish`]).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,13 +17,13 @@ const NOTED_MOST: u32 = 4 << 20;
 
 /// See the module's page.
 #[derive(Debug)]
-pub struct Log {
+pub struct DirtyLog {
     bitmap: Piece,
     /// The first and the last page of each range that was translated for writing since the last publish.
     noted: Mutex<Vec<(u64, u64)>>,
 }
 
-impl Log {
+impl DirtyLog {
     /// A log in this piece of memory, which both sides map. `None` unless it consists of whole 64-bit words.
     pub fn new(bitmap: impl Into<Piece>) -> Option<Self> {
         let bitmap = bitmap.into();

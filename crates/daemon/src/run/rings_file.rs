@@ -11,15 +11,15 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fsta
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The record file of one port. It is made when it is needed.
+/// The file of one port. It is made when it is needed.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct RingsFile {
     path: PathBuf,
     map: OnceLock<Arc<Map>>,
 }
 
-impl Record {
-    /// The record beside a socket: its path with `.rings` at the end.
+impl RingsFile {
+    /// The file beside a socket: its path with `.rings` at the end.
     pub fn beside(socket: &Path) -> Self {
         let mut path = OsString::from(socket);
         path.push(".rings");
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_was_written_is_there_for_the_next_daemon_unless_it_has_other_rings() {
         let folder = tempfile::tempdir().unwrap();
-        let new = || Record::beside(&folder.path().join("vm.sock"));
+        let new = || RingsFile::beside(&folder.path().join("vm.sock"));
         let (first, second) = (new(), new());
         first.remove();
         first.open(8192).unwrap().write(4092, &[1, 2, 3, 4]).unwrap();
@@ -101,7 +101,7 @@ mod tests {
         std::fs::create_dir(at("folder.rings")).unwrap();
         let _listens = std::os::unix::net::UnixListener::bind(at("socket.rings")).unwrap();
         for name in ["link", "name", "folder", "socket", "absent/vm"] {
-            Record::beside(&at(name)).open(4096).unwrap_err();
+            RingsFile::beside(&at(name)).open(4096).unwrap_err();
         }
         assert_eq!(std::fs::read(at("precious")).unwrap(), b"text");
     }

@@ -19,12 +19,12 @@ const HEARD_S: u32 = 1;
 impl Plane {
     /// The packets of a member's batch that are not taken, a bit each.
     #[cold]
-    pub(crate) fn copies(&self, at: &Flooded<'_>, batch: &Batch, now: Time) -> u64 {
+    pub(crate) fn duplicates(&self, at: &Flooded<'_>, batch: &Batch, now: Time) -> u64 {
         let packets = batch.packets().iter().zip(0..u64::BITS);
-        packets.fold(0, |all, (packet, bit)| all | u64::from(self.is_copy(at, batch.head(packet), now)) << bit)
+        packets.fold(0, |all, (packet, bit)| all | u64::from(self.is_duplicate(at, batch.head(packet), now)) << bit)
     }
 
-    fn is_copy(&self, at: &Flooded<'_>, head: &[u8], now: Time) -> bool {
+    fn is_duplicate(&self, at: &Flooded<'_>, head: &[u8], now: Time) -> bool {
         let Flooded { team, steering, member, taken_by } = *at;
         let address = |at: usize| head.get(at..)?.first_chunk().map(|bytes| Mac(*bytes));
         let (Some(target), Some(source)) = (address(0), address(6)) else { return false };

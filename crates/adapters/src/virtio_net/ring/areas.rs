@@ -15,16 +15,16 @@ use std::cell::Cell;
 
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 
-use super::broken::Broken;
-use super::buffers::PIECES;
-use super::chain::{Chain, Token, WRITE};
-use super::kept::Kept;
-use super::ring::Ring;
+use super::super::broken::Broken;
+use super::super::buffers::PIECES;
+use super::super::chain::{Chain, Token, WRITE};
+use super::super::kept::Kept;
+use super::Ring;
 
 /// Maximum descriptors that one call reads before it starts another chain: 64 packets as long as Linux's need 1216.
 const STEPS_PER_CALL: u32 = 2048;
 /// Flag of either ring: do not notify (2.7.6, 2.7.8).
-pub(super) const QUIET: u16 = 1;
+pub(in crate::virtio_net) const QUIET: u16 = 1;
 /// Descriptor flags of a packed ring (2.8.1): the driver's wrap counter when it made it available; the device's when it used it.
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
@@ -36,11 +36,11 @@ const DISABLE: u16 = 1;
 const AT: u16 = 2;
 
 /// A ring's areas during one call.
-pub(super) struct Areas<'m, const PACKED: bool> {
+pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
     memory: &'m Map,
     descriptors: Window<'m>,
-    pub(super) driver: Window<'m>,
-    pub(super) device: Window<'m>,
+    pub(in crate::virtio_net) driver: Window<'m>,
+    pub(in crate::virtio_net) device: Window<'m>,
     size: u16,
     event_index: bool,
     indirect: bool,
@@ -340,7 +340,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// The last check comes after the request is written; otherwise the driver may have read the old request. `between`: the
     /// driver's steps at that moment, in tests.
     #[inline(always)]
-    pub(super) fn arm_around(&self, ring: &mut Ring, at: u16, between: impl FnOnce()) -> bool {
+    pub(in crate::virtio_net) fn arm_around(&self, ring: &mut Ring, at: u16, between: impl FnOnce()) -> bool {
         if PACKED {
             self.arm_packed(ring, at);
         } else if self.event_index {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::TransportPorts;
 use crate::quantity::Bytes;
-use crate::tests::FOUR;
+use crate::team::tests::FOUR;
 use crate::{Host, InwardConfig};
 
 pub(crate) const GUESTS: &str = "[[port_group]]\nname = \"storage\"\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"1.sock\"\nport_group = \"storage\"\n[[port]]\nname = \"vm2\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:02\"\nsocket = \"2.sock\"\n";
@@ -116,7 +116,6 @@ fn a_class_with_more_than_the_rest_has_frames_of_those_guests_alone_whose_word_c
 fn reservations_are_kept_of_what_comes_in_too_or_refused() {
     let up = UP.replace("null", "pair\"\nsocket = \"u\"\ninward_rate = \"9Gbit/s");
     let parse = |classes: &str| Host::parse(&format!("{up}{GUESTS}{classes}"), Path::new("/h"));
-    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
     let text = reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &class("vm", "");
     let errors = parse(&text).unwrap_err();
     let [error] = &errors.list[..] else { panic!("{errors}") };
@@ -130,15 +129,20 @@ fn reservations_are_kept_of_what_comes_in_too_or_refused() {
     assert!(parse(&text.replace("5Gbit", "4.75Gbit")).is_ok());
 }
 
+/// The only mistake of these classes.
+fn of(classes: &str) -> String {
+    let text = format!("{UP}{GUESTS}{classes}");
+    let errors = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap_err();
+    let [error] = &errors.list[..] else { panic!("{errors}") };
+    format!("{}: {}", error.key, error.what)
+}
+
+fn reserved(name: &str, rate: &str) -> String {
+    class(name, &format!("reservation = \"{rate}\""))
+}
+
 #[test]
 fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
-    let of = |classes: &str| {
-        let text = format!("{UP}{GUESTS}{classes}");
-        let errors = Host::parse(&text, Path::new("/etc/nicety/host.toml")).unwrap_err();
-        let [error] = &errors.list[..] else { panic!("{errors}") };
-        format!("{}: {}", error.key, error.what)
-    };
-    let reserved = |name: &str, rate: &str| class(name, &format!("reservation = \"{rate}\""));
     assert_eq!(
         of(&(reserved("iscsi", "5Gbit/s") + &reserved("nfs", "2Gbit/s") + &reserved("vm", "600Mbit/s"))),
         "io_class.reservation: 5Gbit/s + 2Gbit/s + 600Mbit/s = 7.6Gbit/s are reserved on up, and 75 % of its slowest link may be: 7.5Gbit/s of the 10Gbit/s of up"
@@ -181,6 +185,10 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
         of(&class("nfs", "reservation = \"1Gbit/s\"\nport_reservation = \"600Mbit/s\"")),
         "io_class.port_reservation: 2 × 600Mbit/s = 1.2Gbit/s are reserved for its ports, and for the class: 1Gbit/s"
     );
+}
+
+#[test]
+fn terms_of_single_ports_that_cannot_be_kept_are_refused_with_the_reason() {
     for (single, message) in [
         ("shares_of = \"vm1=0\"", "io_class.shares_of: 0 is not from 1 to 100"),
         ("shares_of = \"vm1\"", "io_class.shares_of: \"vm1\": write a port, = and its value"),
@@ -203,6 +211,10 @@ fn classes_that_cannot_be_kept_are_refused_with_the_reason() {
     ] {
         assert_eq!(of(&class("nfs", single)), message, "{single}");
     }
+}
+
+#[test]
+fn a_class_has_its_reservation_of_a_link_with_a_rate_and_its_place_beside_the_team() {
     assert_eq!(
         of(&class("nfs", "delay = \"low\"")),
         "io_class.delay: frames come first up to the class's reservation, and it has none"

@@ -2,7 +2,10 @@
 
 use std::{fs, fs::File, time::Duration};
 
-use super::{error::Error, guest::Guest, kernel::Kernel, qemu::GuestConfig, root::Root};
+use super::{
+    super::{error::Error, guest::Guest, kernel::Kernel, root::Root},
+    GuestConfig,
+};
 
 /// Time limit of the probe. Under a working KVM a stock kernel is up within two seconds.
 const PROBE_LIMIT: Duration = Duration::from_secs(8);
@@ -53,7 +56,7 @@ impl Accel {
     }
 
     /// QEMU's argument.
-    pub(super) fn argument(self) -> &'static str {
+    pub(in super::super) fn argument(self) -> &'static str {
         match self {
             Accel::Kvm => "kvm",
             Accel::Auto | Accel::Tcg => "tcg,thread=multi",

@@ -7,7 +7,7 @@ use super::{ASIDE, Port};
 
 /// The rate of a mirror, and what it may still copy.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct MirrorRate {
     rate: Rate,
     bucket: Bucket,
 }
@@ -17,10 +17,10 @@ impl Port {
     pub(crate) fn set_copies(&self, rate: Option<Rate>) -> bool {
         let mut inner = self.lock();
         self.mark(ASIDE, rate.is_some());
-        let had = inner.copies.as_ref().map(|copies| copies.rate);
+        let had = inner.mirror.as_ref().map(|mirror| mirror.rate);
         if had != rate {
             let bucket = |rate| Bucket::new(rate, Shape::usual_burst_bytes(rate));
-            inner.copies = rate.map(|rate| Copies { rate, bucket: bucket(rate) });
+            inner.mirror = rate.map(|rate| MirrorRate { rate, bucket: bucket(rate) });
         }
         had.is_none()
     }
@@ -31,7 +31,7 @@ impl Port {
         let mut inner = self.lock();
         let (mut sum, mut refused) = (0, 0);
         // Without a rate it is a mirror's no longer.
-        let Some(Copies { bucket, .. }) = &mut inner.copies else { return };
+        let Some(MirrorRate { bucket, .. }) = &mut inner.mirror else { return };
         for pick in picks {
             let bytes = batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
             // Never full: a batch has no more packets.

@@ -1,0 +1,85 @@
+//! The uplinks, teams, ports and groups of a host file, as far as its classes and its mirrors name them.
+
+use nicety_uplink::Rate;
+
+use super::errors::did_you_mean;
+use super::port::PortConfig;
+use super::team::TeamConfig;
+use super::uplink::UplinkConfig;
+use super::walk::{Found, Section, Walk};
+
+/// Most names in a list.
+pub(super) const NAMES_MOST: usize = 64;
+
+/// The rest of the file, as far as classes depend on it.
+pub(super) struct Around<'a> {
+    pub uplinks: &'a [UplinkConfig],
+    pub teams: &'a [TeamConfig],
+    pub ports: &'a [PortConfig],
+    pub groups: Vec<&'a str>,
+}
+
+impl Around<'_> {
+    /// The ports and the members of the groups that a section names by `ports` and `groups`. `None`: it has neither key.
+    pub(super) fn named_ports(&self, walk: &mut Walk, section: Section<'_>) -> Option<Vec<String>> {
+        let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
+        let mut ports = Vec::new();
+        for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
+            let names = || self.ports.iter().map(|port| port.name.as_str());
+            if !names().any(|name| name == wanted) {
+                let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
+                walk.wrong(section, "ports", line, what);
+            }
+            ports.push(wanted);
+        }
+        for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
+            if !self.groups.contains(&wanted.as_str()) {
+                let what =
+                    format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, self.groups.iter().copied()));
+                walk.wrong(section, "groups", line, what);
+            }
+            let members = self.ports.iter().filter(|port| port.group.as_ref() == Some(&wanted));
+            ports.extend(members.map(|port| port.name.clone()));
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        named.then_some(ports)
+    }
+
+    /// Whether the marks of any port, or of what comes in by any uplink, are trusted.
+    pub(super) fn trusts_any(&self, by_dscp: bool) -> bool {
+        self.ports.iter().any(|port| trusts_marks(port, by_dscp))
+            || self.uplinks.iter().any(|uplink| uplink.trust_marks)
+    }
+
+    /// The slowest link of an uplink or team: its name and its rate, or the name of one without a rate.
+    pub(super) fn slowest(&self, name: &str) -> Result<(&str, Rate), String> {
+        let mut slowest = None;
+        for link in self.links(name) {
+            let Some(rate) = link.rate else { return Err(link.name.clone()) };
+            if slowest.is_none_or(|(_, least)| rate < least) {
+                slowest = Some((link.name.as_str(), rate));
+            }
+        }
+        slowest.ok_or_else(|| name.to_owned())
+    }
+
+    /// The link of an uplink or team with the least `inward_rate`, if any has one.
+    pub(super) fn slowest_inward(&self, name: &str) -> Option<(&str, Rate)> {
+        self.links(name).filter_map(|link| Some((link.name.as_str(), link.inward?.rate))).min_by_key(|(_, rate)| *rate)
+    }
+
+    fn links(&self, name: &str) -> impl Iterator<Item = &UplinkConfig> {
+        let team = self.teams.iter().find(|team| team.name == name);
+        let is_its = move |uplink: &&UplinkConfig| match team {
+            Some(team) => team.members.contains(&uplink.name),
+            None => uplink.name == name,
+        };
+        self.uplinks.iter().filter(is_its)
+    }
+}
+
+/// Whether the host trusts a port's marks. A trusted function's priority counts, as in the tags of what leaves; its code point does not.
+pub(super) fn trusts_marks(port: &PortConfig, by_dscp: bool) -> bool {
+    port.policy.trust_marks || (!by_dscp && port.function.as_ref().is_some_and(|own| own.trusted))
+}
