@@ -21,7 +21,7 @@ use nicety_guests::{
     uml::{UmlConfig, UmlKernel},
 };
 use nicety_host::{Bytes, PortConfig};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::Limits;
 use nicety_uplink::Pair;
 use serde::Deserialize;
 

@@ -14,7 +14,7 @@ use nicety_daemon::serve;
 use nicety_frame::Mac;
 use nicety_guests::{Guest, Machine, Root};
 use nicety_host::{Host, PortConfig};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::Limits;
 use nicety_uplink::Pair;
 
 use crate::stage::{sh, well};
