@@ -191,7 +191,7 @@ fn build() -> Tally {
     Tally::of_one("build", built.is_ok())
 }
 
-/// Runs as many tests at a time as keep the processors busy: a test waits for two thirds of its time.
+/// Runs as many tests at a time as keep the processors busy: a test waits for three quarters of its time.
 fn tests() -> Tally {
     let tests = crate::programs::all()
         .and_then(|all| crate::programs::tests(all.iter().filter(|program| !crate::guests::is_theirs(program))));
@@ -201,7 +201,7 @@ fn tests() -> Tally {
 pub fn in_lanes(tests: anyhow::Result<Vec<Test>>) -> Tally {
     match tests {
         Ok(tests) => {
-            let count = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+            let count = 3 * std::thread::available_parallelism().map_or(1, usize::from);
             println!("{} tests, {count} at a time", tests.len());
             Lanes { count, shows_output: false }.run(tests)
         }

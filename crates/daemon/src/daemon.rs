@@ -422,7 +422,7 @@ impl Daemon {
         Ok(self
             .recording()
             .as_mut()
-            .map(|recording| recording.port(&spec.name, spec.entry, &spec.settings))
+            .map(|recording| recording.port(&spec.config.name, spec.config.entry, &spec.settings()))
             .transpose()?
             .flatten())
     }
@@ -495,7 +495,7 @@ impl Daemon {
     /// those that were open.
     pub fn close_all(&self, names: &[impl AsRef<str>]) -> Vec<PortView> {
         let names: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
-        let is_named = |spec: &PortSpec| names.contains(spec.name.as_str());
+        let is_named = |spec: &PortSpec| names.contains(spec.config.name.as_str());
         let mut closed: Vec<Running> =
             self.ports().extract_if(.., |_, running| is_named(&running.spec)).map(|(_, running)| running).collect();
         // A port that failed to reopen is forgotten.
@@ -608,7 +608,7 @@ impl Daemon {
         if self.takes_over.load(Ordering::Relaxed) {
             return;
         }
-        let names: Vec<String> = self.ports().values().map(|running| running.spec.name.clone()).collect();
+        let names: Vec<String> = self.ports().values().map(|running| running.spec.config.name.clone()).collect();
         self.close_all(&names);
         for worker in &self.workers {
             worker.inbox.push(Note::Stop);
@@ -627,7 +627,7 @@ impl Daemon {
 /// A view of a port of a daemon with so many workers.
 fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<Holder>>) -> PortView {
     // The worker hears it when the port changes next.
-    let lost = || Some(NotKept::from(holder?.lost(&running.spec.name)?).why);
+    let lost = || Some(NotKept::from(holder?.lost(&running.spec.config.name)?).why);
     let spec = &running.spec;
     PortView {
         spec: Some(spec.clone()),
@@ -637,7 +637,7 @@ fn view(running: &Running, epoch: Duration, workers: usize, holder: Option<&Arc<
         absence: running.rings.as_ref().and_then(RingsServer::absence),
         workers: running.parts().map(|part| usize::from(part.id().0) % workers).collect(),
         not_kept: running.log.why_not_kept().or_else(lost),
-        ..PortView::new(&spec.name, running.port.id(), &spec.policy, running.state(), epoch)
+        ..PortView::new(&spec.config.name, running.port.id(), &spec.config.policy, running.state(), epoch)
     }
 }
 

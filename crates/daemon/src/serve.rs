@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nicety_adapter::UplinkSettings;
 use nicety_frame::Mac;
@@ -146,34 +146,12 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
-/// read than the rest of a port's specification.
-fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
 /// The specification of a port.
 pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     let port = || config.name.clone();
-    let settings = config.settings().map_err(|source| ServeError::Rom { port: port(), source })?;
+    let rom = config.read_rom().map_err(|source| ServeError::Rom { port: port(), source })?;
     let access = config.access.resolve().map_err(|source| ServeError::Account { port: port(), source })?;
-    Ok(PortSpec {
-        name: port(),
-        entry: config.entry,
-        settings,
-        socket: config.socket.clone(),
-        role: config.role,
-        mapped: config.is_mapped(processors()),
-        worker: config.worker,
-        workers: config.workers,
-        ft_peer: config.ft_peer.clone(),
-        buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
-        access,
-        group: config.group.clone(),
-        function: config.function.clone(),
-        policy: config.policy.clone(),
-    })
+    Ok(PortSpec { config: config.clone(), rom, access })
 }
 
 fn settings(config: &UplinkConfig) -> UplinkSettings {
@@ -325,7 +303,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(holder) = holder {
         daemon.keep_by(Arc::clone(&holder));
         // The host file names them no more.
-        let is_gone = |name: &String| !ports.iter().any(|port| port.name == *name);
+        let is_gone = |name: &String| !ports.iter().any(|port| port.config.name == *name);
         for (name, _closed) in held.extract_if(.., |name, _| is_gone(name)) {
             let _no_keeper = holder.forget(&name, u64::MAX);
         }
@@ -334,7 +312,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.takes_over();
     }
     let ports = ports.into_iter().map(|port| {
-        let arrival = match held.remove(&port.name) {
+        let arrival = match held.remove(&port.config.name) {
             Some(groups) => PortArrival::Held(groups),
             None if follows => PortArrival::Begun,
             None => PortArrival::New,

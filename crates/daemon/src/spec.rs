@@ -1,41 +1,48 @@
-//! A port's keys in the host file, looked up and checked: what it is opened with.
+//! The specification of a port: a key of the host file is in its configuration, and nowhere else in this crate.
 
-use std::path::PathBuf;
+use std::sync::OnceLock;
 
-use nicety_adapters::{Entry, Settings};
-use nicety_host::{FunctionConfig, PeerAddress, Role};
+use nicety_adapters::Settings;
+use nicety_host::PortConfig;
+use nicety_pci::Rom;
 use nicety_socket::Access;
-use nicety_switch::Policy;
 
-/// The specification of a port.
+/// A port's configuration, with what was read and looked up for it.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
-    /// Its name.
-    pub name: String,
-    /// Its adapter.
-    pub entry: &'static Entry,
-    /// The adapter's settings.
-    pub settings: Settings,
-    /// The socket at which its VM connects, or listens.
-    pub socket: PathBuf,
-    /// Whether this side listens there.
-    pub role: Role,
-    /// Whether its doorbells are mapped.
-    pub mapped: bool,
-    /// The worker that serves it, or its first queue pair. `None`: one that was busy least lately.
-    pub worker: Option<u16>,
-    /// The number of workers that serve its queue pairs.
-    pub workers: u16,
-    /// The daemon that has its log.
-    pub ft_peer: Option<PeerAddress>,
-    /// Receive buffer in bytes.
-    pub buffer_bytes: u32,
+    /// Its keys.
+    pub config: PortConfig,
+    /// The option ROM of its file.
+    pub rom: Option<Rom>,
     /// The accounts that may connect.
     pub access: Access,
-    /// Its port group, if it is in one.
-    pub group: Option<String>,
-    /// Its place on a card, if it is a function of one.
-    pub function: Option<FunctionConfig>,
-    /// Its policy on the switch.
-    pub policy: Policy,
+}
+
+impl PortSpec {
+    /// The specification of a port that names no option ROM and nobody who may connect.
+    pub fn plain(config: PortConfig) -> Self {
+        Self { config, rom: None, access: Access::default() }
+    }
+
+    /// The settings that create its adapter.
+    pub fn settings(&self) -> Settings {
+        self.config.settings(self.rom.clone())
+    }
+
+    /// Whether its doorbells are mapped by this process.
+    pub fn is_mapped(&self) -> bool {
+        self.config.is_mapped(processors())
+    }
+
+    /// Its receive buffer in bytes.
+    pub fn buffer_bytes(&self) -> u32 {
+        u32::try_from(self.config.buffer.0).unwrap_or(u32::MAX)
+    }
+}
+
+/// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
+/// read than the rest of a port's specification.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

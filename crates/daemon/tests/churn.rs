@@ -10,8 +10,9 @@ mod stage;
 
 use nic::Nic;
 use nicety_adapter::Reason;
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::PortSpec;
+use nicety_host::{Bytes, LinkState, PortConfig};
 use stage::Stage;
 
 /// Number of times that a port is opened and closed: two changes each.
@@ -29,22 +30,12 @@ fn waits() -> u64 {
 }
 
 fn third(stage: &Stage) -> PortSpec {
-    PortSpec {
-        name: "vm3".to_owned(),
-        entry: find("e1000").unwrap(),
-        settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
-        socket: stage.socket(3),
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    }
+    PortSpec::plain(PortConfig::new(
+        "vm3",
+        find("e1000").unwrap(),
+        nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3]),
+        stage.socket(3),
+    ))
 }
 
 fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(workers: usize) {
@@ -133,9 +124,9 @@ fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
         stage.until("they are sent", || stage.view(1).state.counters.transmitted().packets == sent);
     }
     let mut spec = stage.view(2).spec.unwrap();
-    spec.buffer_bytes = 64 << 10;
+    spec.config.buffer = Bytes(64 << 10);
     stage.daemon.set(&spec).unwrap();
-    spec.buffer_bytes = 128 << 10;
+    spec.config.buffer = Bytes(128 << 10);
     stage.daemon.set(&spec).unwrap();
     stage.until("what waited is there", || {
         receiver.repost().unwrap();
@@ -151,7 +142,37 @@ fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
     assert_eq!(stage.view(2).state.backlog_bytes, 128 << 10);
 }
 
+fn a_link_that_is_taken_down_passes_no_frame_in_either_direction_and_up_again_it_does(workers: usize) {
+    let stage = Stage::new(workers, &["e1000", "e1000"]);
+    let mut nics = [1, 2].map(|number| Nic::new(&stage, number));
+    let drops = |number| {
+        let counters = stage.view(number).state.counters;
+        (counters.transmit_drops[Reason::LinkDown as usize], counters.receive_drops[Reason::ReceiverOff as usize])
+    };
+    let set = |link| {
+        let mut spec = stage.view(2).spec.unwrap();
+        spec.config.link = link;
+        stage.daemon.set(&spec).unwrap();
+    };
+    let mut exchange = |taken: [u64; 2], dropped: (u64, u64)| {
+        for nic in &mut nics {
+            nic.send().unwrap();
+            stage.until("its frames left their ring", || nic.is_fetched());
+        }
+        let end = || (taken, dropped) == ([stage.taken(1), stage.taken(2)], drops(2));
+        stage.until(&format!("{taken:?} are taken, and {dropped:?} dropped"), end);
+        nics.iter_mut().for_each(|nic| nic.repost().unwrap());
+    };
+    exchange([64, 64], (0, 0));
+    set(LinkState::Disable);
+    exchange([64, 64], (64, 64));
+    set(LinkState::Auto);
+    exchange([128, 128], (64, 64));
+    assert_eq!(drops(1), (0, 0));
+}
+
 with_one_worker_and_with_two!(
+    a_link_that_is_taken_down_passes_no_frame_in_either_direction_and_up_again_it_does,
     a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named,
     a_change_is_in_force_although_its_worker_sleeps,
     what_waits_for_a_port_that_is_removed_in_a_flood_is_counted,

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::daemon::{PortSpec, StartError};
+use nicety_daemon::daemon::StartError;
 use nicety_daemon::report::Condition;
 use nicety_host::Role;
 use nicety_vhost_user::frontend::Frontend;
@@ -27,9 +27,13 @@ const ROUNDS: usize = 3;
 fn stage(name: &str, workers: usize) -> Stage {
     let stage = Stage::new(name, "virtio-net", workers);
     let listens = stage.daemon.close(&stage.name).and_then(|view| view.spec).unwrap();
-    stage.daemon.open(PortSpec { role: Role::Connect, ..listens.clone() }).unwrap();
-    let mut beside = PortSpec { name: format!("{name}-beside"), socket: stage.socket().with_extension("2"), ..listens };
-    beside.settings.mac.0[5] = 2;
+    let mut connects = listens.clone();
+    connects.config.role = Role::Connect;
+    stage.daemon.open(connects).unwrap();
+    let mut beside = listens;
+    beside.config.name = format!("{name}-beside");
+    beside.config.socket = stage.socket().with_extension("2");
+    beside.config.mac.0[5] = 2;
     stage.daemon.open(beside).unwrap();
     stage
 }
@@ -199,11 +203,9 @@ fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(worke
         format!("connecting to {}: that is no socket: remove it, or name another", stage.socket().display());
     stage.until("it is told", || stage.report().sentence.starts_with(&sentence_start));
     the_other_port_is_served(&stage);
-    let function = PortSpec {
-        name: "function".to_owned(),
-        entry: nicety_adapters::find("e1000").unwrap(),
-        ..stage.daemon.views().remove(0).spec.unwrap()
-    };
+    let mut function = stage.daemon.views().remove(0).spec.unwrap();
+    function.config.name = "function".to_owned();
+    function.config.entry = nicety_adapters::find("e1000").unwrap();
     let refused = stage.daemon.open(function).unwrap_err();
     assert!(matches!(refused, StartError::Connects { adapter: "e1000", .. }), "{refused}");
     // Stop between two tries, and while a VMM is silent.

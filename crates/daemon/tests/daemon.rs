@@ -11,9 +11,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec, StartError};
 use nicety_daemon::report::{Condition, PortReport};
+use nicety_host::{Doorbells, PortConfig};
 use nicety_memory::shared_file;
 use nicety_switch::Limits;
 use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange, Errno};
@@ -40,22 +41,12 @@ impl Folder {
     }
 
     fn spec(&self, name: &str, adapter: &str, last: u8) -> PortSpec {
-        PortSpec {
-            name: name.to_owned(),
-            entry: find(adapter).unwrap(),
-            settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last])),
-            socket: self.path().join(format!("{name}.sock")),
-            role: Default::default(),
-            mapped: false,
-            worker: None,
-            workers: 1,
-            ft_peer: None,
-            buffer_bytes: 1 << 20,
-            access: nicety_socket::Access::default(),
-            group: None,
-            function: None,
-            policy: nicety_switch::Policy::default(),
-        }
+        PortSpec::plain(PortConfig::new(
+            name,
+            find(adapter).unwrap(),
+            nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last]),
+            self.path().join(format!("{name}.sock")),
+        ))
     }
 }
 
@@ -156,20 +147,21 @@ fn sockets_are_the_owners_alone_and_gone_at_the_end(workers: usize) {
 fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers: usize) {
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000")]);
-    let taken = daemon.open(PortSpec { name: "vm2".to_owned(), ..folder.spec("vm1", "e1000", 2) }).unwrap_err();
+    let mut second = folder.spec("vm1", "e1000", 2);
+    second.config.name = "vm2".to_owned();
+    let taken = daemon.open(second).unwrap_err();
     assert!(taken.to_string().contains("vm2") && taken.to_string().contains("served by another process"), "{taken}");
     let mut spec = folder.spec("vm3", "e1000", 3);
-    spec.socket = folder.path().join("x".repeat(120));
+    spec.config.socket = folder.path().join("x".repeat(120));
     assert!(daemon.open(spec).unwrap_err().to_string().contains("limit is 107"));
     let file = folder.path().join("vm4.sock");
     std::fs::write(&file, "mine").unwrap();
     let error = daemon.open(folder.spec("vm4", "e1000", 4)).unwrap_err();
     assert!(matches!(error, StartError::Socket { .. }), "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");
-    assert!(matches!(
-        daemon.open(PortSpec { mapped: true, ..folder.spec("vm5", "e1000", 5) }),
-        Err(StartError::Doorbells { .. })
-    ));
+    let mut spec = folder.spec("vm5", "e1000", 5);
+    spec.config.doorbells = Some(Doorbells::Mapped);
+    assert!(matches!(daemon.open(spec), Err(StartError::Doorbells { .. })));
 }
 
 /// Shares memory at address 0, and truncates it.

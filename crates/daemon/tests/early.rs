@@ -12,8 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::RingPlace;
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec};
+use nicety_host::PortConfig;
 use nicety_memory::{Map, Mapping, Rights, shared_file};
 use nicety_switch::Limits;
 use nicety_vhost_user::frontend::{Frontend, Shared};
@@ -87,24 +88,8 @@ fn send(socket: &Path) -> bool {
 }
 
 fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
-    let settings = Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last]));
     let entry = find("virtio-net").unwrap();
-    PortSpec {
-        name: name.to_owned(),
-        entry,
-        settings,
-        socket,
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    }
+    PortSpec::plain(PortConfig::new(name, entry, nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last]), socket))
 }
 
 fn a_ring_whose_kick_is_replaced_is_looked_at(workers: usize) {

@@ -18,6 +18,7 @@ use nicety_adapter::{
 use nicety_adapters::{CreateError, Entry, Settings, find};
 use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::{Condition, PortReport};
+use nicety_host::PortConfig;
 use nicety_vfio_user::{Client, DmaProtection};
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use stage::Stage;
@@ -105,22 +106,8 @@ fn virtio_net(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
 /// Opens port `vm3` with such an adapter.
 fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapter>, CreateError>) {
     let entry: &'static Entry = Box::leak(Box::new(Entry { create, ..*find(name).unwrap() }));
-    let spec = PortSpec {
-        name: "vm3".to_owned(),
-        entry,
-        settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
-        socket: stage.socket(3),
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    };
+    let spec =
+        PortSpec::plain(PortConfig::new("vm3", entry, nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3]), stage.socket(3)));
     stage.daemon.open(spec).unwrap();
 }
 

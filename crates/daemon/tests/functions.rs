@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use function::Guest;
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_frame::Mac;
-use nicety_host::{FunctionConfig, LinkState};
+use nicety_host::{FunctionConfig, PortConfig};
 use nicety_switch::Limits;
 use nicety_vfio_user::Client;
 use tempfile::TempDir;
@@ -55,27 +55,14 @@ impl Cards {
                 number: number % OF_A_CARD,
                 trusted: false,
                 checks_source: true,
-                link: LinkState::Auto,
                 queries_rss: false,
                 min_rate: None,
                 is_vepa: false,
             };
-            let spec = PortSpec {
-                worker: None,
-                workers: 1,
-                ft_peer: None,
-                name: format!("vm{number}"),
-                entry: find("ixgbevf").unwrap(),
-                settings: Settings::new(address(number)),
-                socket: socket.clone(),
-                role: Default::default(),
-                mapped: false,
-                buffer_bytes: 1 << 20,
-                access: nicety_socket::Access::default(),
-                group: None,
+            let spec = PortSpec::plain(PortConfig {
                 function: Some(function),
-                policy: nicety_switch::Policy::default(),
-            };
+                ..PortConfig::new(&format!("vm{number}"), find("ixgbevf").unwrap(), address(number), socket.clone())
+            });
             self.daemon.open(spec).unwrap();
             let client = Client::connect(socket).unwrap();
             self.guests.push(Guest::new(client, address(number), address(number ^ 1)));

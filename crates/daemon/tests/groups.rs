@@ -11,7 +11,9 @@ use stage::Stage;
 
 /// A port's specification with a VLAN.
 fn moved(stage: &Stage, number: u8, vlan: Vlan) -> PortSpec {
-    PortSpec { policy: Policy { vlan, ..Policy::default() }, ..stage.spec(number, "e1000") }
+    let mut spec = stage.spec(number, "e1000");
+    spec.config.policy = Policy { vlan, ..Policy::default() };
+    spec
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::Nic;
+use nicety_host::Doorbells;
 use nicety_keeper::{Channel, ChannelError, Holder};
 use stage::Stage;
 
@@ -53,7 +54,7 @@ fn carries(is_mapped: bool) {
     stage.daemon.keep_by(Arc::new(Holder::from(ours)));
     for number in [1, 2] {
         let mut spec = stage.spec(number, "e1000e");
-        spec.mapped = is_mapped;
+        spec.config.doorbells = is_mapped.then_some(Doorbells::Mapped);
         stage.daemon.open(spec).unwrap();
     }
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));

@@ -95,8 +95,9 @@ impl Guest {
 }
 
 fn two(stage: &Stage, number: u8) -> PortSpec {
-    let mut spec = PortSpec { workers: 2, ..stage.spec(number, "virtio-net") };
-    spec.settings.queues = Some(2);
+    let mut spec = stage.spec(number, "virtio-net");
+    spec.config.workers = 2;
+    spec.config.queues = Some(2);
     spec
 }
 
@@ -174,7 +175,7 @@ fn rings_of_both_parts_at_one_place_and_kicks_for_the_wrong_one_harm_nobody_else
     stage.daemon.open(two(&stage, 2)).unwrap();
     let neighbour = {
         let mut spec = stage.spec(3, "virtio-net");
-        spec.settings.queues = Some(2);
+        spec.config.queues = Some(2);
         stage.daemon.open(spec).unwrap();
         Guest::new(&stage, 3, [0, 1, 2, 3])
     };
@@ -196,8 +197,9 @@ fn rings_of_both_parts_at_one_place_and_kicks_for_the_wrong_one_harm_nobody_else
 fn a_new_port_goes_to_the_worker_that_is_busy_least_though_it_has_most_ports() {
     let stage = Stage::new(2, &[]);
     let open = |number, worker| {
-        let mut spec = PortSpec { worker, ..stage.spec(number, "virtio-net") };
-        spec.settings.queues = Some(2);
+        let mut spec = stage.spec(number, "virtio-net");
+        spec.config.worker = worker;
+        spec.config.queues = Some(2);
         stage.daemon.open(spec).unwrap();
     };
     open(1, Some(0));

@@ -3,7 +3,6 @@
 #[allow(dead_code, reason = "this test waits for nothing")]
 mod stage;
 
-use nicety_daemon::daemon::PortSpec;
 use stage::Stage;
 
 const WORKERS: usize = 3;
@@ -20,7 +19,9 @@ fn ports_are_dealt_to_the_workers_with_the_fewest_and_pinned_ones_go_where_they_
     dealt.sort();
     assert_eq!(dealt, [0, 0, 1, 1, 2, 2]);
     for number in 7..=9 {
-        stage.daemon.open(PortSpec { worker: Some(1), ..stage.spec(number, "e1000") }).unwrap();
+        let mut spec = stage.spec(number, "e1000");
+        spec.config.worker = Some(1);
+        stage.daemon.open(spec).unwrap();
     }
     assert_eq!(workers(&stage, 7..=9), [1, 1, 1]);
     // The next ones leave the full worker alone.

@@ -1,11 +1,12 @@
 //! A recording of a running daemon has the actions of VMMs and guests, in order, each port's in its own file.
 
 use nicety_adapter::trace::{Access, Event, Region, Trace};
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_daemon::recorder::Target;
 use nicety_daemon::report::PortReport;
 use nicety_frame::Mac;
+use nicety_host::PortConfig;
 use nicety_switch::Limits;
 use nicety_vfio_user::Client;
 use tempfile::TempDir;
@@ -18,22 +19,12 @@ const IMS: u64 = 0xd0;
 const CONFIG: u32 = 7;
 
 fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
-    PortSpec {
-        name: name.to_owned(),
-        entry: find("e1000").unwrap(),
-        settings: Settings::new(Mac([0x52, 0x54, 0, 0, 0, last])),
-        socket: folder.path().join(format!("{name}.sock")),
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    }
+    PortSpec::plain(PortConfig::new(
+        name,
+        find("e1000").unwrap(),
+        Mac([0x52, 0x54, 0, 0, 0, last]),
+        folder.path().join(format!("{name}.sock")),
+    ))
 }
 
 #[test]

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use nic::{BUFFERS, Nic, RINGS};
 use nicety_adapter::snapshot::RestoreError;
-use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
+use nicety_host::Doorbells;
 use nicety_memory::{Map, Mapping, Rights};
 use nicety_vfio_user::codec::irqs::INTX;
 use nicety_vfio_user::{Client, IrqAction, IrqData, IrqSet};
@@ -167,7 +167,9 @@ fn what_cannot_be_saved_or_restored_is_refused_and_nothing_changes(workers: usiz
 }
 
 fn mapped(stage: &Stage, number: u8, adapter: &str) {
-    stage.daemon.open(PortSpec { mapped: true, ..stage.spec(number, adapter) }).unwrap();
+    let mut spec = stage.spec(number, adapter);
+    spec.config.doorbells = Some(Doorbells::Mapped);
+    stage.daemon.open(spec).unwrap();
 }
 
 /// The new page has the content of the old one. Writes to it ring the doorbell.

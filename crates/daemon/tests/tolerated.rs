@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use nic::Nic;
-use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::tolerance::ToleranceReport;
 use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use stage::Stage;
@@ -124,7 +123,8 @@ impl Pair {
 
     /// Opens a port with its log at this address, and one that gets what it sends.
     fn open(&self, ft_peer: impl Into<PeerAddress>) {
-        let spec = PortSpec { ft_peer: Some(ft_peer.into()), ..self.stage.spec(1, "e1000") };
+        let mut spec = self.stage.spec(1, "e1000");
+        spec.config.ft_peer = Some(ft_peer.into());
         self.stage.daemon.open(spec).unwrap();
         self.stage.daemon.open(self.stage.spec(2, "e1000")).unwrap();
     }
@@ -348,7 +348,8 @@ fn who_takes_all_places_for_logs_and_says_nothing_keeps_none_of_them() {
 #[test]
 fn a_port_with_a_peer_needs_a_key() {
     let stage = Stage::new(1, &[]);
-    let spec = PortSpec { ft_peer: Some("127.0.0.1:9".parse().unwrap()), ..stage.spec(1, "e1000") };
+    let mut spec = stage.spec(1, "e1000");
+    spec.config.ft_peer = Some("127.0.0.1:9".parse().unwrap());
     let why = stage.daemon.open(spec).unwrap_err().to_string();
     assert!(why.contains("there was no [ft]"), "{why}");
     let folder = TempDir::new().unwrap();

@@ -42,8 +42,6 @@ pub struct FunctionConfig {
     pub trusted: bool,
     /// Whether it may send only from its own address. Not if it is trusted.
     pub checks_source: bool,
-    /// Its link.
-    pub link: LinkState,
     /// Whether its driver may ask how frames are spread over its queues.
     pub queries_rss: bool,
     /// Whether all that it sends goes to the uplink.
@@ -52,13 +50,13 @@ pub struct FunctionConfig {
     pub min_rate: Option<Rate>,
 }
 
-/// The link of a function, by the words of `ip link set DEV vf N state`.
+/// The link of a port's adapter, by the words of `ip link set DEV vf N state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkState {
-    /// The card's.
+    /// Up; of a function, its card's.
     #[default]
     Auto,
-    /// Up, whatever the card's link is.
+    /// Up, whatever a card's link is.
     Enable,
     /// Down.
     Disable,
@@ -95,8 +93,12 @@ pub(super) static CARD: Kind = Kind {
     several: false,
 };
 
+/// The key of a port's link.
+pub(super) const LINK_STATE: Key =
+    Key::new("link_state", Form::Words(&words(&LINK_STATES)), "\"auto\", \"enable\" or \"disable\"");
+
 /// The keys of a port at a function of a card.
-pub(super) const FUNCTION_KEYS: [Key; 8] = [
+pub(super) const FUNCTION_KEYS: [Key; 7] = [
     Key::new("card", Form::Name, "the name of a [[card]]; with function"),
     Key::new(
         "function",
@@ -105,7 +107,6 @@ pub(super) const FUNCTION_KEYS: [Key; 8] = [
     ),
     Key::new("trust", Form::Flag, "with card: true or false"),
     Key::new("spoofchk", Form::Flag, "with card: true or false"),
-    Key::new("link_state", Form::Words(&words(&LINK_STATES)), "with card: \"auto\", \"enable\" or \"disable\""),
     Key::new("query_rss", Form::Flag, "with card: true or false"),
     Key::new("qos", Form::Number(0, 7), "with card and vlan: a whole number from 0 to 7"),
     Key::new(
@@ -217,6 +218,11 @@ pub(super) fn priority(walk: &mut Walk, section: Section<'_>, is_tagged: bool) -
     found.value as u8
 }
 
+/// Reads a port's link.
+pub(super) fn link_state(walk: &mut Walk, section: Section<'_>) -> LinkState {
+    walk.word(section, LINK_STATE.name, &LINK_STATES).map(|found| found.value).unwrap_or_default()
+}
+
 /// Reads a port's place on a card. `adapter` is the port's.
 pub(super) fn function(
     walk: &mut Walk,
@@ -236,7 +242,6 @@ pub(super) fn function(
     let (trusted, checks_source) = (flag(walk, "trust", false), flag(walk, "spoofchk", true));
     let queries_rss = flag(walk, "query_rss", false);
     let min_rate = walk.parsed::<Rate>(section, "min_rate");
-    let link = walk.word(section, "link_state", &LINK_STATES).map(|found| found.value).unwrap_or_default();
     let number = walk.integer(section, "function");
     if walk.place(section, "function").is_none() {
         walk.missing(section, "function");
@@ -275,7 +280,7 @@ pub(super) fn function(
         walk.wrong(section, "min_rate", *line, format!("card {card} has no uplink, of which it would be a part"));
     }
     let min_rate = min_rate.map(|found| found.value);
-    Some(FunctionConfig { card, number: at, trusted, checks_source, link, queries_rss, is_vepa, min_rate })
+    Some(FunctionConfig { card, number: at, trusted, checks_source, queries_rss, is_vepa, min_rate })
 }
 
 #[cfg(test)]

@@ -14,6 +14,15 @@ pub(crate) fn function(number: u8, more: &str) -> String {
 }
 
 #[test]
+fn the_link_of_any_port_can_be_down() {
+    let link = |line: &str| parse(&format!("{PORT}{line}\n")).unwrap().ports[0].link;
+    assert_eq!(link(""), LinkState::Auto);
+    assert_eq!(link("link_state = \"disable\""), LinkState::Disable);
+    let wrong = "6: port.link_state: \"down\" is not known (allowed: \"auto\", \"enable\" or \"disable\")";
+    assert_eq!(error(&format!("{PORT}link_state = \"down\"\n")), wrong);
+}
+
+#[test]
 fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
     let host = parse(CARD).unwrap();
     let [card] = &host.cards[..] else { panic!("{:?}", host.cards) };
@@ -25,7 +34,6 @@ fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
         number: 0,
         trusted: false,
         checks_source: true,
-        link: LinkState::Auto,
         queries_rss: false,
         is_vepa: false,
         min_rate: None,
@@ -35,7 +43,7 @@ fn a_port_at_a_card_s_function_has_what_ip_link_sets_with_linux_s_defaults() {
     let all = "trust = true\nlink_state = \"disable\"\nquery_rss = true\nvlan = 7\nqos = 5\n";
     let host = parse(&format!("{CARD}{all}")).unwrap();
     let its = host.ports[0].function.clone().unwrap();
-    assert_eq!((its.trusted, its.link, its.queries_rss), (true, LinkState::Disable, true));
+    assert_eq!((its.trusted, host.ports[0].link, its.queries_rss), (true, LinkState::Disable, true));
     assert_eq!((host.ports[0].policy.priority, host.ports[0].policy.forged_transmits), (5, true));
     assert!(parse(&format!("{CARD}spoofchk = false\n")).unwrap().ports[0].policy.forged_transmits);
     let up = "[uplink]\nkind = \"null\"\nname = \"wan\"\n";

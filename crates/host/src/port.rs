@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use nicety_adapter::count;
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
+use nicety_pci::Rom;
 use nicety_switch::{Policy, Private};
 
 use super::access::{self, AccessConfig, AccountError, KEYS, access, group_number};
-use super::card::{self, Cards, FUNCTION_KEYS, FunctionConfig};
+use super::card::{self, Cards, FUNCTION_KEYS, FunctionConfig, LINK_STATE, LinkState};
 use super::daemon::WORKERS_MOST;
 use super::doorbells::{DOORBELLS, Doorbells, mappable};
 use super::errors::did_you_mean;
@@ -71,6 +72,8 @@ pub struct PortConfig {
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
+    /// Its link.
+    pub link: LinkState,
     /// Its place on a card, if it is a function of one.
     pub function: Option<FunctionConfig>,
     /// Its policy on the switch, with its group's values.
@@ -89,6 +92,32 @@ pub enum Transport {
 impl PortConfig {
     /// The default receive buffer.
     pub const BUFFER: Bytes = Bytes(1 << 20);
+
+    /// A port with these required keys, and no other.
+    pub fn new(name: &str, entry: &'static Entry, mac: Mac, socket: PathBuf) -> Self {
+        Self {
+            name: name.to_owned(),
+            entry,
+            mac,
+            socket,
+            role: Role::default(),
+            doorbells: None,
+            buffer: Self::BUFFER,
+            queues: None,
+            mtu: None,
+            rom: None,
+            is_vmwares: false,
+            standby: false,
+            worker: None,
+            workers: 1,
+            ft_peer: None,
+            access: AccessConfig::default(),
+            group: None,
+            link: LinkState::default(),
+            function: None,
+            policy: Policy::default(),
+        }
+    }
 
     /// The protocol between a VMM and this port.
     pub fn transport(&self) -> Transport {
@@ -129,11 +158,15 @@ impl PortConfig {
         made(self) == made(other) && is_same_address && self.socket == other.socket && self.rom == other.rom
     }
 
-    /// The settings that create its adapter. Reads the option ROM.
-    pub fn settings(&self) -> Result<Settings, RomFileError> {
-        let rom = self.rom.as_deref().map(|path| rom::read(path, self.entry.about)).transpose()?;
+    /// Reads its option ROM.
+    pub fn read_rom(&self) -> Result<Option<Rom>, RomFileError> {
+        self.rom.as_deref().map(|path| rom::read(path, self.entry.about)).transpose()
+    }
+
+    /// The settings that create its adapter, with this option ROM.
+    pub fn settings(&self, rom: Option<Rom>) -> Settings {
         let subsystem = self.entry.about.vmware_subsystem.filter(|_| self.is_vmwares);
-        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby })
+        Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby }
     }
 }
 
@@ -181,10 +214,10 @@ const PORT_KEYS: [Key; 30] = [
     FUNCTION_KEYS[1],
     FUNCTION_KEYS[2],
     FUNCTION_KEYS[3],
+    LINK_STATE,
     FUNCTION_KEYS[4],
     FUNCTION_KEYS[5],
     FUNCTION_KEYS[6],
-    FUNCTION_KEYS[7],
 ];
 
 pub(super) static PORT: Kind = Kind {
@@ -277,6 +310,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
+        link: card::link_state(walk, section),
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
         function,
     };

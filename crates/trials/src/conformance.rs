@@ -8,8 +8,10 @@ use nicety_memory::{Map, count};
 use nicety_pci::{Bar, BarKind};
 use nicety_plane::Doorbells;
 
+use crate::bus::PortBus;
+use crate::guest::{Guest, MEMORY, Net};
 use crate::random::Random;
-use crate::rig::{Rig, adapter};
+use crate::rig::{MAC, Rig, adapter};
 
 /// Bytes of a BAR that may hold registers.
 const REGISTERS: u64 = 0x6000;
@@ -232,6 +234,35 @@ pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
         pci.write(place.bar, place.offset + u64::from(offset), &[1, 0, 0, 0], &mut cx);
         let register = counters.bad_accesses() == 0;
         assert_eq!(register, looked_at.contains(&offset), "{}: offset {offset:#x}", entry.about.name);
+    }
+}
+
+/// While the host has the link down, no frame passes an adapter in either direction, and each is counted as dropped. Up again, all pass.
+pub fn a_link_that_is_down_passes_no_frame(entry: &Entry) {
+    let name = entry.about.name;
+    let mut rig = Rig::new(entry, MEMORY, true);
+    let mut guest = Guest::new(PortBus::of(&rig), Net::named(name));
+    guest.open().expect("a new adapter can be opened");
+    let (far, near) = ([2, 0, 0, 0, 0, 9], MAC.0);
+    let frame = |to: [u8; 6], from: [u8; 6]| [&to[..], &from, &[0x88, 0xb5], &[0x5a; 46]].concat();
+    let sum = |drops: &[u64]| drops.iter().sum::<u64>();
+    for (is_up, passed) in [(true, 1), (false, 0), (true, 1)] {
+        rig.port.set_link(is_up, rig.now);
+        rig.settle();
+        guest.attend(&mut |_, _| ()).expect("a driver that works");
+        rig.pass(20_000_000);
+        let before = rig.port.state().counters;
+        assert!(guest.queue(&frame(far, near), &Offload::default()).expect("a driver that works"), "{name}");
+        guest.flush().expect("a driver that works");
+        rig.far.ends().outgoing.push_back((frame(near, far), Offload::default()));
+        rig.settle();
+        let after = rig.port.state().counters;
+        let sent = rig.far.ends().incoming.drain(..).count() as u64;
+        let taken = after.taken().packets - before.taken().packets;
+        assert_eq!((sent, taken), (passed, passed), "{name}: out and in, link {is_up}");
+        let dropped = [(&before, 1 - passed), (&after, 0)]
+            .map(|(counters, more)| (sum(&counters.transmit_drops) + more, sum(&counters.receive_drops) + more));
+        assert_eq!(dropped[0], dropped[1], "{name}: counted, link {is_up}");
     }
 }
 

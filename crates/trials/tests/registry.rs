@@ -63,6 +63,11 @@ fn every_register_in_a_mapped_page_is_looked_at() {
 }
 
 #[test]
+fn a_link_that_is_down_passes_no_frame_and_counts_each() {
+    REGISTRY.iter().for_each(conformance::a_link_that_is_down_passes_no_frame);
+}
+
+#[test]
 fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     for entry in REGISTRY {
         // Chips of a family share their code.

@@ -64,6 +64,7 @@ use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
 use self::dp8390::Dp8390;
 use self::registers as r;
 use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::block::LINK_DOWN;
 use crate::settings::{CreateError, Settings};
 
 /// Description of the adapter.
@@ -304,7 +305,11 @@ impl Adapter for Ne2000 {
     }
 
     fn receive_block(&self) -> Option<&'static str> {
-        (self.is_driven() && self.chip.ring().is_none()).then_some(NO_RING)
+        match () {
+            () if !self.is_driven() => None,
+            () if !self.link_up => Some(LINK_DOWN),
+            () => self.chip.ring().is_none().then_some(NO_RING),
+        }
     }
 
     fn stall(&self, number: u16) -> Option<Stall> {

@@ -36,11 +36,11 @@ enum Miss {
 impl Ne2000 {
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        if self.chip.monitors() {
+        if self.link_up && self.chip.monitors() {
             self.monitor(frames, cx);
             return delivery;
         }
-        let on = self.chip.runs() && !self.chip.loops();
+        let on = self.link_up && self.chip.runs() && !self.chip.loops();
         let ring = self.chip.ring();
         self.saw_ring(on && ring.is_none(), cx);
         let (true, Some(mut ring)) = (on, ring) else {

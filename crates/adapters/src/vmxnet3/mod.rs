@@ -52,7 +52,7 @@ use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
 use crate::about::{About, Boot, Kind, Since, Sources};
-use crate::block::NO_MASTER;
+use crate::block::{LINK_DOWN, NO_MASTER};
 use crate::settings::{CreateError, Settings};
 
 mod access;
@@ -430,7 +430,7 @@ impl Adapter for Vmxnet3 {
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        let Some(setup) = self.running() else {
+        let Some(setup) = self.running().filter(|_| self.link) else {
             frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
             return delivery;
         };
@@ -553,6 +553,7 @@ impl Adapter for Vmxnet3 {
         match () {
             () if !self.is_driven() => None,
             () if !self.function.bus_master() => Some(NO_MASTER),
+            () if !self.link => Some(LINK_DOWN),
             () => self.filter.is_closed().then_some("its receive filter accepts no address (UPDATE_RX_MODE)"),
         }
     }

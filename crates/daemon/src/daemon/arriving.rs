@@ -111,9 +111,10 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
         trial.restore(&vmm.state.adapter).map_err(|error| error.to_string())?;
     }
     let socket = table.take(*listener).ok_or("its socket is missing")?;
-    let listener = Listener::go_on(OwnedFd::from(socket), &running.spec.socket).map_err(|error| error.to_string())?;
+    let listener =
+        Listener::go_on(OwnedFd::from(socket), &running.spec.config.socket).map_err(|error| error.to_string())?;
     device.take_pages(&function, table).map_err(|error| error.to_string())?;
-    if page.is_none() && vmm.is_none() && running.spec.mapped {
+    if page.is_none() && vmm.is_none() && running.spec.is_mapped() {
         device.map_doorbells().map_err(|error| error.to_string())?;
     }
     let mut vmm = vmm.as_ref().map(|vmm| take_vmm(&mut device, vmm, &files, table)).transpose()?;
@@ -175,7 +176,7 @@ impl Daemon {
     ///
     /// `others` are the numbers of its other parts.
     pub(crate) fn prepare(&self, spec: PortSpec, id: u16, others: &[u16]) -> Result<Expected, String> {
-        let name = spec.name.clone();
+        let name = spec.config.name.clone();
         self.prepared(spec, PortId(id), others).map_err(|why| format!("port {name}: {why}"))
     }
 
@@ -216,7 +217,7 @@ impl Daemon {
         table: &mut Table,
         front: Option<Front>,
     ) -> Result<Arriving, String> {
-        let name = expected.running.spec.name.clone();
+        let name = expected.running.spec.config.name.clone();
         if PortId(image.id) != expected.running.port.id() {
             return Err(format!("port {name}: it has another number"));
         }
@@ -230,7 +231,7 @@ impl Daemon {
     /// Its other parts are there. The error is a sentence for a person.
     pub(crate) fn expect_parts(&self, arriving: &mut Arriving, others: Vec<ArrivingPart>) -> Result<(), String> {
         let spec = &arriving.running.spec;
-        let wrong = |why: &dyn std::fmt::Display| format!("port {}: {why}", spec.name);
+        let wrong = |why: &dyn std::fmt::Display| format!("port {}: {why}", spec.config.name);
         if others.len() != arriving.running.others.len() {
             return Err(wrong(&"a part of it is missing"));
         }
@@ -261,13 +262,13 @@ impl Daemon {
             trial.restore(&saved.state).map_err(|error| error.to_string())?;
         }
         let Running { spec, log, .. } = &running;
-        let socket = match (spec.role, listener) {
+        let socket = match (spec.config.role, listener) {
             (Role::Listen, Some(index)) => {
                 let socket = own.take(index).ok_or("its socket is missing")?;
-                let listener = Listener::go_on(OwnedFd::from(socket), &spec.socket);
+                let listener = Listener::go_on(OwnedFd::from(socket), &spec.config.socket);
                 FrontendSocket::Listen(listener.map_err(|error| error.to_string())?)
             }
-            (Role::Connect, None) => FrontendSocket::Connect(spec.socket.clone()),
+            (Role::Connect, None) => FrontendSocket::Connect(spec.config.socket.clone()),
             _ => return Err("the image has another role".into()),
         };
         let kicks = bells(&kicks, table, Bell::to_hear)?;
@@ -306,9 +307,9 @@ impl Daemon {
         port.count_on(&numbers);
         schedule.count_on(written);
         // A function of a card that went on first would be reset by a policy that allows it less.
-        self.plane.set_policy(port, &spec.policy);
+        self.plane.set_policy(port, &spec.config.policy);
         // Before its state, which may be of another link.
-        self.link_function(&running);
+        self.link_port(&running);
         let mut services = Vec::new();
         let (link, front) = match link {
             ArrivingLink::Function { mut listener, mut device, vmm } => {
@@ -352,7 +353,7 @@ impl Daemon {
                 if !running.others.is_empty()
                     && let Err(error) = self.join_parts(&running, &group)
                 {
-                    warn!(port = spec.name, "it does not join the switch: {error}");
+                    warn!(port = spec.config.name, "it does not join the switch: {error}");
                 }
                 states.iter().for_each(|(part, _, waiting)| part.wait_on(waiting, self.clock.now()));
                 (Link::Rings { kicks: by_ring(kicks) }, Some(*preparing))
@@ -362,9 +363,9 @@ impl Daemon {
         service.journal = journal;
         // There were as many ports before.
         if running.others.is_empty()
-            && let Err(error) = self.plane.join_with(Arc::clone(port), &spec.policy)
+            && let Err(error) = self.plane.join_with(Arc::clone(port), &spec.config.policy)
         {
-            warn!(port = spec.name, "it does not join the switch: {error}");
+            warn!(port = spec.config.name, "it does not join the switch: {error}");
         }
         port.shape_on(&numbers);
         port.wait_on(&waiting, self.clock.now());
@@ -399,11 +400,11 @@ impl Daemon {
     /// A port goes on whose process was killed. The error is a sentence for a person; then nothing of it goes on.
     pub(crate) fn revive(&self, spec: PortSpec, kept: Kept) -> Result<(), String> {
         let Kept { function, mut table, batches, rings, tally, looked_ms } = kept;
-        let id = match spec.worker {
+        let id = match spec.config.worker {
             Some(worker) => self.free_id_on(worker.into(), 1),
             None => self.free_id_of_fewest(),
         };
-        let name = spec.name.clone();
+        let name = spec.config.name.clone();
         let expected = self.prepare(spec, id.0, &[])?;
         let had_vmm = function.vmm.is_some();
         let link = LinkImage::Function(Box::new(function));

@@ -70,13 +70,15 @@ impl Daemon {
 
     /// Gives a port its place on its card, or makes it a card of its own.
     pub(super) fn seat(&self, port: &Arc<Port>, spec: &PortSpec) {
-        let Some(kind) = spec.entry.card else { return };
-        let free = FunctionPolicy::free(spec.settings.mac);
-        let Some(function) = &spec.function else {
+        let Some(kind) = spec.config.entry.card else { return };
+        let free = FunctionPolicy::free(spec.config.mac);
+        let Some(function) = &spec.config.function else {
             port.join_family(&SharedFamily::new((kind.family)(vec![free])), 0, None);
             return;
         };
-        let family = self.with_card(&function.card, spec.entry.about.name, spec.entry.card, |card| card.family.clone());
+        let family = self.with_card(&function.card, spec.config.entry.about.name, spec.config.entry.card, |card| {
+            card.family.clone()
+        });
         if let Some(family) = family {
             let policy = FunctionPolicy {
                 trusted: function.trusted,
@@ -88,23 +90,31 @@ impl Daemon {
         }
     }
 
-    /// A function's link is its card's, unless the host forces it up or down.
-    pub(super) fn link_function(&self, running: &Running) {
-        let Running { spec, port, .. } = running;
-        if spec.entry.card.is_none() {
-            return;
+    /// The link of a new port. It is up without this, but for that of a card's adapter.
+    pub(super) fn link_port(&self, running: &Running) {
+        let config = &running.spec.config;
+        if config.entry.card.is_some() || config.link != LinkState::Auto {
+            self.set_link(running);
         }
-        let link = match spec.function.as_ref().map(|function| (function.link, function)) {
-            Some((LinkState::Auto, function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
-            Some((LinkState::Disable, _)) => AdapterLink::Down,
+    }
+
+    /// A port's link is up, and a function's its card's, unless the host forces it up or down.
+    pub(super) fn set_link(&self, running: &Running) {
+        let config = &running.spec.config;
+        let link = match (config.link, &config.function) {
+            (LinkState::Disable, _) => AdapterLink::Down,
+            (LinkState::Auto, Some(function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
             _ => AdapterLink::Up,
         };
-        self.plane.follow(port, link, self.clock.now());
+        running.parts().for_each(|part| self.plane.follow(part, link, self.clock.now()));
     }
 
     /// The links of all functions: an uplink was opened or closed, or a card has another one.
     pub(super) fn link_functions(&self) {
-        self.ports().values().filter(|running| running.spec.function.is_some()).for_each(|one| self.link_function(one));
+        self.ports()
+            .values()
+            .filter(|running| running.spec.config.function.is_some())
+            .for_each(|one| self.link_port(one));
     }
 
     fn uplink_of(&self, function: &FunctionConfig) -> Option<PortId> {
@@ -119,6 +129,6 @@ impl Daemon {
 
 impl PortSpec {
     fn is_of(&self, card: &str) -> bool {
-        self.function.as_ref().is_some_and(|function| function.card == card)
+        self.config.function.as_ref().is_some_and(|function| function.card == card)
     }
 }

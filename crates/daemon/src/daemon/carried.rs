@@ -26,7 +26,7 @@ impl Daemon {
         for running in self.ports().values() {
             let parts = running.others.iter().map(|part| part.port.carried());
             let all = parts.fold(running.port.carried(), |sum, part| [sum[0] + part[0], sum[1] + part[1]]);
-            note(&running.spec.name, None, all);
+            note(&running.spec.config.name, None, all);
         }
     }
 }

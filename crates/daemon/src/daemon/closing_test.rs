@@ -5,11 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use nicety_adapters::Settings;
 use nicety_frame::Mac;
-use nicety_host::Role;
-use nicety_socket::Access;
-use nicety_switch::{Limits, Policy};
+use nicety_host::{Bytes, PortConfig};
+use nicety_switch::Limits;
 use tempfile::TempDir;
 
 use super::*;
@@ -19,22 +17,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A port with this number in its address.
 pub(super) fn spec(name: &str, adapter: &str, number: u16, folder: &Path) -> PortSpec {
-    PortSpec {
-        name: name.to_owned(),
-        entry: nicety_adapters::find(adapter).unwrap(),
-        settings: Settings::new(Mac([2, 0, 0, 0, (number >> 8) as u8, number as u8])),
-        socket: folder.join(format!("{name}.sock")),
-        role: Role::Listen,
-        mapped: false,
-        ft_peer: None,
-        worker: None,
-        workers: 1,
-        buffer_bytes: 64 << 10,
-        access: Access::default(),
-        group: None,
-        function: None,
-        policy: Policy::default(),
-    }
+    PortSpec::plain(PortConfig {
+        buffer: Bytes(64 << 10),
+        ..PortConfig::new(
+            name,
+            nicety_adapters::find(adapter).unwrap(),
+            Mac([2, 0, 0, 0, (number >> 8) as u8, number as u8]),
+            folder.join(format!("{name}.sock")),
+        )
+    })
 }
 
 /// Waits for the end of a connection.
@@ -65,7 +56,7 @@ fn no_port_waits_for_the_end_of_another_ones_thread() {
         .map(|number| {
             let spec = spec(&format!("vm{number}"), "virtio-net", number.into(), folder.path());
             daemon.open(spec.clone()).unwrap();
-            UnixStream::connect(&spec.socket).unwrap()
+            UnixStream::connect(&spec.config.socket).unwrap()
         })
         .collect();
     until_attached(&daemon, PORTS.into());

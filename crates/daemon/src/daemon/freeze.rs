@@ -136,7 +136,7 @@ impl Daemon {
     /// What the VM of this port loses, if another process takes the port without it. `None`: there is no such port.
     pub(crate) fn loss_without_vm(&self, name: &str) -> Option<&'static str> {
         let ports = self.ports();
-        let running = ports.values().find(|running| running.spec.name == name)?;
+        let running = ports.values().find(|running| running.spec.config.name == name)?;
         Some(if running.rings.is_some() { FRONT_END_LOSES } else { VMM_LOSES })
     }
 

@@ -21,7 +21,7 @@ impl Daemon {
     /// Gives each uplink the classes that a host file names for it. A direction of an uplink whose classes are the same goes on undisturbed.
     pub(super) fn set_io_control(&self, host: &Host) {
         let mut names: Vec<(String, u16)> =
-            self.ports().iter().map(|(id, running)| (running.spec.name.clone(), id.0)).collect();
+            self.ports().iter().map(|(id, running)| (running.spec.config.name.clone(), id.0)).collect();
         names.extend(self.uplinks().iter().map(|running| (running.name.clone(), running.port.id().0)));
         names.extend(self.teams().iter().map(|running| (running.spec.name.clone(), running.id.0)));
         let of_queues = || host.uplinks.iter().filter(|uplink| uplink.queues() > 1);

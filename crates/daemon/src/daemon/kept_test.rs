@@ -86,7 +86,8 @@ fn ports_that_connect_all_at_once_are_all_kept_once_the_keeper_has_read_and_clos
     let mut keeper = Keeper(keeper, BTreeMap::new(), 0);
     let specs: Vec<PortSpec> = (0..PORTS).map(|number| spec(number, &folder)).collect();
     specs.iter().for_each(|spec| _ = daemon.open(spec.clone()).unwrap());
-    let mut vmms: Vec<UnixStream> = specs.iter().map(|spec| UnixStream::connect(&spec.socket).unwrap()).collect();
+    let mut vmms: Vec<UnixStream> =
+        specs.iter().map(|spec| UnixStream::connect(&spec.config.socket).unwrap()).collect();
     vmms.iter_mut().for_each(|vmm| vmm.write_all(GREETING).unwrap());
     let end = Instant::now() + SOON;
     while daemon.views().iter().filter(|view| view.state.attached).count() < PORTS {
@@ -107,7 +108,7 @@ fn ports_that_connect_all_at_once_are_all_kept_once_the_keeper_has_read_and_clos
     let filling = || holder.hold("other", u64::MAX, &[keeper.0.as_fd()]).is_ok();
     std::iter::repeat_with(filling).take_while(|is_sent| *is_sent).for_each(drop);
     for spec in &specs[1..] {
-        daemon.close(&spec.name).unwrap();
+        daemon.close(&spec.config.name).unwrap();
     }
     assert!(holder.owes());
     keeper.read_until("forgotten", |keeper| keeper.1.keys().eq(["other", "vm0"]) && !holder.owes());
@@ -127,7 +128,7 @@ fn a_vmm_that_maps_and_unmaps_again_and_again_costs_some_bytes_each_time_and_the
     let spec = spec(0, &folder);
     daemon.open(spec.clone()).unwrap();
     let ram = nicety_memory::shared_file("ram", (REGIONS + 1) * PAGE).unwrap();
-    let mut vmm = Client::connect_with(&spec.socket, SOON, Box::new(NoMemory)).unwrap();
+    let mut vmm = Client::connect_with(&spec.config.socket, SOON, Box::new(NoMemory)).unwrap();
     let map = |vmm: &mut Client, address: u64, offset: u64| {
         let (range, protection) = (DmaRange { address, size: PAGE }, DmaProtection { read: true, write: true });
         vmm.dma_map(range, protection, Some((ram.as_fd(), offset))).unwrap();
@@ -180,8 +181,8 @@ fn a_vmm_that_changes_its_interrupts_has_only_the_new_ones_sent_and_one_that_nev
     const FILES: usize = 150;
     let folder = TempDir::new().unwrap();
     let (daemon, mut keeper, _says, specs) = renewing(&folder, 2);
-    let mut vmm = Client::connect_with(&specs[0].socket, SOON, Box::new(NoMemory)).unwrap();
-    let _idle = Client::connect_with(&specs[1].socket, SOON, Box::new(NoMemory)).unwrap();
+    let mut vmm = Client::connect_with(&specs[0].config.socket, SOON, Box::new(NoMemory)).unwrap();
+    let _idle = Client::connect_with(&specs[1].config.socket, SOON, Box::new(NoMemory)).unwrap();
     let files: Vec<_> = (0..FILES).map(|_| nicety_memory::shared_file("ram", 4096).unwrap()).collect();
     for (address, file) in (0..).map(|number| number << 20).zip(&files) {
         let (range, protection) = (DmaRange { address, size: 4096 }, DmaProtection { read: true, write: true });
@@ -222,7 +223,7 @@ fn a_vmm_that_changes_its_interrupts_has_only_the_new_ones_sent_and_one_that_nev
 fn a_port_with_an_interrupt_that_is_neither_an_eventfd_nor_a_pipe_works_and_is_not_kept_and_says_so() {
     let folder = TempDir::new().unwrap();
     let (daemon, mut keeper, _says, specs) = renewing(&folder, 2);
-    let mut vmm = Client::connect_with(&specs[0].socket, SOON, Box::new(NoMemory)).unwrap();
+    let mut vmm = Client::connect_with(&specs[0].config.socket, SOON, Box::new(NoMemory)).unwrap();
     let (pipe, _read) = rustix::pipe::pipe().map(|(read, write)| (write, read)).unwrap();
     vmm.connect_irqs(MSIX, 0, &[eventfd().as_fd(), pipe.as_fd()]).unwrap();
     keeper.read();
@@ -256,7 +257,8 @@ fn a_port_with_an_interrupt_that_is_neither_an_eventfd_nor_a_pipe_works_and_is_n
 fn what_the_keeper_refuses_is_in_the_reports_at_once_and_kept_again_when_it_may_come() {
     let folder = TempDir::new().unwrap();
     let (daemon, mut keeper, says, specs) = renewing(&folder, 2);
-    let _vmms = [0, 1].map(|number| Client::connect_with(&specs[number].socket, SOON, Box::new(NoMemory)).unwrap());
+    let _vmms =
+        [0, 1].map(|number| Client::connect_with(&specs[number].config.socket, SOON, Box::new(NoMemory)).unwrap());
     keeper.read();
     let say = |kind, number: u64| says.send(kind, &[&number.to_le_bytes()[..], b"vm0"].concat(), &[], SOON).unwrap();
     // The number of `Why::Slow`.

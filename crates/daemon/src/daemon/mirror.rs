@@ -21,7 +21,7 @@ impl Daemon {
         let mut sources: Vec<Arc<Port>> = Vec::new();
         let (mut of_ports, mut of_uplinks) = (None, None);
         for running in self.ports().values() {
-            let name = &running.spec.name;
+            let name = &running.spec.config.name;
             of_ports = of_ports.or((name == to).then(|| Arc::clone(&running.port)));
             if ports.contains(name) {
                 sources.extend(running.parts().cloned());

@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     pub(super) fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
-        let ids = self.free_ids(&spec, spec.workers.max(1).into());
+        let ids = self.free_ids(&spec, spec.config.workers.max(1).into());
         let id = ids.first().copied().unwrap_or(PortId(u16::MAX));
         let mut adapter = sharing(&spec)?;
         let layout = match adapter.face() {
@@ -74,7 +74,7 @@ impl Daemon {
             Face::Rings(_) => None,
         };
         // A trace has the calls of one adapter.
-        let recorder = recorder.filter(|_| spec.workers <= 1);
+        let recorder = recorder.filter(|_| spec.config.workers <= 1);
         if let Some(recorder) = &recorder {
             adapter = Recorder::around(recorder, adapter);
         }
@@ -82,10 +82,11 @@ impl Daemon {
             Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
             None => self.open_rings(&ids, spec, adapter, recorder)?,
         };
-        let (name, about, socket) = (&running.spec.name, &running.spec.entry.about, running.spec.socket.display());
-        let workers = (running.spec.workers > 1).then_some(running.spec.workers);
+        let (name, about, socket) =
+            (&running.spec.config.name, &running.spec.config.entry.about, running.spec.config.socket.display());
+        let workers = (running.spec.config.workers > 1).then_some(running.spec.config.workers);
         info!(port = name, adapter = about.name, %socket, workers, "ready");
-        self.link_function(&running);
+        self.link_port(&running);
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -107,14 +108,14 @@ impl Daemon {
         shell: PortShell,
         is_again: bool,
     ) -> Result<Opened, StartError> {
-        let name = spec.name.clone();
+        let name = spec.config.name.clone();
         let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
         let (id, schedule) = (shell.id(), shell.schedule());
-        let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes);
+        let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes());
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
         self.log_calls(tolerated, &port);
-        let log = self.log(id, &name, spec.entry.about.name);
+        let log = self.log(id, &name, spec.config.entry.about.name);
         Ok(Opened { name, schedule, port, log })
     }
 
@@ -130,7 +131,7 @@ impl Daemon {
         let Opened { name, port, log, .. } = opened;
         let (id, worker) = (port.id(), self.inbox(port.id()));
         let mapper = Mapper::new(name, files, move || worker.push(Note::Mapped(id)));
-        let (log, port, dma) = (Arc::clone(log), Arc::clone(port), spec.entry.about.dma);
+        let (log, port, dma) = (Arc::clone(log), Arc::clone(port), spec.config.entry.about.dma);
         let mut device = PortDevice::new(log, port, interrupts, signals, mapper, dma);
         device.map_empty_page()?;
         Ok(device)
@@ -145,19 +146,19 @@ impl Daemon {
         interrupts: Interrupts,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
-        if spec.role == Role::Connect {
-            return Err(StartError::Connects { port: spec.name, adapter: spec.entry.about.name });
+        if spec.config.role == Role::Connect {
+            return Err(StartError::Connects { port: spec.config.name, adapter: spec.config.entry.about.name });
         }
         let listener = listener(&spec)?;
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
         let shell = self.shell(id, &signals, recorder.clone());
         let opened = self.opened(&spec, adapter, shell, false)?;
-        let memory = |source| StartError::Memory { port: spec.name.clone(), source };
+        let memory = |source| StartError::Memory { port: spec.config.name.clone(), source };
         let mut device = self.device(&spec, &opened, interrupts, signals, Arc::default()).map_err(memory)?;
         device.record(recorder.clone());
-        if spec.mapped && !device.map_doorbells().map_err(memory)? {
-            return Err(StartError::Doorbells { port: spec.name, adapter: spec.entry.about.name });
+        if spec.is_mapped() && !device.map_doorbells().map_err(memory)? {
+            return Err(StartError::Doorbells { port: spec.config.name, adapter: spec.config.entry.about.name });
         }
         let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
@@ -177,9 +178,9 @@ impl Daemon {
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
         let (id, others) = ids.split_first().map_or((PortId(u16::MAX), &[][..]), |(id, others)| (*id, others));
-        let socket = match spec.role {
+        let socket = match spec.config.role {
             Role::Listen => FrontendSocket::Listen(listener(&spec)?),
-            Role::Connect => FrontendSocket::Connect(spec.socket.clone()),
+            Role::Connect => FrontendSocket::Connect(spec.config.socket.clone()),
         };
         let signals = Arc::new(Signals::rings());
         let shell = self.shell(id, &signals, recorder.clone());
@@ -207,12 +208,12 @@ impl Daemon {
     fn join(&self, running: &Running, group: &Arc<Group>) -> Result<(), StartError> {
         let Running { spec, port, others, .. } = running;
         let joined = if others.is_empty() {
-            self.plane.join_with(Arc::clone(port), &spec.policy)
+            self.plane.join_with(Arc::clone(port), &spec.config.policy)
         } else {
             let joined = self.join_parts(running, group);
             joined.inspect_err(|_| self.give_up(&running.parts().map(|part| part.id()).collect::<Vec<_>>()))
         };
-        joined.map_err(|source| StartError::Switch { port: spec.name.clone(), source })
+        joined.map_err(|source| StartError::Switch { port: spec.config.name.clone(), source })
     }
 
     pub(super) fn hand_to_worker(&self, service: Service) {
@@ -307,6 +308,6 @@ impl Daemon {
 
 /// Makes a port's own socket.
 fn listener(spec: &PortSpec) -> Result<Listener, StartError> {
-    let listener = Listener::bind_for(&spec.socket, &spec.access);
-    listener.map_err(|source| StartError::Socket { port: spec.name.clone(), source })
+    let listener = Listener::bind_for(&spec.config.socket, &spec.access);
+    listener.map_err(|source| StartError::Socket { port: spec.config.name.clone(), source })
 }

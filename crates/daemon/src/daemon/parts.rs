@@ -17,9 +17,9 @@ pub(crate) fn part_name(port: &str, part: usize) -> String {
 
 /// An adapter that serves some of the queue pairs of its device.
 pub(super) fn sharing(spec: &PortSpec) -> Result<Box<dyn Adapter>, StartError> {
-    let adapter = (spec.entry.create)(&spec.settings);
-    let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
-    if spec.workers > 1
+    let adapter = (spec.config.entry.create)(&spec.settings());
+    let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.config.name.clone(), source })?;
+    if spec.config.workers > 1
         && let Face::Rings(rings) = adapter.face()
     {
         rings.share();
@@ -51,18 +51,18 @@ impl Daemon {
         id: PortId,
         signals: &Arc<Signals>,
     ) -> Result<OtherPart, StartError> {
-        let name = part_name(&spec.name, part);
+        let name = part_name(&spec.config.name, part);
         let shell = self.shell(id, signals, None);
         let schedule = shell.schedule();
-        let port = Port::new(id, End::guest(sharing(spec)?), Box::new(shell), spec.buffer_bytes);
+        let port = Port::new(id, End::guest(sharing(spec)?), Box::new(shell), spec.buffer_bytes());
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
-        let log = self.log(id, &name, spec.entry.about.name);
+        let log = self.log(id, &name, spec.config.entry.about.name);
         Ok(OtherPart { port: Arc::new(port.part_of(first)), schedule, log })
     }
 
     /// The parts of a port join the switch, the first one last: no frame comes from a number that nobody has.
     pub(super) fn join_parts(&self, running: &Running, group: &Arc<Group>) -> Result<(), PlaneError> {
-        let policy = &running.spec.policy;
+        let policy = &running.spec.config.policy;
         for part in &running.others {
             self.plane.join_with(Arc::clone(&part.port), policy)?;
         }

@@ -22,7 +22,7 @@ impl Daemon {
     /// Free port numbers of so many workers: the one that the port names, or those that were busy least lately.
     pub(super) fn free_ids(&self, spec: &PortSpec, workers: usize) -> Vec<PortId> {
         let mut chosen = self.by_load();
-        if let Some(named) = spec.worker {
+        if let Some(named) = spec.config.worker {
             let named = usize::from(named) % self.workers.len();
             chosen.sort_by_key(|worker| *worker != named);
         }

@@ -13,7 +13,7 @@ impl Daemon {
     /// unchanged shape keeps its tokens. If the policy restricts addresses, the first of [`Policy::addresses`] must be the port's
     /// own. A port that is closed, or restarted after a failure, loses its policy: set it again.
     pub fn set_policy(&self, name: &str, policy: &Policy) -> bool {
-        let id = self.ports().iter().find(|(_, running)| running.spec.name == name).map(|(id, _)| *id);
+        let id = self.ports().iter().find(|(_, running)| running.spec.config.name == name).map(|(id, _)| *id);
         let uplink = || self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
         let Some(port) = id.or_else(uplink).and_then(|id| self.plane.port(id)) else { return false };
         self.plane.set_policy(&port, policy);

@@ -63,7 +63,7 @@ impl Daemon {
     pub(crate) fn open_new(&self, spec: PortSpec) -> Result<(), RestartError> {
         match caught(|| self.open(spec.clone())) {
             Ok(opened) => opened.map(drop).map_err(RestartError::New),
-            Err(cause) => Err(RestartError::Panicked { name: spec.name, cause }),
+            Err(cause) => Err(RestartError::Panicked { name: spec.config.name, cause }),
         }
     }
 
@@ -72,7 +72,7 @@ impl Daemon {
         let opened = caught(|| self.open_recorded(spec.clone(), recorder.clone()));
         let error = match opened {
             Ok(opened) => opened.err().map(RestartError::from),
-            Err(cause) => Some(RestartError::Panicked { name: spec.name.clone(), cause }),
+            Err(cause) => Some(RestartError::Panicked { name: spec.config.name.clone(), cause }),
         };
         let Some(error) = error else { return Ok(()) };
         self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
@@ -87,14 +87,14 @@ impl Daemon {
 
     /// The specification of a port that has failed, or could not be reopened.
     fn failed(&self, name: &str) -> Result<(PortSpec, Option<Arc<Recorder>>), RestartError> {
-        if let Some(running) = self.ports().values().find(|running| running.spec.name == name) {
+        if let Some(running) = self.ports().values().find(|running| running.spec.config.name == name) {
             return match running.failure() {
                 Some(_) => Ok((running.spec.clone(), running.recorder.clone())),
                 None => Err(RestartError::NotFailed(name.to_owned())),
             };
         }
         let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let index = lost.iter().position(|(spec, _)| spec.name == name);
+        let index = lost.iter().position(|(spec, _)| spec.config.name == name);
         index.map(|index| lost.swap_remove(index)).ok_or_else(|| RestartError::Missing(name.to_owned()))
     }
 

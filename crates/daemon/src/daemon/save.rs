@@ -30,7 +30,7 @@ impl Daemon {
             return Err(SaveError::NoFunction(name.to_owned()));
         }
         let ports = self.ports();
-        let found = ports.iter().find(|(_, running)| running.spec.name == name);
+        let found = ports.iter().find(|(_, running)| running.spec.config.name == name);
         match found.ok_or_else(|| SaveError::Missing(name.to_owned()))? {
             (_, running) if running.rings.is_some() => Err(SaveError::NoFunction(name.to_owned())),
             (id, _) => Ok(*id),

@@ -11,36 +11,41 @@ use super::{Daemon, PortSpec, UplinkAgents, UplinkMaker};
 use crate::run::inbox::Note;
 
 impl Daemon {
-    /// Changes the values that can change while a VM is attached: the port's receive buffer, its access and its policy. The error
-    /// is a sentence for a person.
+    /// Changes the values that can change while a VM is attached: the port's receive buffer, its access, its link and its policy.
+    /// The error is a sentence for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
         let mut ports = self.ports();
         // A port that waits to be reopened gets these values then.
-        let Some(running) = ports.values_mut().find(|running| running.spec.name == spec.name) else {
+        let Some(running) = ports.values_mut().find(|running| running.spec.config.name == spec.config.name) else {
             let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            for (old, _) in lost.iter_mut().filter(|(old, _)| old.name == spec.name) {
+            for (old, _) in lost.iter_mut().filter(|(old, _)| old.config.name == spec.config.name) {
                 *old = spec.clone();
             }
             return Ok(());
         };
-        let port = || format!("port {}", spec.name);
+        let port = || format!("port {}", spec.config.name);
         if running.spec.access != spec.access {
-            nicety_socket::change_access(&spec.socket, &spec.access).map_err(|error| format!("{}: {error}", port()))?;
+            nicety_socket::change_access(&spec.config.socket, &spec.access)
+                .map_err(|error| format!("{}: {error}", port()))?;
             running.spec.access = spec.access.clone();
         }
-        if running.spec.buffer_bytes != spec.buffer_bytes {
-            let set = running.parts().try_for_each(|part| part.set_buffer(spec.buffer_bytes));
+        if running.spec.buffer_bytes() != spec.buffer_bytes() {
+            let set = running.parts().try_for_each(|part| part.set_buffer(spec.buffer_bytes()));
             set.map_err(|error| format!("{}: {error}", port()))?;
-            running.spec.buffer_bytes = spec.buffer_bytes;
+            running.spec.config.buffer = spec.config.buffer;
         }
-        if running.spec.policy != spec.policy {
-            self.plane.set_policy(&running.port, &spec.policy);
+        let before = &running.spec.config;
+        if before.policy != spec.config.policy {
+            self.plane.set_policy(&running.port, &spec.config.policy);
         }
-        let is_moved = running.spec.function != spec.function || running.spec.settings.mac != spec.settings.mac;
+        let is_moved = before.function != spec.config.function || before.mac != spec.config.mac;
+        let has_link = before.link == spec.config.link && !is_moved;
         running.spec = spec.clone();
         if is_moved {
             self.seat(&running.port, spec);
-            self.link_function(running);
+        }
+        if !has_link {
+            self.set_link(running);
         }
         Ok(())
     }

@@ -29,8 +29,8 @@ impl Daemon {
         adapter: Box<dyn Adapter>,
         is_again: bool,
     ) -> Result<(Box<dyn Adapter>, Option<Tolerated>), StartError> {
-        let Some(peer) = &spec.ft_peer else { return Ok((adapter, None)) };
-        let port = || spec.name.clone();
+        let Some(peer) = &spec.config.ft_peer else { return Ok((adapter, None)) };
+        let port = || spec.config.name.clone();
         let tolerance = self.tolerance.get().ok_or_else(|| StartError::Intolerant { port: port() })?;
         let around = tolerance.around(spec, peer, adapter, is_again);
         let (gate, tolerated) = around.map_err(|source| StartError::Memory { port: port(), source })?;

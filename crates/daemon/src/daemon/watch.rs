@@ -26,7 +26,7 @@ impl Daemon {
         let mut names: BTreeMap<_, _> =
             self.uplinks().iter().map(|uplink| (uplink.port.id(), uplink.name.clone())).collect();
         names.extend(self.teams().iter().map(|team| (team.id, team.spec.name.clone())));
-        names.extend(self.ports().iter().map(|(id, running)| (*id, running.spec.name.clone())));
+        names.extend(self.ports().iter().map(|(id, running)| (*id, running.spec.config.name.clone())));
         names
     }
 

@@ -152,10 +152,10 @@ fn process(page: &mut Page, process: &Process) {
 fn ports(page: &mut Page, ports: &[PortView]) {
     page.family("nicety_port_info", "gauge", "A port's adapter, address, port group and VLANs; always 1.");
     for port in ports {
-        let mac = port.spec.as_ref().map(|spec| spec.settings.mac.to_string()).unwrap_or_default();
+        let mac = port.spec.as_ref().map(|spec| spec.config.mac.to_string()).unwrap_or_default();
         let link = if port.members.is_some() { "(team)" } else { "(uplink)" };
-        let adapter = port.spec.as_ref().map_or(link, |spec| spec.entry.about.name);
-        let group = port.spec.as_ref().and_then(|spec| spec.group.as_deref()).unwrap_or_default();
+        let adapter = port.spec.as_ref().map_or(link, |spec| spec.config.entry.about.name);
+        let group = port.spec.as_ref().and_then(|spec| spec.config.group.as_deref()).unwrap_or_default();
         let (vlan, name) = (vlans(&port.policy), port.name.as_str());
         let labels = [("port", name), ("adapter", adapter), ("mac", &mac), ("group", group), ("vlan", &vlan)];
         page.sample("nicety_port_info", &labels, 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{FunctionConfig, MirrorConfig, Role, policy_words};
+use nicety_host::{FunctionConfig, LinkState, MirrorConfig, PortConfig, Role, policy_words};
 use nicety_memory::Refusal;
 use nicety_plane::{ClassState, Loop, MemberState, State};
 use nicety_switch::{Interest, Wanted};
@@ -78,6 +78,23 @@ pub struct MadeOf {
     pub access: String,
 }
 
+impl MadeOf {
+    fn of(spec: &PortSpec) -> Self {
+        let config = &spec.config;
+        Self {
+            queues: config.queues,
+            mtu: config.mtu,
+            rom: spec.rom.is_some(),
+            vmware_subsystem: config.is_vmwares,
+            standby: config.standby,
+            role: config.role,
+            mapped: spec.is_mapped(),
+            buffer: spec.buffer_bytes(),
+            access: if config.role == Role::Listen { spec.access.to_string() } else { String::new() },
+        }
+    }
+}
+
 /// The place of a port on a card, and what the host lets its function do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionReport {
@@ -99,8 +116,8 @@ pub struct FunctionReport {
 }
 
 impl FunctionReport {
-    fn of(function: &FunctionConfig) -> Self {
-        let FunctionConfig { card, number, trusted, checks_source, link, queries_rss, is_vepa: _, min_rate } = function;
+    fn of(function: &FunctionConfig, link: LinkState) -> Self {
+        let FunctionConfig { card, number, trusted, checks_source, queries_rss, is_vepa: _, min_rate } = function;
         Self {
             card: card.clone(),
             function: *number,
@@ -199,8 +216,8 @@ pub struct PortReport {
     /// Its place on a card. `null`: it is no function of one.
     #[serde(default)]
     pub function: Option<FunctionReport>,
-    /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, and of an uplink its rates,
-    /// `lldp` and `queues`.
+    /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, of a port that is no function
+    /// `link_state`, and of an uplink its rates, `lldp` and `queues`.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
     /// Multicast groups that the port gets, if the switch snoops: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
@@ -520,7 +537,7 @@ fn unblocked(
     if let Some(members) = members {
         return of_team(members);
     }
-    let memory = spec.map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
+    let memory = spec.map_or(Memory::Unused, |spec| Memory::of(spec.config.entry.about));
     condition(name, state, blank, memory, spec.is_none())
 }
 
@@ -546,21 +563,10 @@ impl MemberReport {
     }
 }
 
-impl MadeOf {
-    fn of(spec: &PortSpec) -> Self {
-        let PortSpec { settings, role, mapped, buffer_bytes, access, .. } = spec;
-        Self {
-            queues: settings.queues,
-            mtu: settings.mtu,
-            rom: settings.rom.is_some(),
-            vmware_subsystem: settings.subsystem.is_some(),
-            standby: settings.standby,
-            role: *role,
-            mapped: *mapped,
-            buffer: *buffer_bytes,
-            access: if *role == Role::Listen { access.to_string() } else { String::new() },
-        }
-    }
+/// The link of a port that is no function, if it is not the usual one.
+fn link_word(config: &PortConfig) -> Option<(String, String)> {
+    let is_shown = config.function.is_none() && config.link != LinkState::Auto;
+    is_shown.then(|| ("link_state".to_owned(), config.link.word().to_owned()))
 }
 
 /// The sentence of a port, which ends with how its last connection ended if it waits.
@@ -568,9 +574,9 @@ fn sentence_of(view: &PortView, condition: Condition, sentence: String, last_end
     if condition != Condition::Waiting {
         return sentence;
     }
-    let connects = view.spec.as_ref().filter(|spec| spec.role == Role::Connect);
+    let connects = view.spec.as_ref().filter(|spec| spec.config.role == Role::Connect);
     let sentence = connects.map_or(sentence, |spec| {
-        let absence = || format!("connecting to {}", spec.socket.display());
+        let absence = || format!("connecting to {}", spec.config.socket.display());
         let absence = view.absence.clone().unwrap_or_else(absence);
         format!("{absence}; `nicety attach {}` says how to start a VM that listens there", view.name)
     });
@@ -604,20 +610,21 @@ impl PortReport {
             blocked: _,
             in_loop: _,
         } = view;
+        let config = spec.as_ref().map(|spec| &spec.config);
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
         let (condition, sentence) = condition_of(view);
         let sentence = sentence_of(view, condition, sentence, last_end.as_ref());
         let counters = &state.counters;
-        let register = |region, offset| spec.as_ref().and_then(|spec| (spec.entry.register)(region, offset));
+        let register = |region, offset| config.and_then(|config| (config.entry.register)(region, offset));
         Self {
             name: name.clone(),
-            adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
-            mac: spec.as_ref().map(|spec| spec.settings.mac.to_string()),
-            socket: spec.as_ref().map(|spec| spec.socket.clone()),
+            adapter: config.map(|config| config.entry.about.name.to_owned()),
+            mac: config.map(|config| config.mac.to_string()),
+            socket: config.map(|config| config.socket.clone()),
             made_of: spec.as_ref().map(MadeOf::of),
-            port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
-            function: spec.as_ref().and_then(|spec| spec.function.as_ref()).map(FunctionReport::of),
-            policy: policy_words(policy).into_iter().chain(link.clone()).collect(),
+            port_group: config.and_then(|config| config.group.clone()),
+            function: config.and_then(|config| Some(FunctionReport::of(config.function.as_ref()?, config.link))),
+            policy: policy_words(policy).into_iter().chain(link.clone()).chain(config.and_then(link_word)).collect(),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),
             workers: workers.clone(),

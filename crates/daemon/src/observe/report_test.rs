@@ -1,5 +1,6 @@
 use nicety_adapter::{Counters, PortId, Queue, Stall, Time};
 use nicety_frame::Mac;
+use nicety_host::PortConfig;
 use nicety_plane::Neighbour;
 
 use super::*;
@@ -166,26 +167,12 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     state.counters.receive_drop(Reason::BufferFull);
     (state.counters.reads, state.counters.writes, state.counters.interrupts) = (5, 6, 7);
     let entry = nicety_adapters::find("e1000").unwrap();
-    let spec = PortSpec {
-        name: "vm1".into(),
-        entry,
-        settings: nicety_adapters::Settings::new(Mac([0x52, 0x54, 0, 0x12, 0x34, 1])),
-        socket: "/run/vm1.sock".into(),
-        role: Default::default(),
-        mapped: false,
-        ft_peer: None,
-        worker: None,
-        workers: 1,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: nicety_switch::Policy::default(),
-    };
+    let config = PortConfig::new("vm1", entry, Mac([0x52, 0x54, 0, 0x12, 0x34, 1]), "/run/vm1.sock".into());
+    let spec = PortSpec::plain(PortConfig { group: Some("web".into()), ..config });
     let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));
     let policy = nicety_switch::Policy { forged_transmits: false, ..nicety_switch::Policy::default() };
     let mut view = PortView {
-        spec: Some(PortSpec { group: Some("web".into()), ..spec }),
+        spec: Some(spec),
         wanted: [(0, Interest::Router), (10, Interest::Group([239, 1, 2, 3].into())), (0, Interest::Everything)]
             .map(|(fid, interest)| Wanted { fid, port: PortId(1), interest, left: Duration::from_secs(9) })
             .to_vec(),
@@ -225,7 +212,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     view.state.attached = false;
     let sentence = PortReport::of(&view).sentence;
     assert!(sentence.ends_with("start one; 119 min ago: the VMM is disconnected: it said nothing"), "{sentence}");
-    view.spec.as_mut().unwrap().role = Role::Connect;
+    view.spec.as_mut().unwrap().config.role = Role::Connect;
     for (absence, says) in
         [(None, "connecting to /run/vm1.sock"), (Some("connecting to it: nobody"), "connecting to it: nobody")]
     {

@@ -140,8 +140,8 @@ impl Words<'_> {
 
     fn arrives(&self) -> TraceStep {
         let spec = self.from.spec.as_ref();
-        let kind = spec.map_or("an uplink", |spec| spec.entry.about.name);
-        let group = spec.and_then(|spec| spec.group.as_ref());
+        let kind = spec.map_or("an uplink", |spec| spec.config.entry.about.name);
+        let group = spec.and_then(|spec| spec.config.group.as_ref());
         let group = group.map(|group| format!(", port group {group}")).unwrap_or_default();
         trace_step(TraceStage::Arrives, format!("at {} ({kind}{group}): {}", self.from.name, frame_words(self.frame)))
     }

@@ -139,12 +139,12 @@ pub fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<Po
 
 fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
-    if spec.role == Role::Connect {
+    if spec.config.role == Role::Connect {
         return Ok(spec);
     }
-    let place = look(&spec.socket, &spec.access);
-    if place.map_err(|source| StartError::Socket { port: spec.name.clone(), source })? == Place::Served {
-        served.push(spec.socket.clone());
+    let place = look(&spec.config.socket, &spec.access);
+    if place.map_err(|source| StartError::Socket { port: spec.config.name.clone(), source })? == Place::Served {
+        served.push(spec.config.socket.clone());
     }
     Ok(spec)
 }

@@ -10,7 +10,7 @@ use crate::run::kept_uplinks::let_go_first;
 
 /// A port goes on whose process was killed, or begins anew.
 pub(super) fn revive(daemon: &Daemon, port: PortSpec, groups: Vec<Group>) -> Result<(), ServeError> {
-    let name = port.name.clone();
+    let name = port.config.name.clone();
     let again = port.clone();
     let Err(why) = crate::run::journal::read(groups).and_then(|kept| daemon.revive(port, kept)) else { return Ok(()) };
     warn!(port = name, "its VM loses its adapter, which does not go on: {why}");
@@ -27,7 +27,7 @@ pub(super) fn begin_anew(daemon: &Daemon, port: &PortSpec) -> Result<(), ServeEr
         // answers there.
         Err(StartError::Socket { source: ListenError::InUse(path), .. }) => {
             let at = path.display();
-            warn!(port = port.name, "the killed daemon's socket {at} is not closed yet, and is replaced");
+            warn!(port = port.config.name, "the killed daemon's socket {at} is not closed yet, and is replaced");
             // If that fails, the next try says why.
             let _ = std::fs::remove_file(&path);
             Ok(daemon.open(port.clone()).map(drop)?)

@@ -107,7 +107,7 @@ pub(crate) fn reconcile<'a, E>(
     steps.close_teams.iter().for_each(|name| daemon.close_team(name));
     let mut missing = Vec::new();
     for (spec, arrival) in steps.ports {
-        let (name, is_new) = (spec.name.clone(), matches!(arrival, PortArrival::New));
+        let (name, is_new) = (spec.config.name.clone(), matches!(arrival, PortArrival::New));
         if let Err(error) = open_port(daemon, spec, arrival) {
             fails(error)?;
             missing.extend(is_new.then_some((List::Ports, name)));

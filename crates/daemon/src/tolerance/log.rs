@@ -130,10 +130,10 @@ impl PortTape {
     /// `is_closed`: its frames wait until a log has begun.
     pub fn new(spec: &PortSpec, peer: &PeerAddress, is_closed: bool, bell: Arc<Bell>) -> Self {
         let commit = Arc::new(Commit::new(is_closed));
-        let (port, adapter) = (spec.name.clone(), spec.entry.about.name);
+        let (port, adapter) = (spec.config.name.clone(), spec.config.entry.about.name);
         let (waiting, figures) = (Mutex::default(), Mutex::default());
         let peer = peer.clone();
-        Self { port, adapter, made_with: MadeWith::of(&spec.settings), peer, commit, bell, waiting, figures }
+        Self { port, adapter, made_with: MadeWith::of(&spec.settings()), peer, commit, bell, waiting, figures }
     }
 
     /// Takes the calls that wait.

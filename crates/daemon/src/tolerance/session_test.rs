@@ -6,10 +6,9 @@ use nicety_adapter::tape::{Call, Entry};
 use nicety_adapter::{Context, Counters, Face, Outbox, Set, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
+use nicety_host::{Bytes, PortConfig};
 use nicety_memory::{Map, Place, Rights};
 use nicety_plane::{End, Shell};
-use nicety_socket::Access;
-use nicety_switch::Policy;
 use nicety_uplink::Null;
 
 use super::*;
@@ -48,22 +47,11 @@ impl Session {
         let Ok(nicety_sealed::Place::Tcp(address)) = listener.place() else { panic!("TCP") };
         let peer = PeerAddress::Address(address);
         let entry = find("vmxnet3").unwrap();
-        let spec = PortSpec {
-            name: "vm1".to_owned(),
-            entry,
-            settings: told,
-            socket: PathBuf::new(),
-            role: Default::default(),
-            mapped: false,
-            worker: None,
-            workers: 1,
+        let spec = PortSpec::plain(PortConfig {
             ft_peer: Some(peer.clone()),
-            buffer_bytes: 64 << 10,
-            access: Access::default(),
-            group: None,
-            function: None,
-            policy: Policy::default(),
-        };
+            buffer: Bytes(64 << 10),
+            ..PortConfig::new("vm1", entry, told.mac, PathBuf::new())
+        });
         let tape = Arc::new(PortTape::new(&spec, &peer, false, Arc::new(Bell::new().unwrap())));
         let adapter = (entry.create)(recorded).unwrap();
         let gate = Gate::new(adapter, Arc::clone(&tape.commit), Arc::clone(&tape) as Arc<dyn Log>).unwrap();

@@ -5,6 +5,9 @@
 #[path = "../../../plane/tests/workers/mod.rs"]
 mod workers;
 mod cards;
+mod links;
+#[path = "../upgrade/mod.rs"]
+mod upgrade;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

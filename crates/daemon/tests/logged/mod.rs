@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_daemon::report::{Condition, PortReport};
+use nicety_host::PortConfig;
 use nicety_switch::Limits;
 use tempfile::TempDir;
 
@@ -62,22 +63,12 @@ impl Stage {
         let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
         // Tests run in parallel, and share a log.
         let stage = Self { daemon, name: format!("{name}{workers}"), begun, place };
-        let spec = PortSpec {
-            name: stage.name.clone(),
-            entry: find(adapter).unwrap(),
-            settings: Settings::new(nicety_frame::Mac([2, 0, 0, 0, 0, 1])),
-            socket: stage.socket(),
-            role: Default::default(),
-            mapped: false,
-            worker: None,
-            workers: 1,
-            ft_peer: None,
-            buffer_bytes: 1 << 20,
-            access: nicety_socket::Access::default(),
-            group: None,
-            function: None,
-            policy: nicety_switch::Policy::default(),
-        };
+        let spec = PortSpec::plain(PortConfig::new(
+            &stage.name,
+            find(adapter).unwrap(),
+            nicety_frame::Mac([2, 0, 0, 0, 0, 1]),
+            stage.socket(),
+        ));
         stage.daemon.open(spec).unwrap();
         stage
     }

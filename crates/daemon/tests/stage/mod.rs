@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, PortSpec, PortView};
+use nicety_host::PortConfig;
 use nicety_switch::Limits;
 use tempfile::TempDir;
 
@@ -31,22 +32,12 @@ impl Stage {
 
     /// The specification of a port.
     pub fn spec(&self, number: u8, adapter: &str) -> PortSpec {
-        PortSpec {
-            name: format!("vm{number}"),
-            entry: find(adapter).unwrap(),
-            settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number])),
-            socket: self.socket(number.into()),
-            role: Default::default(),
-            mapped: false,
-            worker: None,
-            workers: 1,
-            ft_peer: None,
-            buffer_bytes: 1 << 20,
-            access: nicety_socket::Access::default(),
-            group: None,
-            function: None,
-            policy: nicety_switch::Policy::default(),
-        }
+        PortSpec::plain(PortConfig::new(
+            &format!("vm{number}"),
+            find(adapter).unwrap(),
+            nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number]),
+            self.socket(number.into()),
+        ))
     }
 
     pub fn socket(&self, number: usize) -> PathBuf {

@@ -14,6 +14,7 @@ use nicety_keeper::{Channel, KeptBy, kind};
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// The daemon that goes on, and what the old one says. The old one's workers stand still for ever.
+#[allow(dead_code, reason = "not every test has a daemon of its own")]
 pub fn replaced(old: Arc<Daemon>, host: &Host) -> (Arc<Daemon>, Upgraded) {
     let (new, upgraded) = replaced_without(&old, host, &[]);
     let _never_dropped = std::mem::ManuallyDrop::new(old);

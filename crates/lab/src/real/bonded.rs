@@ -13,15 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_adapters::{Entry, Settings};
+use nicety_adapters::Entry;
 use nicety_daemon::daemon::{Daemon, JoiningUplink, PortSpec};
 use nicety_frame::Mac;
 use nicety_guests::{
     Error, Folder, Guest, Layer, Machine, Namespace, Port, Root, Served, Setup,
     uml::{UmlConfig, UmlKernel},
 };
-use nicety_socket::Access;
-use nicety_switch::{Limits, Policy};
+use nicety_host::{Bytes, PortConfig};
+use nicety_switch::Limits;
 use nicety_uplink::Pair;
 use serde::Deserialize;
 
@@ -104,22 +104,10 @@ fn wire(link: PathBuf, number: u8, socket: PathBuf) -> Result<Daemon, Error> {
     let opened =
         daemon.open_uplink(JoiningUplink { buffer_bytes: WIRE_BUFFER, ..JoiningUplink::new("wire", Box::new(pair)) });
     opened.map_err(|error| failed(error.to_string()))?;
-    let port = PortSpec {
-        name: "partner".to_owned(),
-        entry: find(PARTNERS_ADAPTER)?,
-        settings: Settings::new(Mac([0x52, 0x54, 0, 0x4e, 6, number])),
-        socket,
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: WIRE_BUFFER,
-        access: Access::default(),
-        group: None,
-        function: None,
-        policy: Policy::default(),
-    };
+    let port = PortSpec::plain(PortConfig {
+        buffer: Bytes(WIRE_BUFFER.into()),
+        ..PortConfig::new("partner", find(PARTNERS_ADAPTER)?, Mac([0x52, 0x54, 0, 0x4e, 6, number]), socket)
+    });
     daemon.open(port).map_err(|error| failed(error.to_string()))?;
     Ok(daemon)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_adapters::{Settings, find};
+use nicety_adapters::find;
 use nicety_daemon::daemon::{Daemon, JoiningUplink, PortSpec};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{Consent, Live};
@@ -13,8 +13,8 @@ use nicety_daemon::report::PortReport;
 use nicety_daemon::serve;
 use nicety_frame::Mac;
 use nicety_guests::{Guest, Machine, Root};
-use nicety_host::Host;
-use nicety_switch::{Limits, Policy};
+use nicety_host::{Host, PortConfig};
+use nicety_switch::Limits;
 use nicety_uplink::Pair;
 
 use crate::stage::{sh, well};
@@ -26,22 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A port that its guest reaches at this socket.
 fn port(socket: &Path, mac: [u8; 6]) -> PortSpec {
-    PortSpec {
-        name: "vm1".to_owned(),
-        entry: find("e1000e").unwrap(),
-        settings: Settings::new(Mac(mac)),
-        socket: socket.to_owned(),
-        role: Default::default(),
-        mapped: false,
-        worker: None,
-        workers: 1,
-        ft_peer: None,
-        buffer_bytes: 1 << 20,
-        access: nicety_socket::Access::default(),
-        group: None,
-        function: None,
-        policy: Policy::default(),
-    }
+    PortSpec::plain(PortConfig::new("vm1", find("e1000e").unwrap(), Mac(mac), socket.to_owned()))
 }
 
 /// The four wires: each a guest's port at one end, and a pair at the other.

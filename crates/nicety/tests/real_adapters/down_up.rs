@@ -9,7 +9,7 @@ use nicety_trials::scope::{in_linux as entries, is_asked, is_full};
 use crate::stage::{HOST, MAPPED, Stage, ping, port, quiet, sh, well};
 
 /// Number of times that an interface goes down, in a normal and in a full run.
-const ROUNDS: [u32; 2] = [5, 20];
+const ROUNDS: [u32; 2] = [3, 20];
 /// Pings after each. One by one: with several, `ping` waits for the last reply no longer than twice the longest round trip so far.
 const PINGS: usize = 5;
 /// Takes the interface down and up, and waits for carrier. Before that the kernel itself may drop frames: with the neighbours'

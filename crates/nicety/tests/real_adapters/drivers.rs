@@ -165,7 +165,7 @@ fn floods(left: &mut Guest, right: &mut Guest) {
 }
 
 /// Between 6.1 and 6.12 these drivers changed in what they ask of a chip; the others' changes are those of Linux's own interfaces.
-const CHANGED: [&str; 5] = ["e1000e", "igb", "vmxnet3", "virtio-net", "virtio-net-pci"];
+const CHANGED: [&str; 4] = ["e1000e", "igb", "vmxnet3", "virtio-net"];
 
 /// Over every adapter, to another of its kind. In the usual scope over those that `is_chosen`, each to the next one.
 fn carries_over(kernel: Kernel, is_chosen: impl Fn(&str) -> bool) {

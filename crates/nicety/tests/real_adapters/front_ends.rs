@@ -37,8 +37,8 @@ fn every_count_of_pairs(words: &str, workers: u8) {
     let start = |config| well(Guest::start(&stage.root, config));
     let (mut guest, mut peer) = (start(config), start(stage.config(Kernel::V6_12, 2)));
     [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
-    // In a normal run two, three, all, and one.
-    let counts = (1..=PAIRS).filter(|pairs| is_full() || [2, 3, PAIRS].contains(pairs));
+    // In a normal run one more than there are workers, all, and one.
+    let counts = (1..=PAIRS).filter(|pairs| is_full() || [workers + 1, PAIRS].contains(pairs));
     for pairs in counts.chain([1]) {
         sh(&mut guest, &format!("ethtool -L eth0 combined {pairs}"));
         ping(&mut guest, "", &address(2));

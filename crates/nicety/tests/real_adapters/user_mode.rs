@@ -11,7 +11,7 @@ use nicety_trials::scope::{few, in_linux as entries, is_full};
 
 use crate::{
     drivers::{carry, restart_interface_and_driver},
-    stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, pinged, quiet, send, sh, well},
+    stage::{FLOOD, HOST, LATER, Stage, TAP, address, amount, ping, pinged, quiet, send, sh, side_by_side, well},
 };
 
 /// Removes the driver from its device, and binds it again: its functions are built in, so it cannot be unloaded.
@@ -192,20 +192,21 @@ fn check_interrupts(adapter: &str) {
 /// Registers, NVM, interrupt, loopback, link: QEMU's own e1000 fails the first and the fourth, its e1000e the third as well.
 #[test]
 fn every_e1000_and_the_e1000e_pass_every_self_test_of_their_drivers() {
-    for adapter in ["e1000", "e1000-82545em", "e1000-82544gc", "e1000e"] {
+    side_by_side(&["e1000", "e1000-82545em", "e1000-82544gc", "e1000e"], |adapter| {
         let stage = Stage::new(&[adapter]);
         let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(1), 1)));
         let text = well(guest.succeed("ethtool -t eth0 offline", LATER));
         assert!(text.contains("The test result is PASS"), "{adapter}: {text}");
         ping(&mut guest, "", HOST);
-    }
+    });
 }
 
 /// Frames to an unknown address, which the switch floods: 20 pings of the host.
 #[test]
 fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_promiscuous() {
     const FRAMES: u64 = 20;
-    for about in entries().into_iter().map(|entry| entry.about) {
+    let all: Vec<_> = entries().into_iter().map(|entry| entry.about).collect();
+    let alone = |about: &&About| {
         let adapter = about.name;
         let mut stage = Stage::new(&[adapter]);
         let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(1), 1)));
@@ -231,7 +232,8 @@ fn a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_pro
         let shown = if about.promiscuous { on >= FRAMES } else { on < FRAMES / 2 };
         assert!(off < FRAMES / 2 && shown, "{adapter}: {off}, {on}");
         quiet(&mut guest);
-    }
+    };
+    all.chunks(4).for_each(|some| side_by_side(some, alone));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Links of adapters that their host decides: of the functions of cards.
+//! Links of adapters that their host decides.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -23,8 +23,8 @@ pub struct Guest {
     adapter: Option<Box<dyn Adapter>>,
     /// The family of an adapter that is a function.
     family: Option<Membership>,
-    /// The link of the adapter, if its host decides it.
-    link: Option<bool>,
+    /// The link of the adapter.
+    link: bool,
     memory: Arc<Map>,
     /// The page of doorbells that the guest has mapped.
     page: Option<Arc<Map>>,
@@ -74,7 +74,7 @@ impl Guest {
         Self {
             family: adapter.family_of_one().map(Membership::of_one),
             adapter: Some(adapter),
-            link: None,
+            link: true,
             memory: Map::empty(),
             page: None,
             out: Outbox::default(),
@@ -245,7 +245,7 @@ impl Side for Guest {
     }
 
     fn set_link(&mut self, is_up: bool) {
-        self.link = Some(is_up);
+        self.link = is_up;
     }
 
     fn go_on_after(&mut self, errors: u64) {
@@ -331,7 +331,7 @@ impl Side for Guest {
     fn go_on_from(&mut self, at: Time, counters: &mut Counters, now: Time) -> Option<bool> {
         self.set_shift(at.0.wrapping_sub(now.0).cast_signed(), counters);
         self.out = Outbox::default();
-        self.link
+        Some(self.link)
     }
 
     #[inline]

@@ -101,7 +101,7 @@ pub(super) trait Side {
     /// The VM has gone. Returns its memory.
     fn detach(&mut self, counters: &mut Counters) -> Arc<Map>;
 
-    /// It was restored from a state of this time by its own clock, which goes on. Returns the state of the link that the host decides.
+    /// It was restored from a state of this time by its own clock, which goes on. Returns the state of its link.
     fn go_on_from(&mut self, _at: Time, _counters: &mut Counters, _now: Time) -> Option<bool> {
         None
     }

@@ -53,7 +53,7 @@ pub(super) fn steps(
         refused.extend(checked.err().map(|error| error.to_string()));
     }
     if let Some(opener) = opener {
-        let ports = steps.ports.iter().filter_map(|(spec, _)| new.port(&spec.name)).map(named::port);
+        let ports = steps.ports.iter().filter_map(|(spec, _)| new.port(&spec.config.name)).map(named::port);
         let uplinks = steps.uplinks.iter().filter_map(|(uplink, _)| named::uplink(uplink));
         refused.extend(named::are_named(opener, ports.chain(uplinks).collect()).err());
     }
