@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod descriptors;
 pub mod named;
 mod observe;
+pub mod paths;
 mod random;
 pub mod registry;
 mod run;

@@ -8,6 +8,8 @@ use nicety_keeper::Opener;
 use nicety_socket::Wanted;
 use nicety_uplink::{Capture, Tap};
 
+use crate::paths::{HostPath, PathUse, of_uplink};
+
 /// A port's socket. Whether the port listens there or connects can change.
 pub fn port(config: &PortConfig) -> String {
     socket(&config.socket)
@@ -17,9 +19,10 @@ pub fn port(config: &PortConfig) -> String {
 pub fn uplink(config: &UplinkConfig) -> Option<String> {
     match &config.kind {
         UplinkKind::Tap { name, .. } => Some(tap(name)),
-        UplinkKind::Pair { socket: path, .. } | UplinkKind::Stream { socket: path, .. } => Some(socket(path)),
-        UplinkKind::Capture { file } => Some(capture(file)),
-        UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
+        _ => of_uplink(config).map(|HostPath { path, does, .. }| match does {
+            PathUse::Captures => capture(&path),
+            _ => socket(&path),
+        }),
     }
 }
 

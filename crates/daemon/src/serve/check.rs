@@ -1,5 +1,6 @@
 //! The list of what opening a host file needs. `serve` and `serve --check` go through it, and live changes through its parts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use nicety_uplink::{Capture, SocketError, Tap, Xdp, XdpError};
 
 use super::{Held, OpenedAhead, Prepared, Refused, ServeError, spec};
 use crate::daemon::{PortSpec, StartError};
+use crate::paths::{PathUse, of_uplink};
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::{self, Target};
 use crate::tolerance::{self, ToleranceError};
@@ -87,7 +89,7 @@ fn checked<'a>(
     }
     // Uplinks that are held are open already.
     for config in host.uplinks.iter().filter(|config| !ahead.has(config) && !uplinks.has(config)) {
-        errors.extend(check_uplink(&config.kind, &mut served, look, opener.as_deref()).err());
+        errors.extend(check_uplink(config, &mut served, look, opener.as_deref()).err());
     }
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
     for (name, queues) in ahead.queues {
@@ -151,38 +153,36 @@ fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) ->
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
 fn check_uplink(
-    kind: &UplinkKind,
+    config: &UplinkConfig,
     served: &mut Vec<PathBuf>,
     look: SocketCheck,
     opener: Option<&Opener>,
 ) -> Result<(), ServeError> {
-    match kind {
+    match &config.kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
         UplinkKind::Xdp { interface, queues } => Xdp::check(interface, *queues)?,
         // The opener that opens it checks.
         UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
-        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-            let place = look(socket, &Access::default());
-            if place.map_err(SocketError::from)? == Place::Served {
-                served.push(socket.clone());
-            }
-        }
-        // The listening peer may start later.
         UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
+    }
+    // A peer that listens may start later.
+    if let Some(socket) = own_socket(config)
+        && look(&socket, &Access::default()).map_err(SocketError::from)? == Place::Served
+    {
+        served.push(socket.into_owned());
     }
     Ok(())
 }
 
+/// The socket that an uplink makes.
+fn own_socket(config: &UplinkConfig) -> Option<Cow<'_, Path>> {
+    of_uplink(config).filter(|one| one.does == PathUse::Listens).map(|one| one.path)
+}
+
 /// Like [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
 pub fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig, opener: Option<&Opener>) -> Result<(), ServeError> {
-    let socket = |config: &UplinkConfig| match &config.kind {
-        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-            Some(socket.clone())
-        }
-        _ => None,
-    };
     if matches!(new.kind, UplinkKind::Xdp { .. }) {
         return Err(XdpError::Running(new.name.clone()).into());
     }
@@ -193,9 +193,9 @@ pub fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig, opener: Opti
         return Ok(Tap::check_queues(opener, name, held)?);
     }
     let mut served = Vec::new();
-    check_uplink(&new.kind, &mut served, connecting, opener)?;
+    check_uplink(new, &mut served, connecting, opener)?;
     match served.pop() {
-        Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
+        Some(path) if !old.iter().filter_map(own_socket).any(|ours| *ours == path) => {
             Err(SocketError::from(ListenError::InUse(path)).into())
         }
         _ => Ok(()),

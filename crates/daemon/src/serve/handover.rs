@@ -14,6 +14,7 @@
 //!  │ answers whoever has asked, ends       ▼
 //! ```
 
+mod arrivals;
 pub mod give;
 #[cfg(test)]
 mod golden_test;

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use nicety_host::{Host, PageAddress, PortConfig, Role, UplinkConfig, UplinkKind};
+use nicety_host::{Host, PortConfig, UplinkConfig};
 use nicety_sandbox::{Folders, Grant, NotGranted, granted};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
 
+use crate::paths::{HostPath, PathUse, of_host, of_port, of_uplink};
 use crate::registry::Registry;
 
 /// The folder of a file that does not need to exist.
@@ -25,38 +26,20 @@ pub fn folders(host: &Host, control: &Path, record: Option<&Path>) -> Folders {
     let mut all = Folders::new();
     // The user has one of them at most.
     Registry::here().folders().into_iter().for_each(|folder| all.grant_if_there(folder, Grant::Write));
-    let mut grant = |path: PathBuf, grant| all.grant(path, grant);
-    folders_to_read(&host.path).into_iter().for_each(|folder| grant(folder, Grant::Read));
-    grant(folder(control), Grant::Write);
-    grant(folder(&host.state()), Grant::Write);
-    if let Some(PageAddress::Socket(path)) = &host.daemon.page {
-        grant(folder(path), Grant::Write);
-    }
-    record.into_iter().for_each(|record| grant(record.to_owned(), Grant::Write));
-    host.daemon.folders.iter().for_each(|named| grant(named.clone(), Grant::Write));
-    for port in &host.ports {
-        grant(folder(&port.socket), Grant::Write);
-        port.rom.iter().flat_map(|rom| folders_to_read(rom)).for_each(|folder| grant(folder, Grant::Read));
-    }
-    let is_ours = |uplink: &&UplinkConfig| !is_openers(uplink);
-    for path in host.uplinks.iter().filter(is_ours).filter_map(path_of) {
-        grant(folder(path), Grant::Write);
+    folders_to_read(&host.path).into_iter().for_each(|folder| all.grant(folder, Grant::Read));
+    record.into_iter().for_each(|record| all.grant(record.to_owned(), Grant::Write));
+    let late = of_host(host, Some(control)).into_iter().filter(|one| !one.is_early && !is_openers(one.does));
+    for HostPath { path, does, .. } in late {
+        match does {
+            PathUse::Reads => folders_to_read(&path).into_iter().for_each(|folder| all.grant(folder, Grant::Read)),
+            PathUse::Fills => all.grant(path.into_owned(), Grant::Write),
+            // A port that connects keeps a file beside the socket, and either role may become the other.
+            PathUse::Listens | PathUse::Connects | PathUse::Writes | PathUse::Captures => {
+                all.grant(folder(&path), Grant::Write);
+            }
+        }
     }
     all
-}
-
-/// The path of an uplink at which the daemon makes a file or a socket, or opens a file.
-fn path_of(uplink: &UplinkConfig) -> Option<&Path> {
-    match &uplink.kind {
-        UplinkKind::Pair { socket, .. } | UplinkKind::Stream { socket, .. } => Some(socket),
-        UplinkKind::Capture { file } => Some(file),
-        UplinkKind::Tap { .. } | UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
-    }
-}
-
-/// Whether an opener opens an uplink's file, and nobody removes it.
-fn is_openers(uplink: &UplinkConfig) -> bool {
-    nicety_socket::is_made_elsewhere() && matches!(uplink.kind, UplinkKind::Capture { .. })
 }
 
 /// Whether this process could use a path if nothing confined it. If not, the error of opening it has the reason, and no key of the host
@@ -65,33 +48,34 @@ fn may(path: &Path, rights: Right) -> bool {
     accessat(CWD, path, rights, AtFlags::EACCESS).is_ok()
 }
 
-fn allowed(path: &Path) -> Result<(), NotGranted> {
-    let folder = folder(path);
-    match granted() {
-        Some(folders) if may(&folder, Right::WRITE_OK | Right::EXEC_OK) => folders.allows(&folder),
-        _ => Ok(()),
-    }
-}
-
 /// Whether the sandbox lets a port be opened now.
 pub(crate) fn allows_port(port: &PortConfig) -> Result<(), NotGranted> {
-    if let (Some(rom), Some(folders)) = (&port.rom, granted())
-        && may(rom, Right::READ_OK)
-    {
-        folders_to_read(rom).iter().try_for_each(|folder| folders.allows_reading(folder))?;
-    }
-    // Connecting takes no right in the folder.
-    if port.role == Role::Connect { Ok(()) } else { allowed(&port.socket) }
+    of_port(port).filter(|one| !one.is_early).try_for_each(|one| allows(&one))
 }
 
 /// Whether the sandbox lets an uplink be opened now.
 pub(crate) fn allows_uplink(uplink: &UplinkConfig) -> Result<(), NotGranted> {
-    let connects = matches!(
-        uplink.kind,
-        UplinkKind::Pair { role: Role::Connect, .. } | UplinkKind::Stream { role: Role::Connect, .. }
-    );
-    match path_of(uplink) {
-        Some(path) if !connects && !is_openers(uplink) => allowed(path),
+    of_uplink(uplink).map_or(Ok(()), |one| allows(&one))
+}
+
+fn allows(HostPath { path, does, .. }: &HostPath<'_>) -> Result<(), NotGranted> {
+    let Some(folders) = granted() else { return Ok(()) };
+    let folder = folder(path);
+    match does {
+        PathUse::Reads if may(path, Right::READ_OK) => {
+            folders_to_read(path).iter().try_for_each(|folder| folders.allows_reading(folder))
+        }
+        PathUse::Listens | PathUse::Writes | PathUse::Captures
+            if !is_openers(*does) && may(&folder, Right::WRITE_OK | Right::EXEC_OK) =>
+        {
+            folders.allows(&folder)
+        }
+        // Connecting takes no right in the folder.
         _ => Ok(()),
     }
+}
+
+/// Whether an opener opens the file, and nobody removes it.
+fn is_openers(does: PathUse) -> bool {
+    nicety_socket::is_made_elsewhere() && does == PathUse::Captures
 }

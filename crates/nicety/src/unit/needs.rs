@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nicety_daemon::paths::{self, HostPath, PathUse};
 use nicety_host::{
-    AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, Role, UplinkConfig, UplinkKind, group_number,
+    AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, UplinkConfig, UplinkKind, group_number,
 };
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;
@@ -148,88 +149,51 @@ impl Needs<'_> {
 
     /// Files and sockets at paths.
     fn files(&mut self, host: &Host) {
-        let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+        use PathUse::{Captures, Connects, Fills, Listens, Reads, Writes};
         let own = folder_of(&host.path);
-        let mut write = |what: String, path: &Path, instead: &str| {
-            let folder = folder_of(path);
-            if folder == own && self.unit.keeps_read_only(&folder).is_some() {
-                // Who writes to this folder writes the host file.
-                let why =
-                    format!("{what}: {} is read-only for the daemon; name a place in {instead}", folder.display());
-                self.lack(why, []);
-            } else {
-                self.folder(&what, &folder, false);
-            }
-        };
         // Not the user's folder: the unit has none.
-        if let Ok(control) = host.control(None) {
-            write(format!("daemon.control = \"{}\"", control.display()), &control, "/run/nicety");
-        }
-        let state = host.state();
-        write(format!("daemon.state = \"{}\"", state.display()), &state, "/var/lib/nicety");
-        if let Some(PageAddress::Socket(path)) = &host.daemon.page {
-            write("daemon.page".to_owned(), path, "/run/nicety");
-        }
-        if let Some(ListenAddress::Unix(path)) = host.tolerance.as_ref().and_then(|ft| ft.listen.as_ref()) {
-            write("ft.listen".to_owned(), path, "/run/nicety");
-        }
-        for port in host.ports.iter().filter(|port| port.role == Role::Listen) {
-            write(format!("port {}: socket", port.name), &port.socket, "/run/nicety");
-        }
-        for UplinkConfig { name, kind, .. } in &host.uplinks {
-            match kind {
-                UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-                    write(format!("uplink {name}: socket"), socket, "/run/nicety");
-                }
-                UplinkKind::Capture { file } => write(format!("uplink {name}: file"), file, "/var/lib/nicety"),
-                _ => {}
+        let control = host.control(None).ok();
+        let (opened, made): (Vec<_>, Vec<_>) =
+            paths::of_host(host, control.as_deref()).into_iter().partition(|one| matches!(one.does, Reads | Connects));
+        for HostPath { key, path, does, .. } in made {
+            match does {
+                Fills => self.folder(&key, &path, true),
+                Writes | Captures => self.made(&key, &path, "/var/lib/nicety", own),
+                Listens | Reads | Connects => self.made(&key, &path, "/run/nicety", own),
             }
         }
-        for folder in &host.daemon.folders {
-            self.folder("daemon.folders", folder, true);
+        for HostPath { key, path, does, .. } in opened {
+            self.opened(&key, &path, if does == Reads { (READ, "read") } else { (WRITE, "connect to") });
         }
-        self.read_files(host);
     }
 
-    /// Files that are read, and sockets that others have made.
-    fn read_files(&mut self, host: &Host) {
-        let mut open = |what: String, path: &Path, (right, name): (u32, &str)| {
-            let shown = path.display();
-            let why = self.unit.hides(path);
-            if let Some(why) = &why {
-                let lines = self.unit.shows(path.parent().unwrap_or(path), "BindReadOnlyPaths", false);
-                self.lack(format!("{what}: the unit does not see {shown} ({why})"), lines);
-            }
-            let may_not = self.unit.may_not(path, right).filter(|(_, closed)| why.is_none() || !holds_homes(closed));
-            if let Some((user, closed)) = may_not {
-                let (does, closed) = (if closed == path { name } else { "enter" }, closed.display());
-                self.lack(
-                    format!("{what}: user {user} may not {does} {closed}: change its group or mode (chgrp, chmod)"),
-                    [],
-                );
-            }
-        };
-        let (read, connect) = ((READ, "read"), (WRITE, "connect to"));
-        if let Some(ft) = &host.tolerance {
-            open("ft.key".to_owned(), &ft.key, read);
+    /// A file or a socket that the daemon makes. Another place for it is in the folder `instead`.
+    fn made(&mut self, key: &str, path: &Path, instead: &str, own: &Path) {
+        let folder = folder_of(path);
+        if folder == own && self.unit.keeps_read_only(folder).is_some() {
+            // Who writes to this folder writes the host file.
+            let why = format!("{key}: {} is read-only for the daemon; name a place in {instead}", folder.display());
+            self.lack(why, []);
+        } else {
+            self.folder(key, folder, false);
         }
-        for port in &host.ports {
-            if let Some(rom) = &port.rom {
-                open(format!("port {}: rom", port.name), rom, read);
-            }
-            if port.role == Role::Connect {
-                open(format!("port {}: socket", port.name), &port.socket, connect);
-            }
-            if let Some(PeerAddress::Unix(path)) = &port.ft_peer {
-                open(format!("port {}: ft_peer", port.name), path, connect);
-            }
+    }
+
+    /// A file that is read, or a socket that others have made.
+    fn opened(&mut self, key: &str, path: &Path, (right, name): (u32, &str)) {
+        let shown = path.display();
+        let why = self.unit.hides(path);
+        if let Some(why) = &why {
+            let lines = self.unit.shows(path.parent().unwrap_or(path), "BindReadOnlyPaths", false);
+            self.lack(format!("{key}: the unit does not see {shown} ({why})"), lines);
         }
-        for UplinkConfig { name, kind, .. } in &host.uplinks {
-            if let UplinkKind::Pair { socket, role: Role::Connect }
-            | UplinkKind::Stream { socket, role: Role::Connect } = kind
-            {
-                open(format!("uplink {name}: socket"), socket, connect);
-            }
+        let may_not = self.unit.may_not(path, right).filter(|(_, closed)| why.is_none() || !holds_homes(closed));
+        if let Some((user, closed)) = may_not {
+            let (does, closed) = (if closed == path { name } else { "enter" }, closed.display());
+            self.lack(
+                format!("{key}: user {user} may not {does} {closed}: change its group or mode (chgrp, chmod)"),
+                [],
+            );
         }
     }
 
@@ -277,6 +241,11 @@ impl Needs<'_> {
             }
         }
     }
+}
+
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
 }
 
 /// Whether two words are one user. Without a database the words are compared.
