@@ -22,6 +22,7 @@ mod package;
 mod programs;
 mod release;
 mod sbom;
+mod shape;
 mod steps;
 mod tally;
 

@@ -39,6 +39,7 @@ const GUESTS: &str = "guests";
 /// Cheap steps first. Those that may run beside the tests start together with them.
 const STEPS: &[Step] = &[
     step("fmt", "the source is formatted", fmt),
+    step("shape", "no file is too long, and no files import each other in a circle", crate::shape::run),
     step("locks", "both lock files are of these manifests", locks),
     step("clippy", "no warnings", clippy),
     step("build", "the tests build", build),
