@@ -16,7 +16,7 @@ use crate::{
 pub const PROGRAMS: [&str; 8] =
     ["real_adapters", "installed", "fault_tolerance", "real_guests", "real_pair", "try", "uml_guests", "replayed"];
 /// Maximum number at a time. A test has two guests of 256 MiB, and the host has other uses for its memory.
-const AT_MOST: usize = 4;
+const AT_MAX: usize = 4;
 
 /// Tests that run without any other beside them. An NE2000's driver gives a frame 200 ms (lib8390.c, TX_TIMEOUT). Some fifty accesses,
 /// each a message between QEMU and the daemon, must fit into that. Beside guests that keep every processor busy, each may take 10 ms.
@@ -85,7 +85,7 @@ pub fn run() -> Tally {
         }
     };
     // Two more than there are processors, because a test waits more than half of its time.
-    let count = thread::available_parallelism().map_or(1, |count| count.get() + 2).min(AT_MOST);
+    let count = thread::available_parallelism().map_or(1, |count| count.get() + 2).min(AT_MAX);
     println!("guests: {} tests, {count} at a time", tests.len());
     let (alone, rest): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(|test| ALONE.contains(&test.name.as_str()));
     let laid = lay();

@@ -23,7 +23,7 @@ pub const PACKETS: usize = 64;
 /// Bytes of a packet that are copied into its private head, unless its offload names more headers.
 pub const HEAD_BYTES: usize = 128;
 /// Most bytes of a private head.
-pub const HEAD_MOST: usize = 512;
+pub const HEAD_MAX: usize = 512;
 /// Most spans in a batch.
 pub const SPANS: usize = 1024;
 /// Most spans in one packet: a 64 KB packet in 256-byte pieces.
@@ -212,7 +212,7 @@ impl Batch {
             generation: 0,
             packets: ArrayVec::new(),
             layouts: Box::new([const { OnceCell::new() }; PACKETS]),
-            heads: vec![0; PACKETS * (HEAD_MOST + HEAD_SLACK)].into_boxed_slice(),
+            heads: vec![0; PACKETS * (HEAD_MAX + HEAD_SLACK)].into_boxed_slice(),
             heads_used: 0,
             spans: Vec::with_capacity(SPANS),
             bytes: 0,
@@ -321,7 +321,7 @@ impl Batch {
         at
     }
 
-    /// Begins a packet with a private head of `head` bytes (at most [`HEAD_MOST`]). `None` if the batch is full.
+    /// Begins a packet with a private head of `head` bytes (at most [`HEAD_MAX`]). `None` if the batch is full.
     #[inline]
     pub fn draft(&mut self, head: usize) -> Option<Draft<'_>> {
         if self.packets.is_full() {

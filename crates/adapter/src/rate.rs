@@ -10,12 +10,12 @@ use crate::time::Time;
 const UNITS: [(&str, u64); 5] =
     [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1_000), ("bit/s", 1)];
 /// The highest rate.
-const MOST: u64 = 10_000_000_000_000;
+const MAX: u64 = 10_000_000_000_000;
 
 /// Tokens gather for this long before a waiting port is woken.
 const GATHER_NS: u64 = 200_000;
 /// A waiting port may wake this late without losing tokens, and may spend them for as long.
-const LATE_MOST_NS: u64 = 50_000_000;
+const LATE_MAX_NS: u64 = 50_000_000;
 
 /// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
 ///
@@ -67,7 +67,7 @@ fn suggestion(number: &str, unit: &str) -> String {
 impl Rate {
     /// This many bits per second; `None` beyond the limits.
     pub fn new(bits_per_second: u64) -> Option<Self> {
-        (1..=MOST).contains(&bits_per_second).then_some(Self(bits_per_second))
+        (1..=MAX).contains(&bits_per_second).then_some(Self(bits_per_second))
     }
 
     /// Bits per second.
@@ -182,8 +182,8 @@ impl Bucket {
 
     /// A port that waited until `at` continues now, without losing tokens.
     pub fn go_on(&mut self, at: Time, now: Time) {
-        self.late_ns = now.0.saturating_sub(at.0).min(LATE_MOST_NS);
-        self.late_until = now.after_ns(LATE_MOST_NS);
+        self.late_ns = now.0.saturating_sub(at.0).min(LATE_MAX_NS);
+        self.late_until = now.after_ns(LATE_MAX_NS);
     }
 
     /// A port that was interrupted at `at`, with frames and tokens left, continues now, without losing tokens.
@@ -438,7 +438,7 @@ mod tests {
         let (at, now) = (bucket.ready_at(), Time(30_000_000));
         bucket.go_on(at, now);
         assert!(bucket.bytes(now) > 4 * 65_536, "{}", bucket.bytes(now));
-        let later = now.after_ns(LATE_MOST_NS);
+        let later = now.after_ns(LATE_MAX_NS);
         assert_eq!(bucket.bytes(later), 65_536);
         bucket.charge(65_536, later);
         assert!(!bucket.ready(later));

@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use nicety_frame::ethernet::FRAME_LEN_MIN;
 use nicety_frame::{Segmenter, Tag, Tci, vlan};
 
-use crate::batch::{Batch, Checksum, HEAD_MOST, Offload, Packet, Segment, SegmentKind};
+use crate::batch::{Batch, Checksum, HEAD_MAX, Offload, Packet, Segment, SegmentKind};
 use crate::counters::Reason;
 use crate::frames::{Edit, Frames, Pick};
 use piece::Head;
@@ -19,7 +19,7 @@ pub use piece::Piece;
 pub use whole::Whole;
 
 /// The buffer for edited heads: one on the stack per delivery, used for all its pieces.
-pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
+pub type Scratch = ArrayVec<u8, { HEAD_MAX + 16 }>;
 
 /// Forms of frames that a receiver accepts, as configured by its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,17 +7,17 @@ use super::api::{HALFWAY, LACKING, Problem};
 use super::budget::Meter;
 
 /// Most changes that run or wait in a thread at once. Further changes wait without a thread.
-const CHANGES_MOST: usize = 4;
+const CHANGES_MAX: usize = 4;
 
 /// An answer, or the problem.
 pub(super) type Answer<T> = Result<T, Box<Problem>>;
 
 /// A place for each thread of a change.
-static CHANGES: Semaphore = Semaphore::const_new(CHANGES_MOST);
+static CHANGES: Semaphore = Semaphore::const_new(CHANGES_MAX);
 
 /// Waits until no thread makes a change.
 pub(super) async fn changes_end() {
-    let _all = CHANGES.acquire_many(CHANGES_MOST as u32).await;
+    let _all = CHANGES.acquire_many(CHANGES_MAX as u32).await;
 }
 
 /// Runs slow work beside the control thread, which may not open files. The work is finished even if the client disconnects.

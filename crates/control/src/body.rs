@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use super::api::{BUSY, Problem, TOO_LARGE, TOO_LATE};
 use super::served::{Peer, Served};
-use super::{REQUEST_MOST, TIMEOUT};
+use super::{REQUEST_MAX, TIMEOUT};
 
 /// Longest body except a host file and a port's state: a frame of 64 KiB in hexadecimal, or a port with 4095 addresses.
-pub(super) const SMALL_MOST: usize = 256 << 10;
+pub(super) const SMALL_MAX: usize = 256 << 10;
 /// The time that a long body waits for the one before it. Its sender's own timeout is longer.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -49,7 +49,7 @@ impl<S: Sync> FromRequest<S> for Small {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Rejection> {
-        whole(request, SMALL_MOST).await.map(Self)
+        whole(request, SMALL_MAX).await.map(Self)
     }
 }
 
@@ -78,7 +78,7 @@ impl FromRequest<Arc<Served>> for Large {
         let Ok(Ok(turn)) = turn else {
             return Err(Problem::new(BUSY, format!("the host file or state before it took longer than {TURN:?}")));
         };
-        Ok(Self { bytes: whole(request, REQUEST_MOST).await?, _turn: turn })
+        Ok(Self { bytes: whole(request, REQUEST_MAX).await?, _turn: turn })
     }
 }
 
@@ -123,7 +123,7 @@ async fn at_most(body: &mut Body, most: usize) -> Option<Bytes> {
 
 /// Reads the rest of a body that is refused, up to four times what the longest one has.
 async fn discard(body: &mut Body) {
-    let mut left = 4 * REQUEST_MOST;
+    let mut left = 4 * REQUEST_MAX;
     while let Some(Ok(bytes)) = next(body).await
         && left > bytes.len()
     {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// Most connections at once.
-pub(super) const CONNECTIONS_MOST: usize = 64;
+pub(super) const CONNECTIONS_MAX: usize = 64;
 /// Most connections of a user who may only read. Each may leave an answer of some megabytes unread.
-const USERS_MOST: usize = 16;
+const USERS_MAX: usize = 16;
 
 /// One client.
 #[derive(Debug)]
@@ -51,9 +51,9 @@ impl Clients {
     /// disconnects a client of the user who has most.
     pub(super) fn make_room_for(&mut self, reader: Option<u32>) {
         let of = |clients: &[Client]| clients.iter().filter(|client| client.reader == reader).count();
-        if reader.is_some() && of(&self.0) >= USERS_MOST {
+        if reader.is_some() && of(&self.0) >= USERS_MAX {
             self.end_one_of(reader);
-        } else if self.0.len() >= CONNECTIONS_MOST {
+        } else if self.0.len() >= CONNECTIONS_MAX {
             self.make_room();
         }
     }

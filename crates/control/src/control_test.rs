@@ -489,10 +489,8 @@ fn garbage_and_half_a_request_harm_nobody() {
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_has_come() {
     let scratch = Scratch::new(1);
-    let head = format!(
-        "PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-        REQUEST_MOST + 1
-    );
+    let head =
+        format!("PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", REQUEST_MAX + 1);
     let mut client = UnixStream::connect(scratch.path()).unwrap();
     client.write_all(head.as_bytes()).unwrap();
     let begun = Instant::now();
@@ -505,7 +503,7 @@ fn a_body_that_is_too_large_is_refused_before_it_has_come() {
 #[test]
 fn a_client_that_sends_a_body_that_is_too_large_reads_the_answer() {
     let scratch = Scratch::new(1);
-    for (path, most) in [("PUT /v1/host", REQUEST_MOST), ("POST /v1/trace", 256 << 10)] {
+    for (path, most) in [("PUT /v1/host", REQUEST_MAX), ("POST /v1/trace", 256 << 10)] {
         let mut client = UnixStream::connect(scratch.path()).unwrap();
         let head =
             format!("{path} HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", most + (4 << 20));
@@ -557,7 +555,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
         client
     };
     // Three times as many as may connect at once. One after another they would take a second each.
-    let silent: Vec<UnixStream> = (0..2 * clients::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
+    let silent: Vec<UnixStream> = (0..2 * clients::CONNECTIONS_MAX).map(|_| come(b"GET /v1/po")).collect();
     let mut unread = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
     assert!(ask(&scratch.path(), Ask::Ports).is_ok());

@@ -10,7 +10,7 @@ use nicety_daemon::saved::{PortState, SaveError};
 use tokio::sync::Notify;
 
 use super::api::AddressList;
-use super::{ADDRESSES_MOST, Inspect};
+use super::{ADDRESSES_MAX, Inspect};
 
 impl Inspect for Daemon {
     fn is_ready(&self) -> bool {
@@ -31,8 +31,8 @@ impl Inspect for Daemon {
             names.get(&id).map_or_else(|| format!("(a port that has gone, {})", id.0), |name| name.clone())
         };
         let learned = Daemon::addresses(self);
-        let more = learned.len().saturating_sub(ADDRESSES_MOST);
-        let addresses = learned.into_iter().take(ADDRESSES_MOST);
+        let more = learned.len().saturating_sub(ADDRESSES_MAX);
+        let addresses = learned.into_iter().take(ADDRESSES_MAX);
         let addresses = addresses.map(|learned| AddressReport {
             address: learned.address.to_string(),
             port: name(learned.port),

@@ -65,13 +65,13 @@ mod stream;
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
 pub use keeper::{keeper_socket, may_change};
-pub use naming::{Begun, Change, HEAD_MOST, body, change_in, opened_by, opened_by_entry};
+pub use naming::{Begun, Change, HEAD_MAX, body, change_in, opened_by, opened_by_entry};
 pub use page::{Bound, Line, Page, Recent};
 
 /// The API version: the first part of the paths, and the version of `--json`.
 pub const VERSION: u32 = 1;
 /// Longest request body in bytes: a host file as JSON.
-pub const REQUEST_MOST: usize = 16 << 20;
+pub const REQUEST_MAX: usize = 16 << 20;
 /// The timeout for a request's head, and again for its body.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted: enough for one client among others that connect all the time.
@@ -79,9 +79,9 @@ const BACKLOG: u16 = 128;
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
 /// Most addresses in an answer: some megabytes. A table may have 4 million.
-const ADDRESSES_MOST: usize = 65_536;
+const ADDRESSES_MAX: usize = 65_536;
 /// Most ports that an answer names when the requested port does not exist.
-const NAMES_MOST: usize = 16;
+const NAMES_MAX: usize = 16;
 
 /// The daemon's interface to the control socket. Called from the control thread.
 pub trait Inspect: Send + Sync {
@@ -120,7 +120,7 @@ pub trait Inspect: Send + Sync {
 /// The answer to a request for an unknown port: the most similar name, and the existing ones.
 fn no_port(requested: &str, ports: &[PortReport]) -> String {
     let names = || ports.iter().map(|port| port.name.as_str());
-    let listed: Vec<&str> = names().take(NAMES_MOST).collect();
+    let listed: Vec<&str> = names().take(NAMES_MAX).collect();
     let more = if ports.len() > listed.len() { ", …" } else { "" };
     format!(
         "there is no port {requested:?}{} (there are: {}{more})",

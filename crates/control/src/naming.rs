@@ -8,14 +8,14 @@ use nicety_daemon::named;
 use nicety_host::{Host, List};
 use serde_json::Value;
 
-use super::REQUEST_MOST;
+use super::REQUEST_MAX;
 use super::api::HostText;
-use super::body::SMALL_MOST;
+use super::body::SMALL_MAX;
 
 /// Longest head of a request that is read, in bytes. The daemon answers a longer one.
-pub const HEAD_MOST: usize = 8 << 10;
+pub const HEAD_MAX: usize = 8 << 10;
 /// Most fields of a head.
-const FIELDS_MOST: usize = 64;
+const FIELDS_MAX: usize = 64;
 /// Methods of changes that open something.
 const METHODS: [&str; 3] = ["POST ", "PATCH ", "PUT "];
 
@@ -52,8 +52,8 @@ impl Change {
     /// Longest body in bytes.
     pub fn body_most(&self) -> usize {
         match self {
-            Self::Entry(..) => SMALL_MOST,
-            Self::Host => REQUEST_MOST,
+            Self::Entry(..) => SMALL_MAX,
+            Self::Host => REQUEST_MAX,
         }
     }
 
@@ -95,11 +95,11 @@ pub fn change_in(read: &[u8]) -> Begun {
     if may_be.next().is_none() {
         return Begun::Other;
     }
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     let head = match request.parse(read) {
         Ok(httparse::Status::Complete(head)) => head,
-        Ok(httparse::Status::Partial) if read.len() < HEAD_MOST => return Begun::Head,
+        Ok(httparse::Status::Partial) if read.len() < HEAD_MAX => return Begun::Head,
         _ => return Begun::Other,
     };
     let Some(change) = Change::of(request.method.unwrap_or_default(), request.path.unwrap_or_default()) else {
@@ -178,7 +178,7 @@ mod tests {
         for part in ["", "P", "PO", "POST ", "POST /v1/ports HTTP/1.1\r\nhost: a\r\n", "PATCH /v1/upl"] {
             assert_eq!(begun(part), Begun::Head, "{part:?}");
         }
-        let long = format!("POST /v1/ports HTTP/1.1\r\na: {}", "b".repeat(HEAD_MOST));
+        let long = format!("POST /v1/ports HTTP/1.1\r\na: {}", "b".repeat(HEAD_MAX));
         assert_eq!(begun(&long), Begun::Other, "the daemon says that it is too long");
         for (text, change, length, waits) in [
             ("POST /v1/ports HTTP/1.1\r\nContent-Length: 5\r\n\r\n", Change::Entry(List::Ports, None), Some(5), false),

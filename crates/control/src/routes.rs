@@ -34,7 +34,7 @@ use super::body::{Changer, Large, Small};
 use super::schemas::Binary;
 use super::served::{GroupsUnknown, LOOK_UP, Peer, Served};
 use super::stream::{Endless, Place, Stream};
-use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
+use super::{NAMES_MAX, STARTING_SENTENCE, no_port};
 
 pub(super) mod lists;
 mod problems;
@@ -448,7 +448,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 /// The answer to a capture request for an unknown name.
 fn nothing_of(of: &str, live: &Live) -> String {
     let names = live.daemon().names();
-    let listed: Vec<&str> = names.values().map(String::as_str).take(NAMES_MOST).collect();
+    let listed: Vec<&str> = names.values().map(String::as_str).take(NAMES_MAX).collect();
     let meant = did_you_mean(of, names.values().map(String::as_str));
     format!("there is no port, uplink or port group {of:?}{meant} (ports: {}; or `drops`)", listed.join(", "))
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use nicety_daemon::capture::INSTRUCTIONS_MOST;
+use nicety_daemon::capture::INSTRUCTIONS_MAX;
 use nicety_host::{Form, Key, Kind, List, kind_of};
 use nicety_socket::MAX_PATH;
 use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
@@ -135,7 +135,7 @@ pub(super) fn filter() -> Array {
     let (code, jump, operand) = (u16::MAX.into(), u8::MAX.into(), u32::MAX);
     let instruction = ArrayBuilder::new().prefix_items([code, jump, jump, operand].map(number)).items(number(operand));
     let program = ArrayBuilder::new().items(instruction.min_items(Some(4)).max_items(Some(4)));
-    let mut program = program.min_items(Some(1)).max_items(Some(INSTRUCTIONS_MOST)).build();
+    let mut program = program.min_items(Some(1)).max_items(Some(INSTRUCTIONS_MAX)).build();
     program.schema_type = SchemaType::Array(vec![Type::Array, Type::Null]);
     program.description = Some(
         "A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it \

@@ -14,7 +14,7 @@ use nicety_daemon::live::capture::Capture;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Most captures at once.
-const CAPTURES_MOST: usize = 8;
+const CAPTURES_MAX: usize = 8;
 /// The time between two statistics blocks. It also limits the delay until a disconnected reader is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ pub(super) struct Place(Arc<AtomicUsize>);
 impl Place {
     /// Takes a place, if one is free.
     pub(super) fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
-        let one_more = |count: usize| (count < CAPTURES_MOST).then_some(count + 1);
+        let one_more = |count: usize| (count < CAPTURES_MAX).then_some(count + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Arc::clone(taken)))
     }

@@ -69,7 +69,7 @@ pub(crate) fn warn_left_open() {
             warn!(
                 "{left} files that a VM has sent stay open: closing {} others still waits for whoever answers for them (FUSE?); end \
                  that VM before the daemon runs out of files",
-                nicety_peer::CLOSING_MOST
+                nicety_peer::CLOSING_MAX
             )
         });
     }

@@ -53,7 +53,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The time between two looks at what is due.
 const LOOK: Duration = Duration::from_millis(50);
 /// Most connections of peers.
-const PEERS_MOST: usize = 256;
+const PEERS_MAX: usize = 256;
 
 /// The reason why there is no fault tolerance of ports.
 #[derive(Debug, thiserror::Error)]
@@ -240,8 +240,8 @@ impl Thread {
     fn accept(&mut self, now: Instant) {
         let Some(listener) = &self.listener else { return };
         while let Ok((stream, from)) = listener.accept() {
-            if self.replicas.len() >= PEERS_MOST {
-                self.complaints.tell(&from, &format_args!("it is refused: there are {PEERS_MOST}"), now);
+            if self.replicas.len() >= PEERS_MAX {
+                self.complaints.tell(&from, &format_args!("it is refused: there are {PEERS_MAX}"), now);
                 continue;
             }
             match Link::new(stream, hello(&self.key)) {

@@ -19,7 +19,7 @@ const CAPABILITIES: u16 = 0x34;
 /// Lowest offset of a capability.
 const CAPABILITIES_FROM: u8 = 0x40;
 /// Capabilities that fit. A longer list is a loop.
-const CAPABILITIES_MOST: usize = 48;
+const CAPABILITIES_MAX: usize = 48;
 
 /// Power management's ID.
 pub const POWER: u8 = 0x01;
@@ -80,7 +80,7 @@ pub fn set(bus: &mut dyn Bus, offset: u16, bits: u16, on: bool) -> Result<(), Bu
 /// Offset of the capability with this ID; `None` if the function has none.
 pub fn capability(bus: &mut dyn Bus, id: u8) -> Result<Option<u16>, BusError> {
     let [mut at, _] = read16(bus, CAPABILITIES)?.to_le_bytes();
-    for _ in 0..CAPABILITIES_MOST {
+    for _ in 0..CAPABILITIES_MAX {
         // The lowest two bits are reserved.
         at &= 0xfc;
         if at < CAPABILITIES_FROM {

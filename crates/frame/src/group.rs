@@ -10,7 +10,7 @@ use crate::ipv6::extension;
 use crate::{Fragment, L3, L3Kind, Layout, checksum, ipv4, ipv6};
 
 /// Bytes of a frame that are read for a message: the usual MTU, and two tags.
-pub const MESSAGE_MOST: usize = 1522;
+pub const MESSAGE_MAX: usize = 1522;
 
 /// Protocols of IPv4: RFC 3376, section 4; RFC 7761, section 4.9.
 pub const IGMP: u8 = 2;

@@ -9,7 +9,7 @@ use super::uplink::UplinkConfig;
 use super::walk::{Found, Section, Walk};
 
 /// Most names in a list.
-pub(super) const NAMES_MOST: usize = 64;
+pub(super) const NAMES_MAX: usize = 64;
 
 /// The rest of the file, as far as classes depend on it.
 pub(super) struct Around<'a> {
@@ -24,7 +24,7 @@ impl Around<'_> {
     pub(super) fn named_ports(&self, walk: &mut Walk, section: Section<'_>) -> Option<Vec<String>> {
         let named = walk.place(section, "ports").or_else(|| walk.place(section, "groups")).is_some();
         let mut ports = Vec::new();
-        for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MOST) {
+        for Found { value: wanted, line } in walk.list::<String>(section, "ports", NAMES_MAX) {
             let names = || self.ports.iter().map(|port| port.name.as_str());
             if !names().any(|name| name == wanted) {
                 let what = format!("there is no port {wanted:?}{}", did_you_mean(&wanted, names()));
@@ -32,7 +32,7 @@ impl Around<'_> {
             }
             ports.push(wanted);
         }
-        for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MOST) {
+        for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MAX) {
             if !self.groups.contains(&wanted.as_str()) {
                 let what =
                     format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, self.groups.iter().copied()));

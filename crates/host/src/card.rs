@@ -12,9 +12,9 @@ use super::names::{Ways, earlier, name};
 use super::walk::{Found, Key, Kind, Section, Walk};
 
 /// Most functions of all cards together.
-pub const FUNCTIONS_MOST: u32 = 256;
+pub const FUNCTIONS_MAX: u32 = 256;
 /// Most functions of the card that has most.
-const CARD_FUNCTIONS_MOST: u32 = 64;
+const CARD_FUNCTIONS_MAX: u32 = 64;
 
 /// A card.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub(super) static CARD: Kind = Kind {
         Key::new("chip", Form::Words(&words(&CHIPS)), "\"82576\" or \"82599\"").required(),
         Key::new(
             "functions",
-            Form::Number(1, CARD_FUNCTIONS_MOST),
+            Form::Number(1, CARD_FUNCTIONS_MAX),
             "a whole number from 1 to 8 (82576) or 64 (82599); 256 of all cards together",
         ),
         Key::new("uplink", Form::UplinkName, "the name of an uplink that is in no team, or of a team"),
@@ -102,7 +102,7 @@ pub(super) const FUNCTION_KEYS: [Key; 7] = [
     Key::new("card", Form::Name, "the name of a [[card]]; with function"),
     Key::new(
         "function",
-        Form::Number(0, CARD_FUNCTIONS_MOST - 1),
+        Form::Number(0, CARD_FUNCTIONS_MAX - 1),
         "with card: a whole number from 0, below its functions",
     ),
     Key::new("trust", Form::Flag, "with card: true or false"),
@@ -166,10 +166,10 @@ pub(super) fn card(walk: &mut Walk, section: Section<'_>, outs: usize, ways: &Wa
     }
     let number = functions.as_ref().map_or(most, |found| most.min(found.value as u16));
     cards.functions += u32::from(number);
-    if cards.functions > FUNCTIONS_MOST {
+    if cards.functions > FUNCTIONS_MAX {
         let line = functions.map_or(section.line, |found| found.line);
         let what = format!(
-            "with this card there are {} functions, more than {FUNCTIONS_MOST}: give the cards fewer",
+            "with this card there are {} functions, more than {FUNCTIONS_MAX}: give the cards fewer",
             cards.functions
         );
         walk.wrong(section, "functions", line, what);

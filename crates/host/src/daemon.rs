@@ -9,11 +9,11 @@ use super::paths::{self, Paths};
 use super::walk::{Key, Kind, Section, Walk};
 
 /// Most workers of a daemon.
-pub(super) const WORKERS_MOST: u32 = 64;
+pub(super) const WORKERS_MAX: u32 = 64;
 /// Whether the daemon's threads are confined.
 const SANDBOX: [(&str, bool); 2] = [("on", true), ("off", false)];
 /// Most folders for live changes.
-const FOLDERS_MOST: usize = 64;
+const FOLDERS_MAX: usize = 64;
 
 /// `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) static DAEMON: Kind = Kind {
     heading: "[daemon]",
     name: "daemon",
     keys: &[
-        Key::new("workers", Form::Number(1, WORKERS_MOST), "a whole number from 1 to 64"),
+        Key::new("workers", Form::Number(1, WORKERS_MAX), "a whole number from 1 to 64"),
         Key::new("control", Form::Socket, "a path of at most 107 bytes"),
         CONTROL_KEYS[0],
         CONTROL_KEYS[1],
@@ -68,7 +68,7 @@ pub(super) static DAEMON: Kind = Kind {
         Key::new("state", Form::Path, "a path, of no other file or socket here"),
         Key::new("listed", Form::Flag, "true or false"),
         Key::new("sandbox", Form::Words(&words(&SANDBOX)), "\"on\" or \"off\""),
-        Key::new("folders", Form::Paths(FOLDERS_MOST), "paths of at most 64 folders, with commas between them"),
+        Key::new("folders", Form::Paths(FOLDERS_MAX), "paths of at most 64 folders, with commas between them"),
         PAGE,
     ],
     several: false,
@@ -81,7 +81,7 @@ pub(super) fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, paths: &
     let state = paths.state(walk, section, dir);
     let change_group = access::name(walk, section, "control_change_group");
     let sandbox = walk.word(section, "sandbox", &SANDBOX).is_none_or(|found| found.value);
-    let folders = paths::folders(walk, section, dir, FOLDERS_MOST);
+    let folders = paths::folders(walk, section, dir, FOLDERS_MAX);
     let access = access(walk, section, &access::CONTROL);
     let page = page(walk, section, dir, paths);
     DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders, page }

@@ -43,9 +43,9 @@ impl fmt::Display for HostError {
 }
 
 /// Most mistakes of one file that are kept.
-pub(super) const MISTAKES_MOST: usize = 100;
+pub(super) const MISTAKES_MAX: usize = 100;
 /// Longest name in bytes for which to search a similar one. The search takes time and memory by the name's length.
-const MEANT_MOST: usize = 100;
+const MEANT_MAX: usize = 100;
 
 /// Every mistake of a host file, by line. Prints a line for each: `FILE:LINE: KEY: WHAT (allowed: …)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ const SYNONYMS: [(&str, &str); 8] = [
 /// The name that was probably meant: ours for another system's word, or the most similar one, if it is similar enough. A very long
 /// name has none.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if given.len() > MEANT_MOST {
+    if given.len() > MEANT_MAX {
         return None;
     }
     let given = given.to_lowercase();

@@ -5,9 +5,9 @@ use nicety_adapters::REGISTRY;
 use super::quantity::{Bytes, Seconds};
 
 /// Longest name in bytes.
-pub const NAME_MOST: usize = 64;
+pub const NAME_MAX: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
-pub const INTERFACE_MOST: usize = 15;
+pub const INTERFACE_MAX: usize = 15;
 
 /// The form of a value. A value of this form may still be wrong beside other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,15 +107,15 @@ impl Form {
     /// A regular expression (ECMA-262) of the value, if it is a text and not one of several words. Unusual spellings that the
     /// parser also takes are left out: leading zeros, and blanks around a part of a list.
     pub fn pattern(self) -> Option<String> {
-        let rest = NAME_MOST - 1;
+        let rest = NAME_MAX - 1;
         let name = format!("[A-Za-z0-9][A-Za-z0-9._-]{{0,{rest}}}");
         let pattern = match self {
             Self::Number(..) | Self::Flag | Self::Words(_) | Self::Adapter => return None,
             Self::Name => name,
             // Linux takes more for an interface: letters that are not ASCII.
-            Self::Interface => format!("[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}}"),
-            Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MOST}}})"),
-            Self::UplinkNames(most) => list(&format!("({name}|[!-$&-+\\-.0-9;-~]{{1,{INTERFACE_MOST}}})"), most),
+            Self::Interface => format!("[!-$&-.0-9;-~]{{1,{INTERFACE_MAX}}}"),
+            Self::UplinkName => format!("({name}|[!-$&-.0-9;-~]{{1,{INTERFACE_MAX}}})"),
+            Self::UplinkNames(most) => list(&format!("({name}|[!-$&-+\\-.0-9;-~]{{1,{INTERFACE_MAX}}})"), most),
             Self::Account => format!(r"[^\s:,/{CONTROLS}]+"),
             Self::Mac => mac(),
             Self::Macs(most) => list(&mac(), most),

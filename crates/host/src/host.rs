@@ -12,7 +12,7 @@ use super::around::Around;
 use super::card::{CARD, CardConfig, Cards, card};
 use super::daemon::{self, DAEMON, DaemonConfig};
 use super::document::{Document, List};
-use super::errors::{DeepControl, HostError, HostErrors, MISTAKES_MOST, ReadError};
+use super::errors::{DeepControl, HostError, HostErrors, MISTAKES_MAX, ReadError};
 use super::group::{Groups, PORT_GROUP};
 use super::io_class::{IoClassConfig, rest_first};
 use super::io_classes::{IO_CLASS, io_classes};
@@ -48,9 +48,9 @@ pub fn kind_of(list: List) -> &'static Kind {
 
 static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS, several: false };
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
-pub const FILE_MOST: u64 = 4 << 20;
+pub const FILE_MAX: u64 = 4 << 20;
 /// Most tokens of a host file: more than a thousand ports need with all their keys. The parser takes some 200 bytes per token.
-const TOKENS_MOST: usize = 400_000;
+const TOKENS_MAX: usize = 400_000;
 
 /// The allowed forms of a line.
 const TOML: &str = "TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once";
@@ -88,12 +88,12 @@ impl Host {
     /// Reads a host file. Its relative paths become absolute.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let failed = |error| ReadError::Io { path: path.to_owned(), error };
-        let bytes = read_most(path, FILE_MOST + 1).map_err(|error| match error.kind() {
+        let bytes = read_most(path, FILE_MAX + 1).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ReadError::Missing { path: path.to_owned() },
             _ => failed(error),
         })?;
-        if bytes.len() as u64 > FILE_MOST {
-            return Err(ReadError::Long { path: path.to_owned(), most: FILE_MOST });
+        if bytes.len() as u64 > FILE_MAX {
+            return Err(ReadError::Long { path: path.to_owned(), most: FILE_MAX });
         }
         let absolute = std::path::absolute(path).map_err(failed)?;
         let shown = |mut errors: HostErrors| {
@@ -405,11 +405,11 @@ fn minimums<'a>(ports: &[(Section<'a>, PortConfig)], cards: &[CardConfig]) -> Ve
 /// An error for a text that is larger than any host file. Checked before parsing: the parser takes many times the text's length
 /// of memory.
 fn too_much(text: &str) -> Option<String> {
-    if text.len() as u64 > FILE_MOST {
-        return Some(format!("it has more than {FILE_MOST} bytes: is it another file?"));
+    if text.len() as u64 > FILE_MAX {
+        return Some(format!("it has more than {FILE_MAX} bytes: is it another file?"));
     }
-    let is_more = Source::new(text).lex().nth(TOKENS_MOST).is_some();
-    is_more.then(|| format!("it has more than {TOKENS_MOST} words and signs: is it another file?"))
+    let is_more = Source::new(text).lex().nth(TOKENS_MAX).is_some();
+    is_more.then(|| format!("it has more than {TOKENS_MAX} words and signs: is it another file?"))
 }
 
 /// The mistakes of a text that is not TOML, one per line: the others in a line would follow from the first.
@@ -418,8 +418,8 @@ fn no_toml(walk: &Walk, text: &str, path: &Path, errors: &[toml::de::Error]) -> 
     let mut lines: Vec<_> = lines.collect();
     lines.sort_by_key(|(line, _)| *line);
     lines.dedup_by_key(|(line, _)| *line);
-    let more = lines.len().saturating_sub(MISTAKES_MOST);
-    lines.truncate(MISTAKES_MOST);
+    let more = lines.len().saturating_sub(MISTAKES_MAX);
+    lines.truncate(MISTAKES_MAX);
     let mut list: Vec<_> =
         lines.iter().map(|(line, error)| unreadable(*line, walk.text_of(*line, text), error.message())).collect();
     if let (Some(last), 1..) = (list.last_mut(), more) {

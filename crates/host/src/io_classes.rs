@@ -1,19 +1,19 @@
 //! `[[io_class]]`: classes of frames on an uplink or a team, their keys, and whether the link can keep what they promise.
 
-use nicety_ioc::{CLASSES_MOST, Prefix, Terms};
+use nicety_ioc::{CLASSES_MAX, Prefix, Terms};
 use nicety_uplink::Rate;
 
-use super::around::{Around, NAMES_MOST};
+use super::around::{Around, NAMES_MAX};
 use super::errors::did_you_mean;
 use super::form::{Form, words};
 use super::io_class::{IoClassConfig, REST, TransportPorts, rest_first};
 use super::minimum::{Minimum, reserve};
 use super::names::name;
-use super::port_terms::{LIMIT_LEAST, single, within_class};
+use super::port_terms::{LIMIT_MIN, single, within_class};
 use super::walk::{Found, Key, Kind, Section, Walk};
 
 /// The part of a link that may be reserved, in percent: the rest is for frames that nobody has thought of.
-const RESERVED_MOST: u64 = 75;
+const RESERVED_MAX: u64 = 75;
 const RATE: &str = "an amount per second, such as \"2Gbit/s\"";
 const LIMIT: &str = "an amount per second, from \"1Mbit/s\", not less than the reservation";
 const SHARES: Form = Form::Number(1, 100);
@@ -38,11 +38,11 @@ pub(super) static IO_CLASS: Kind = Kind {
         Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
         Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
         Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
-        Key::new("shares_of", Form::PortShares(NAMES_MOST), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
-        Key::new("reservation_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
-        Key::new("limit_of", Form::PortRates(NAMES_MOST), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
-        Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
-        Key::new("groups", Form::UplinkNames(NAMES_MOST), "the names of at most 64 port groups with commas between them"),
+        Key::new("shares_of", Form::PortShares(NAMES_MAX), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
+        Key::new("reservation_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
+        Key::new("limit_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
+        Key::new("ports", Form::UplinkNames(NAMES_MAX), "the names of at most 64 ports with commas between them"),
+        Key::new("groups", Form::UplinkNames(NAMES_MAX), "the names of at most 64 port groups with commas between them"),
         Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
         Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, of ports whose word is trusted"),
         Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, of ports whose word is trusted"),
@@ -87,9 +87,9 @@ pub(super) fn io_classes(
     for uplink in uplinks {
         let of: Vec<&(Section<'_>, IoClassConfig)> =
             classes.iter().filter(|(_, class)| class.uplink == uplink).collect();
-        let most = CLASSES_MOST - usize::from(!of.iter().any(|(_, class)| class.is_rest()));
+        let most = CLASSES_MAX - usize::from(!of.iter().any(|(_, class)| class.is_rest()));
         if let Some((section, _)) = of.get(most) {
-            let what = format!("{uplink} has more than {CLASSES_MOST} classes, with {REST:?}");
+            let what = format!("{uplink} has more than {CLASSES_MAX} classes, with {REST:?}");
             walk.wrong(*section, "uplink", section.line, what);
         }
         let minimums: Vec<_> = minimums.iter().filter(|(_, minimum)| minimum.uplink == uplink).collect();
@@ -143,7 +143,7 @@ fn within_link(
     };
     if let Some((sum, most)) = above_most(&reserving, rate) {
         let what = format!(
-            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of its slowest link may be: {most} of the {rate} of {link}"
+            "{sum} are reserved on {uplink}, and {RESERVED_MAX} % of its slowest link may be: {most} of the {rate} of {link}"
         );
         walk.wrong(section, key, line, what);
         return;
@@ -156,7 +156,7 @@ fn within_link(
         let section = last.map_or(section, |(section, _)| *section);
         let line = walk.place(section, "reservation").unwrap_or(section.line);
         let what = format!(
-            "{sum} are reserved on {uplink}, and {RESERVED_MOST} % of what comes in may be: {most} of the {rate} of {link} (inward_rate)"
+            "{sum} are reserved on {uplink}, and {RESERVED_MAX} % of what comes in may be: {most} of the {rate} of {link} (inward_rate)"
         );
         walk.wrong(section, "reservation", line, what);
     }
@@ -165,7 +165,7 @@ fn within_link(
 /// The sum of reservations, with its parts, and the most that may be reserved of a link's rate, if they are more than that.
 fn above_most(reserving: &[Rate], rate: Rate) -> Option<(String, String)> {
     let sum: u64 = reserving.iter().map(|rate| rate.bits_per_second()).sum();
-    let most = rate.bits_per_second() / 100 * RESERVED_MOST;
+    let most = rate.bits_per_second() / 100 * RESERVED_MAX;
     let shown = |bits: u64| Rate::new(bits).map_or_else(|| format!("{bits}bit/s"), |rate| rate.to_string());
     let parts: Vec<String> = reserving.iter().map(Rate::to_string).collect();
     let text = if parts.len() > 1 { format!("{} = {}", parts.join(" + "), shown(sum)) } else { shown(sum) };
@@ -269,7 +269,7 @@ fn terms(walk: &mut Walk, section: Section<'_>, [shares, reservation, limit]: [&
     let reservation = walk.parsed::<Rate>(section, reservation).map(|found| found.value);
     let found = walk.parsed::<Rate>(section, limit);
     if let Some(Found { value, line }) = found {
-        if value.bits_per_second() < LIMIT_LEAST {
+        if value.bits_per_second() < LIMIT_MIN {
             walk.wrong(section, limit, line, format!("{value} is too small"));
         } else if let Some(reserved) = reservation.filter(|reserved| *reserved > value) {
             walk.wrong(section, limit, line, format!("{reserved} are reserved, and only {value} may be sent"));

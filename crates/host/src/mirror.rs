@@ -11,9 +11,9 @@ use super::uplink::UplinkKind;
 use super::walk::{Found, Key, Kind, Section, Walk};
 
 /// Most mirrors.
-pub const MIRRORS_MOST: usize = 16;
+pub const MIRRORS_MAX: usize = 16;
 /// Most names in a list.
-const NAMES_MOST: usize = 64;
+const NAMES_MAX: usize = 64;
 /// Bits per second of the copies, if the file says nothing.
 const RATE: u64 = 1_000_000_000;
 
@@ -56,15 +56,15 @@ pub(super) static MIRROR: Kind = Kind {
         Key::new("name", Form::Name, "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other mirror's")
             .required(),
         Key::new("to", Form::UplinkName, "the name of a port, or of an uplink that is in no team; once").required(),
-        Key::new("ports", Form::UplinkNames(NAMES_MOST), "the names of at most 64 ports with commas between them"),
+        Key::new("ports", Form::UplinkNames(NAMES_MAX), "the names of at most 64 ports with commas between them"),
         Key::new(
             "groups",
-            Form::UplinkNames(NAMES_MOST),
+            Form::UplinkNames(NAMES_MAX),
             "the names of at most 64 port groups with commas between them",
         ),
         Key::new(
             "uplinks",
-            Form::UplinkNames(NAMES_MOST),
+            Form::UplinkNames(NAMES_MAX),
             "the names of at most 64 uplinks that are in no team, and of teams, with commas between them",
         ),
         Key::new("direction", Form::Words(&words(&DIRECTIONS)), "\"ingress\", \"egress\" or \"both\""),
@@ -103,8 +103,8 @@ pub(super) fn mirrors(
     around: &Around<'_>,
     classes: &[IoClassConfig],
 ) -> Vec<MirrorConfig> {
-    if let Some(section) = sections.get(MIRRORS_MOST) {
-        walk.note(section.line, "mirror", format!("a switch has at most {MIRRORS_MOST} mirrors"), String::new());
+    if let Some(section) = sections.get(MIRRORS_MAX) {
+        walk.note(section.line, "mirror", format!("a switch has at most {MIRRORS_MAX} mirrors"), String::new());
     }
     let mut mirrors: Vec<(Section<'_>, MirrorConfig)> = Vec::new();
     for section in sections {
@@ -203,7 +203,7 @@ fn to(walk: &mut Walk, section: Section<'_>, around: &Around<'_>, classes: &[IoC
 
 fn uplinks(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Vec<String> {
     let mut uplinks = Vec::new();
-    for Found { value: wanted, line } in walk.list::<String>(section, "uplinks", NAMES_MOST) {
+    for Found { value: wanted, line } in walk.list::<String>(section, "uplinks", NAMES_MAX) {
         let names = around.uplinks.iter().map(|uplink| uplink.name.as_str());
         let names = || names.clone().chain(around.teams.iter().map(|team| team.name.as_str()));
         let member = around.uplinks.iter().find(|uplink| uplink.name == wanted).and_then(|uplink| uplink.team.as_ref());

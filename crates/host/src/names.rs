@@ -3,7 +3,7 @@
 use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
 
-use super::form::{INTERFACE_MOST, NAME_MOST};
+use super::form::{INTERFACE_MAX, NAME_MAX};
 use super::walk::{Found, Section, Walk};
 
 /// The names of the ways out of the switch, each with its line. They must differ from each other and from the ports' names because of
@@ -46,7 +46,7 @@ pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String
         format!("{name:?} has a {odd:?}")
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         format!("{name:?} does not begin with a letter or digit")
-    } else if name.len() > NAME_MOST {
+    } else if name.len() > NAME_MAX {
         format!("it has {} characters", name.len())
     } else {
         return Some(Found { value: name.to_owned(), line });
@@ -59,7 +59,7 @@ pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String
 pub(super) fn interface(walk: &mut Walk, section: Section<'_>, key: &str) -> Option<String> {
     let Found { value: name, line } = walk.string(section, key)?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
-    if name.is_empty() || name.len() > INTERFACE_MOST || matches!(name, "." | "..") || name.contains(bad) {
+    if name.is_empty() || name.len() > INTERFACE_MAX || matches!(name, "." | "..") || name.contains(bad) {
         walk.wrong(section, key, line, format!("{name:?} cannot be an interface's name"));
         return None;
     }

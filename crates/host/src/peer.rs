@@ -69,20 +69,20 @@ impl From<SocketAddr> for ListenAddress {
 pub struct NoPeer;
 
 /// Most bytes of a name (RFC 1035, section 2.3.4).
-const NAME_MOST: usize = 253;
+const NAME_MAX: usize = 253;
 /// Most bytes of a part of it.
-const PART_MOST: usize = 63;
+const PART_MAX: usize = 63;
 
 /// The last part begins with a letter, so that no name looks like an IPv4 address.
 fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        (1..=PART_MOST).contains(&part.len())
+        (1..=PART_MAX).contains(&part.len())
             && part.bytes().all(is_inner)
             && part.starts_with(|first: char| first.is_ascii_alphanumeric())
     };
     let last = text.rsplit('.').next().unwrap_or_default();
-    text.len() <= NAME_MOST
+    text.len() <= NAME_MAX
         && text.split('.').all(is_part)
         && last.starts_with(|first: char| first.is_ascii_alphabetic())
 }

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nicety_adapter::Shape;
 use nicety_frame::Mac;
-use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
+use nicety_switch::{ADDRESS_LIMIT_MAX, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
 use nicety_uplink::Rate;
 
-use super::form::{Form, NAME_MOST, words};
+use super::form::{Form, NAME_MAX, words};
 use super::quantity::Bytes;
 use super::walk::{Found, Key, Section, Walk, within};
 
@@ -23,9 +23,9 @@ const PEAK: &str = "an amount per second, not less than the average, which is ne
 const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
 /// Most IP addresses that may be bound to a port.
-const IPS_MOST: usize = 64;
+const IPS_MAX: usize = 64;
 /// Most MAC addresses of a port beside its own.
-pub(super) const MACS_MOST: usize = ADDRESS_LIMIT_MOST as usize - 1;
+pub(super) const MACS_MAX: usize = ADDRESS_LIMIT_MAX as usize - 1;
 const ACCEPT: [(&str, bool); 2] = [("accept", true), ("reject", false)];
 const ACCEPT_FORM: Form = Form::Words(&words(&ACCEPT));
 const LIMIT_FORM: Form = Form::Number(1, 10_000_000);
@@ -43,7 +43,7 @@ pub(super) const LOOP_WITH: Key = Key::new(
     "with blocked: the uplink or team with which it made a loop; the daemon writes it",
 );
 /// The least MTU: IPv4's (RFC 791, section 3.2).
-pub(super) const MTU_LEAST: u32 = 68;
+pub(super) const MTU_MIN: u32 = 68;
 
 /// The index of the ARP guard in [`Parts::guards`].
 const ARP: usize = 2;
@@ -63,7 +63,7 @@ pub(super) const KEYS: [Key; 29] = [
     Key::new("promiscuous", ACCEPT_FORM, WORDS),
     Key::new("mac_changes", ACCEPT_FORM, WORDS),
     Key::new("forged_transmits", ACCEPT_FORM, WORDS),
-    Key::new("address_limit", Form::Number(1, ADDRESS_LIMIT_MOST as u32), "a whole number from 1 to 64"),
+    Key::new("address_limit", Form::Number(1, ADDRESS_LIMIT_MAX as u32), "a whole number from 1 to 64"),
     Key::new("bpdu_guard", Form::Flag, "true or false"),
     Key::new("dhcp_guard", Form::Flag, "true or false"),
     Key::new("arp_guard", Form::Flag, "true or false"),
@@ -71,7 +71,7 @@ pub(super) const KEYS: [Key; 29] = [
     Key::new("multicast_router_guard", Form::Flag, "true or false"),
     Key::new(
         "mtu_limit",
-        Form::Number(MTU_LEAST, u16::MAX as u32),
+        Form::Number(MTU_MIN, u16::MAX as u32),
         "bytes: a whole number from 68 to 65535, and not less than mtu",
     ),
     Key::new("log_refusals", Form::Flag, "true or false"),
@@ -93,12 +93,12 @@ pub(super) const KEYS: [Key; 29] = [
 pub(super) const BOUND_KEYS: [Key; 2] = [
     Key::new(
         "bound_macs",
-        Form::Macs(MACS_MOST),
+        Form::Macs(MACS_MAX),
         "1 to 63 MAC addresses of one station each, with commas between them; no other port's; with mac_changes or forged_transmits = \"reject\"",
     ),
     Key::new(
         "bound_ips",
-        Form::Ips(IPS_MOST),
+        Form::Ips(IPS_MAX),
         "1 to 64 IPv4 or IPv6 addresses with commas between them, such as \"192.0.2.7,fe80::7\"; with arp_guard = true",
     ),
 ];
@@ -401,7 +401,7 @@ fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> Option<String> {
 /// Reads a port's bound IP addresses.
 pub(super) fn bound_ips(walk: &mut Walk, section: Section<'_>) -> Vec<IpAddr> {
     let mut ips = Vec::new();
-    for Found { value: ip, line } in walk.list::<IpAddr>(section, "bound_ips", IPS_MOST) {
+    for Found { value: ip, line } in walk.list::<IpAddr>(section, "bound_ips", IPS_MAX) {
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             walk.wrong(section, "bound_ips", line, format!("{ip} is not the address of one station"));
         } else if ips.contains(&ip) {
@@ -461,7 +461,7 @@ pub(super) fn blocked(walk: &mut Walk, section: Section<'_>) -> (bool, Option<St
     let other = walk.string(section, "loop_with");
     let is_odd = |c: char| c.is_control() || c.is_whitespace();
     if let Some(Found { value, line }) = &other
-        && (value.is_empty() || value.len() > NAME_MOST || value.contains(is_odd))
+        && (value.is_empty() || value.len() > NAME_MAX || value.contains(is_odd))
     {
         walk.wrong(section, "loop_with", *line, format!("{value:?} is no name of an uplink or a team"));
     }

@@ -11,7 +11,7 @@ use nicety_switch::{Policy, Private};
 
 use super::access::{self, AccessConfig, AccountError, KEYS, access, group_number};
 use super::card::{self, Cards, FUNCTION_KEYS, FunctionConfig, LINK_STATE, LinkState};
-use super::daemon::WORKERS_MOST;
+use super::daemon::WORKERS_MAX;
 use super::doorbells::{DOORBELLS, Doorbells, mappable};
 use super::errors::did_you_mean;
 use super::form::{Form, words};
@@ -190,7 +190,7 @@ const PORT_KEYS: [Key; 30] = [
     Key::new("queues", Form::Number(1, u16::MAX as u32), "a whole number from 1 to the adapter's queue pairs"),
     Key::new(
         "mtu",
-        Form::Number(policy::MTU_LEAST, u16::MAX as u32),
+        Form::Number(policy::MTU_MIN, u16::MAX as u32),
         "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
     ),
     Key::new("rom", Form::Path, "a path of an option ROM, for an adapter that is a PCI function of its own"),
@@ -200,8 +200,8 @@ const PORT_KEYS: [Key; 30] = [
         "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e",
     ),
     Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
-    Key::new("worker", Form::Number(0, WORKERS_MOST - 1), "a whole number from 0, below the daemon's workers"),
-    Key::new("workers", Form::Number(1, WORKERS_MOST), "for virtio-net: a whole number from 1 to the daemon's workers"),
+    Key::new("worker", Form::Number(0, WORKERS_MAX - 1), "a whole number from 0, below the daemon's workers"),
+    Key::new("workers", Form::Number(1, WORKERS_MAX), "for virtio-net: a whole number from 1 to the daemon's workers"),
     tolerance::PEER,
     KEYS[0],
     KEYS[1],
@@ -405,7 +405,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
 /// A port's addresses, `mac` first. `None` without a valid `mac`.
 fn addresses(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Vec<Mac>> {
     let mac = walk.parsed::<Mac>(section, "mac").filter(|found| is_its_own(walk, section, "mac", found, seen));
-    let bound = walk.list::<Mac>(section, "bound_macs", policy::MACS_MOST);
+    let bound = walk.list::<Mac>(section, "bound_macs", policy::MACS_MAX);
     let bound: Vec<Mac> = bound
         .into_iter()
         .filter(|found| is_its_own(walk, section, "bound_macs", found, seen))

@@ -7,13 +7,13 @@ use nicety_ioc::Terms;
 use nicety_uplink::Rate;
 use toml::{Table, Value};
 
-use super::around::{Around, NAMES_MOST};
+use super::around::{Around, NAMES_MAX};
 use super::errors::did_you_mean;
 use super::io_class::{IoClassConfig, index_of};
 use super::walk::{Found, Section, Walk};
 
 /// A lower limit would keep a segmented packet of 64 KiB for more than half a second.
-pub(super) const LIMIT_LEAST: u64 = 1_000_000;
+pub(super) const LIMIT_MIN: u64 = 1_000_000;
 
 /// The keys of a class by which a port has these terms of its own (`shares`, `reservation`, `limit`): one without a value is that of the
 /// class's other ports. Other ports' terms stay.
@@ -71,7 +71,7 @@ pub(super) fn single(
         single[at].1.reservation = Some(value);
     }
     for (port, Found { value, line }) in named::<Rate>(walk, section, "limit_of", members, around) {
-        if value.bits_per_second() < LIMIT_LEAST {
+        if value.bits_per_second() < LIMIT_MIN {
             walk.wrong(section, "limit_of", line, format!("{value} is too small"));
         }
         let at = index_of(&mut single, &port, each);
@@ -99,7 +99,7 @@ fn named<T: FromStr<Err: Display>>(
     around: &Around<'_>,
 ) -> Vec<(String, Found<T>)> {
     let mut found: Vec<(String, Found<T>)> = Vec::new();
-    for Found { value: Named { port, value }, line } in walk.list::<Named<T>>(section, key, NAMES_MOST) {
+    for Found { value: Named { port, value }, line } in walk.list::<Named<T>>(section, key, NAMES_MAX) {
         let names = || around.ports.iter().map(|port| port.name.as_str());
         let what = if !names().any(|name| name == port) {
             format!("there is no port {port:?}{}", did_you_mean(&port, names()))

@@ -13,7 +13,7 @@ use super::uplink::{UplinkConfig, UplinkKind};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 
 /// Most members of a team.
-pub(super) const MEMBERS_MOST: usize = 16;
+pub(super) const MEMBERS_MAX: usize = 16;
 /// The range of the fail-back delay.
 const FAIL_BACK: (Seconds, Seconds) = (Seconds(0), Seconds(86_400));
 
@@ -155,7 +155,7 @@ pub(super) static TEAM: Kind = Kind {
         .required(),
         Key::new(
             "members",
-            Form::UplinkNames(MEMBERS_MOST),
+            Form::UplinkNames(MEMBERS_MAX),
             "the names of 1 to 16 uplinks with commas between them, each in one team",
         )
         .required(),
@@ -175,7 +175,7 @@ pub(super) static TEAM: Kind = Kind {
         Key::new("lacp_rate", Form::Words(&words(&RATES)), "with mode = \"802.3ad\": \"fast\" or \"slow\""),
         Key::new(
             "min_links",
-            Form::Number(1, MEMBERS_MOST as u32),
+            Form::Number(1, MEMBERS_MAX as u32),
             "with mode = \"802.3ad\": a whole number from 1 to 16",
         ),
         Key::new(
@@ -267,7 +267,7 @@ fn members(
     uplinks: &mut [(Section<'_>, UplinkConfig)],
 ) -> Vec<String> {
     let mut members = Vec::new();
-    for Found { value: wanted, line } in walk.list::<String>(section, "members", MEMBERS_MOST) {
+    for Found { value: wanted, line } in walk.list::<String>(section, "members", MEMBERS_MAX) {
         let names: Vec<String> = uplinks.iter().map(|(_, uplink)| uplink.name.clone()).collect();
         let found = uplinks.iter_mut().find(|(_, uplink)| uplink.name == wanted);
         let Some((its, uplink)) = found else {

@@ -17,7 +17,7 @@ use super::walk::{Found, Key, Kind, Section, Walk, within};
 /// The range of the room for what comes in by an uplink for one class and port.
 const INWARD: (Bytes, Bytes) = (Bytes(512 << 10), Bytes(64 << 20));
 /// Most queues of a tap: as many as members of a team.
-const QUEUES_MOST: u32 = 16;
+const QUEUES_MAX: u32 = 16;
 /// Whether an uplink sends LLDP, and whether it receives it.
 const WAYS: [(&str, (bool, bool)); 4] =
     [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
@@ -173,7 +173,7 @@ pub(super) static UPLINK: Kind = Kind {
             "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
         ),
         Key::new("interface", Form::Interface, "with kind = \"xdp\": an interface's name, such as \"eth0\""),
-        Key::new("queues", Form::Number(1, QUEUES_MOST), "with kind = \"tap\" or \"xdp\": a whole number from 1 to 16"),
+        Key::new("queues", Form::Number(1, QUEUES_MAX), "with kind = \"tap\" or \"xdp\": a whole number from 1 to 16"),
         Key::new("socket", Form::Socket, "with kind = \"pair\" or \"stream\": a path of at most 107 bytes"),
         Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
         Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),

@@ -7,11 +7,11 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::errors::{HostError, MISTAKES_MOST, did_you_mean};
+use super::errors::{HostError, MISTAKES_MAX, did_you_mean};
 use super::form::Form;
 
 /// Most tables of one kind.
-const TABLES_MOST: usize = 1024;
+const TABLES_MAX: usize = 1024;
 
 /// A key of a table, and its allowed values.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Walk {
 
     /// Notes a mistake without a [`Key`].
     pub(super) fn note(&mut self, line: usize, key: &str, what: String, allowed: String) {
-        if self.errors.len() < MISTAKES_MOST {
+        if self.errors.len() < MISTAKES_MAX {
             let of = if self.names.is_some() { self.at(line) } else { String::new() };
             let line = if self.names.is_some() { 0 } else { line };
             self.errors.push(HostError { line, of, key: key.to_owned(), what, allowed });
@@ -190,11 +190,11 @@ impl Walk {
                 Vec::new()
             }
             DeValue::Array(array) if kind.many() || kind.several => {
-                if array.len() > TABLES_MOST {
-                    let what = format!("there are {}, more than {TABLES_MOST}", array.len());
+                if array.len() > TABLES_MAX {
+                    let what = format!("there are {}, more than {TABLES_MAX}", array.len());
                     self.note(line, kind.name, what, String::new());
                 }
-                let items = array.iter().take(TABLES_MOST).enumerate();
+                let items = array.iter().take(TABLES_MAX).enumerate();
                 items.filter_map(|(index, item)| self.entry(kind, index, item)).collect()
             }
             DeValue::Array(_) => {
@@ -236,7 +236,7 @@ impl Walk {
         let unknown = section.table.keys().filter(|key| !names().any(|name| name == key.get_ref().as_ref()));
         // Each costs a search for a similar name. Those beyond the limit are only counted, at the end.
         for (index, key) in unknown.enumerate() {
-            if index >= MISTAKES_MOST {
+            if index >= MISTAKES_MAX {
                 self.more += 1;
                 continue;
             }
@@ -252,7 +252,7 @@ impl Walk {
     pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind]) {
         let unknown = root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref()));
         for (index, key) in unknown.enumerate() {
-            if index >= MISTAKES_MOST {
+            if index >= MISTAKES_MAX {
                 self.more += 1;
                 continue;
             }

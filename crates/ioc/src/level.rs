@@ -19,7 +19,7 @@ const URGENT_BYTES: u64 = 64 << 10;
 /// The deadline of an urgent member is this much earlier than any other's.
 const URGENT_NS: u64 = 1 << 40;
 /// Virtual time starts again above this.
-const VIRTUAL_MOST: u64 = 1 << 62;
+const VIRTUAL_MAX: u64 = 1 << 62;
 
 /// The terms of a class, or of a port in its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,7 @@ impl Level {
                 self.settle(number);
             }
         }
-        if self.virtual_now > VIRTUAL_MOST {
+        if self.virtual_now > VIRTUAL_MAX {
             self.start_again();
         }
     }

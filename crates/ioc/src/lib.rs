@@ -34,6 +34,6 @@ pub use marks::{mark_congestion, mark_dscp};
 pub use scheduler::{ClassTerms, Grant, Lane, Scheduler};
 
 /// Most classes of a link.
-pub const CLASSES_MOST: usize = 16;
+pub const CLASSES_MAX: usize = 16;
 /// A lane that is served may send frames until it has sent this many bytes: one frame of Ethernet, or several shorter ones.
 pub const QUANTUM_BYTES: u32 = 1514;

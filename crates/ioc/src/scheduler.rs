@@ -3,7 +3,7 @@
 use nicety_adapter::Time;
 
 use crate::level::{Level, Pick, Terms};
-use crate::{CLASSES_MOST, QUANTUM_BYTES};
+use crate::{CLASSES_MAX, QUANTUM_BYTES};
 
 /// A port's frames of one class wait in a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,9 +48,9 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Divides a link among classes, at most [`CLASSES_MOST`], and a class among ports 0 to `ports` − 1.
+    /// Divides a link among classes, at most [`CLASSES_MAX`], and a class among ports 0 to `ports` − 1.
     pub fn new(classes: &[ClassTerms], ports: usize) -> Self {
-        let classes = &classes[..classes.len().min(CLASSES_MOST)];
+        let classes = &classes[..classes.len().min(CLASSES_MAX)];
         let mut root = Level::new(classes.len(), Terms::default());
         let level = |(number, terms): (u16, &ClassTerms)| {
             root.set(number, terms.class);

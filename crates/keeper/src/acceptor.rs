@@ -23,13 +23,13 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{Shutdown, SocketAddrUnix, SocketType, getsockname, shutdown};
 
-use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
+use crate::channel::{CONTENT_MAX, Channel, ChannelError, Message};
 use crate::protocol::kind;
 
 /// Pause before another acceptor is started in the place of one that has ended.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most bytes that are read of a connection before a daemon has it: a host file of 16 MiB with the head of its request.
-const READ_MOST: usize = 17 << 20;
+const READ_MAX: usize = 17 << 20;
 
 /// The keeper's side.
 #[derive(Debug, Default)]
@@ -225,7 +225,7 @@ impl Accepting {
     /// # Errors
     /// The daemon does not read ([`ChannelError::is_passing`]), or the system refuses.
     pub fn pass(&self, connection: BorrowedFd<'_>, read: &[u8], within: Duration) -> Result<(), ChannelError> {
-        if read.len() <= CONTENT_MOST {
+        if read.len() <= CONTENT_MAX {
             return self.daemons.send(kind::CONNECTION, read, &[connection], within);
         }
         let file = memfd_create("request", MemfdFlags::CLOEXEC)?;
@@ -289,7 +289,7 @@ impl Connections {
 /// The rest of a file.
 fn whole(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let (mut all, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-    while all.len() <= READ_MOST {
+    while all.len() <= READ_MAX {
         match rustix::io::read(file, &mut piece)? {
             0 => break,
             read => all.extend_from_slice(&piece[..read]),
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_connection_comes_with_all_that_was_read_of_it_however_long_that_is() {
         let (accepting, connections) = pair();
-        for length in [0, 5, CONTENT_MOST, CONTENT_MOST + 1, 16 << 20] {
+        for length in [0, 5, CONTENT_MAX, CONTENT_MAX + 1, 16 << 20] {
             let (client, ours) = UnixStream::pair().unwrap();
             let read: Vec<u8> = (0..length).map(|at| at as u8).collect();
             accepting.pass(ours.as_fd(), &read, SOON).unwrap();

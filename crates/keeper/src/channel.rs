@@ -15,12 +15,12 @@ use rustix::net::{
 use crate::protocol::{VERSION, Why};
 
 /// Most descriptors of a message.
-pub const FDS_MOST: usize = 200;
+pub const FDS_MAX: usize = 200;
 /// Linux's limit (unix(7), SCM_MAX_FD). There is room for so many: the kernel closes others at once, by the thread that receives, and a
 /// VMM can make that wait.
-const SCM_MOST: usize = 253;
+const SCM_MAX: usize = 253;
 /// Longest content of a message in bytes: a path or a sentence. More goes into a memory file.
-pub(crate) const CONTENT_MOST: usize = 8 << 10;
+pub(crate) const CONTENT_MAX: usize = 8 << 10;
 
 /// A message.
 #[derive(Debug)]
@@ -111,12 +111,12 @@ impl Channel {
     /// # Errors
     /// The message is too long, the other end is closed, does not read, or the system refuses.
     pub fn send(&self, kind: u8, content: &[u8], fds: &[BorrowedFd<'_>], within: Duration) -> Result<(), ChannelError> {
-        if content.len() > CONTENT_MOST || fds.len() > FDS_MOST {
+        if content.len() > CONTENT_MAX || fds.len() > FDS_MAX {
             return Err(ChannelError::TooLong);
         }
         let end = Instant::now() + within;
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(fds));
@@ -148,10 +148,10 @@ impl Channel {
         close: impl FnOnce(Vec<OwnedFd>),
     ) -> Result<Message, ChannelError> {
         let end = Instant::now() + within;
-        let mut bytes = vec![0; CONTENT_MOST + 2];
+        let mut bytes = vec![0; CONTENT_MAX + 2];
         let mut was_reset = false;
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MOST))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
             let received = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
@@ -262,8 +262,8 @@ mod tests {
     fn who_does_not_read_is_waited_for_only_so_long() {
         let (ours, _theirs) = Channel::pair().unwrap();
         let short = Duration::from_millis(1);
-        let refused = (0..10_000).find_map(|_| ours.send(1, &[0; CONTENT_MOST], &[], short).err());
+        let refused = (0..10_000).find_map(|_| ours.send(1, &[0; CONTENT_MAX], &[], short).err());
         assert_eq!(refused, Some(ChannelError::Late(short)));
-        assert_eq!(ours.send(1, &[0; CONTENT_MOST + 1], &[], short), Err(ChannelError::TooLong));
+        assert_eq!(ours.send(1, &[0; CONTENT_MAX + 1], &[], short), Err(ChannelError::TooLong));
     }
 }

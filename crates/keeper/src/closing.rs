@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::pace;
 
 /// Most threads of an owner.
-const THREADS_MOST: usize = 2;
+const THREADS_MAX: usize = 2;
 /// Most threads of all owners. Further descriptors wait, and are tried again.
-const ALL_THREADS_MOST: usize = 512;
+const ALL_THREADS_MAX: usize = 512;
 /// A thread that has nothing to close ends after this time: a port that changes often does not start one for each change.
 const IDLE: Duration = Duration::from_secs(1);
 /// A thread's stack: it calls close(2).
@@ -87,10 +87,10 @@ impl Shared {
         if state.idle > 0 {
             self.come.notify_one();
         }
-        if state.waiting.len() <= state.idle || state.threads == THREADS_MOST {
+        if state.waiting.len() <= state.idle || state.threads == THREADS_MAX {
             return;
         }
-        if THREADS.fetch_add(1, Ordering::Relaxed) >= ALL_THREADS_MOST {
+        if THREADS.fetch_add(1, Ordering::Relaxed) >= ALL_THREADS_MAX {
             THREADS.fetch_sub(1, Ordering::Relaxed);
             return;
         }

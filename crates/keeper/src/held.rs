@@ -18,25 +18,25 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use crate::budget::Budget;
-use crate::channel::{Channel, FDS_MOST};
+use crate::channel::{Channel, FDS_MAX};
 use crate::closing::Closing;
 use crate::lines::{About, say_about};
-use crate::protocol::{DESCRIPTORS_MOST, Why, kind};
+use crate::protocol::{DESCRIPTORS_MAX, Why, kind};
 
 /// Most owners: a daemon has one for each port.
-pub(crate) const NAMES_MOST: usize = 4096;
+pub(crate) const NAMES_MAX: usize = 4096;
 /// Most groups of an owner at a time.
-const GROUPS_MOST: usize = 4;
+const GROUPS_MAX: usize = 4;
 /// An owner may have at most this part of the descriptors that are free: however many owners take what they can, some are left.
 const FREE_PART: usize = 4;
 /// Descriptors that an owner may have in any case while others are free: a port with a few queues.
 const FEW: usize = 64;
 /// Descriptors that owners never get: for the keeper itself, and for those of one message.
-const OWN: usize = 2 * FDS_MOST;
+const OWN: usize = 2 * FDS_MAX;
 /// Messages about an owner at once, and a second. A VM that starts changes its interrupts some hundred times.
 const MESSAGES: (u32, f64) = (4000, 200.0);
 /// Longest name in bytes.
-const NAME_MOST: usize = 255;
+const NAME_MAX: usize = 255;
 /// Time between two looks whether an owner may come again.
 const LOOKS: Duration = Duration::from_secs(1);
 /// In a renewed group: the next new descriptor.
@@ -61,7 +61,7 @@ pub(crate) fn content(number: u64, name: &str) -> Vec<u8> {
 /// The number and the name in a message.
 pub(crate) fn named(content: &[u8]) -> Option<(u64, String)> {
     let (number, name) = content.split_first_chunk()?;
-    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MOST)?;
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MAX)?;
     Some((u64::from_le_bytes(*number), name.to_owned()))
 }
 
@@ -81,7 +81,7 @@ fn renewed(content: &[u8]) -> Option<(u64, String, u64, Vec<u16>)> {
     let (count, rest) = rest.split_first_chunk()?;
     let (places, name) = rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*count)))?;
     let places = places.as_chunks().0.iter().map(|place| u16::from_le_bytes(*place)).collect();
-    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MOST)?;
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MAX)?;
     Some((u64::from_le_bytes(*number), name.to_owned(), u64::from_le_bytes(*from), places))
 }
 
@@ -124,7 +124,7 @@ struct Hearer {
 }
 
 /// Most of them: the daemon that serves, its heir, and some that are ending.
-const HEARERS_MOST: usize = 4;
+const HEARERS_MAX: usize = 4;
 
 /// All that is held.
 #[derive(Debug)]
@@ -177,9 +177,9 @@ impl Held {
 
     /// Its owner, if a message about it may be taken now. Else the descriptors are closed.
     fn admit(&mut self, name: &str, fds: Vec<OwnedFd>, now: Instant) -> Option<Vec<OwnedFd>> {
-        if self.owners.len() >= NAMES_MOST && !self.owners.contains_key(name) {
+        if self.owners.len() >= NAMES_MAX && !self.owners.contains_key(name) {
             self.owners.retain(|_, owner| !owner.is_idle(now));
-            if self.owners.len() >= NAMES_MOST {
+            if self.owners.len() >= NAMES_MAX {
                 self.close(fds);
                 return None;
             }
@@ -203,7 +203,7 @@ impl Held {
         let lasting = owner.count.max(fds.len()) + waiting;
         let why = if !may {
             Why::Often
-        } else if sum > DESCRIPTORS_MOST {
+        } else if sum > DESCRIPTORS_MAX {
             if waiting > owner.count { Why::Slow } else { Why::Many }
         } else if lasting > self.free() / FREE_PART && (lasting > FEW || self.free() < FEW) {
             Why::Full
@@ -240,7 +240,7 @@ impl Held {
         let Some(fds) = self.admit(&name, fds, now) else { return };
         let older = self.owners.get(&name).and_then(|owner| owner.groups.iter().find(|(number, _)| *number == from));
         let is_whole =
-            places.len() <= DESCRIPTORS_MOST && places.iter().filter(|place| **place == NEW).count() == fds.len();
+            places.len() <= DESCRIPTORS_MAX && places.iter().filter(|place| **place == NEW).count() == fds.len();
         let is_there =
             |(_, group): &&(u64, Fds)| places.iter().all(|place| *place == NEW || usize::from(*place) < group.len());
         let Some((_, older)) = older.filter(|_| is_whole).filter(is_there) else {
@@ -264,7 +264,7 @@ impl Held {
             return;
         }
         owner.groups.push((number, fds));
-        let surplus = owner.groups.len().saturating_sub(GROUPS_MOST);
+        let surplus = owner.groups.len().saturating_sub(GROUPS_MAX);
         let surplus: Vec<Fds> = owner.groups.drain(..surplus).map(|(_, fds)| fds).collect();
         self.count -= owner.close(surplus);
     }
@@ -285,7 +285,7 @@ impl Held {
     pub fn heard_by(&mut self, channel: Channel) {
         let lost = self.owners.iter().filter(|(_, owner)| owner.lost.is_some());
         self.hearers.push(Hearer { channel, untold: lost.map(|(name, _)| name.clone()).collect() });
-        let surplus = self.hearers.len().saturating_sub(HEARERS_MOST);
+        let surplus = self.hearers.len().saturating_sub(HEARERS_MAX);
         let gone: Vec<OwnedFd> = self.hearers.drain(..surplus).map(|hearer| hearer.channel.into()).collect();
         self.close(gone);
         self.tell_all();

@@ -140,7 +140,7 @@ fn eight_ports_that_storm_leave_the_table_to_the_others_and_are_named_once() {
             held.hold(&content(number, &format!("storm{storm}")), fds, now);
         }
     }
-    assert!(held.count <= storms * DESCRIPTORS_MOST + 1, "{}", held.count);
+    assert!(held.count <= storms * DESCRIPTORS_MAX + 1, "{}", held.count);
     // One that renews its group, with one new descriptor each time.
     for number in 1..=2 * u64::from(MESSAGES.0) {
         held.renew(&renewal(number + 1, "often", number, &[None]), vec![null()], now);
@@ -185,7 +185,7 @@ fn a_port_whose_descriptors_do_not_close_is_held_no_more_and_again_when_they_hav
     let mut number = 1;
     let told = loop {
         number += 1;
-        held.holds("vm1", number, (0..FDS_MOST).map(|_| null()).collect());
+        held.holds("vm1", number, (0..FDS_MAX).map(|_| null()).collect());
         held.forgets("vm1", number);
         if let Ok(told) = daemon.receive(Duration::ZERO) {
             break told;
@@ -194,7 +194,7 @@ fn a_port_whose_descriptors_do_not_close_is_held_no_more_and_again_when_they_hav
     };
     assert_eq!((told.kind, named(&told.content).unwrap()), (kind::LOST, (Why::Slow.number(), "vm1".into())));
     let open = held.owners["vm1"].closing.open();
-    assert!((DESCRIPTORS_MOST - FDS_MOST..=DESCRIPTORS_MOST + FDS_MOST).contains(&open), "{open}");
+    assert!((DESCRIPTORS_MAX - FDS_MAX..=DESCRIPTORS_MAX + FDS_MAX).contains(&open), "{open}");
     // Descriptors that come before the daemon has heard of the loss are closed.
     held.holds("vm1", 99, vec![null()]);
     assert_eq!((held.numbers("vm1"), held.numbers("idle")), (vec![], vec![1]));
@@ -233,12 +233,12 @@ fn a_daemon_cannot_make_it_hold_without_end() {
         held.holds("vm1", number, Vec::new());
     }
     assert_eq!(held.numbers("vm1"), [16, 17, 18, 19]);
-    for number in 0..2 * NAMES_MOST {
+    for number in 0..2 * NAMES_MAX {
         held.holds(&number.to_string(), 0, Vec::new());
     }
     held.hold(&[1, 2], Vec::new(), Instant::now());
-    held.holds(&"x".repeat(NAME_MOST + 1), 0, Vec::new());
-    assert_eq!(held.owners.len(), NAMES_MOST);
+    held.holds(&"x".repeat(NAME_MAX + 1), 0, Vec::new());
+    assert_eq!(held.owners.len(), NAMES_MAX);
 }
 
 #[test]

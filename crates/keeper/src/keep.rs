@@ -32,18 +32,18 @@ use crate::watch::Watch;
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// A daemon that is killed more often than this in [`RESTART_WINDOW`] is not started again: the service manager is told.
-const RESTARTS_MOST: usize = 10;
+const RESTARTS_MAX: usize = 10;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 /// Pause before a daemon is started again that has ended by itself before it served: what it lacks may come back. It doubles from try to
-/// try, up to [`PAUSE_MOST`], so that the tries of a window are spread over most of it.
+/// try, up to [`PAUSE_MAX`], so that the tries of a window are spread over most of it.
 const PAUSE: Duration = Duration::from_millis(500);
-const PAUSE_MOST: Duration = Duration::from_secs(8);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// An heir whose predecessor has died during the upgrade serves within this time, or is given up.
 const HEIR_WITHIN: Duration = Duration::from_secs(10);
 
 /// A daemon runs before VMs' threads so long at most: for each upgrade, and from its start in the place of a killed one.
-const HURRY_MOST: Duration = Duration::from_secs(10);
-const HURRY_AT_START_MOST: Duration = Duration::from_secs(30);
+const HURRY_MAX: Duration = Duration::from_secs(10);
+const HURRY_AT_START_MAX: Duration = Duration::from_secs(30);
 /// The time for which they may do so: at once, and then the divisor of all time.
 const HURRIES: (Duration, u32) = (Duration::from_secs(60), 20);
 /// Upgrades that a daemon may ask for at once, and a second.
@@ -89,7 +89,7 @@ pub struct Seam<'a> {
 
 impl Default for Seam<'_> {
     fn default() -> Self {
-        Self { connect: &|_| Channel::pair(), restarts_most: RESTARTS_MOST, hurry_most: HURRY_MOST }
+        Self { connect: &|_| Channel::pair(), restarts_most: RESTARTS_MAX, hurry_most: HURRY_MAX }
     }
 }
 
@@ -227,7 +227,7 @@ pub fn keep_with(start: &Start, seam: Seam<'_>) -> io::Result<ExitStatus> {
         reserve: Vec::new(),
         openers,
         pace,
-        hurried: Some((Instant::now(), Instant::now() + HURRY_AT_START_MOST)),
+        hurried: Some((Instant::now(), Instant::now() + HURRY_AT_START_MAX)),
         hurries: Share::new(HURRIES.0, HURRIES.1, Instant::now()),
         hurried_for: None,
         upgrades: Budget::new(UPGRADES.0, UPGRADES.1, Instant::now()),
@@ -491,7 +491,7 @@ impl Keeper<'_> {
         self.reserve();
         let now = Instant::now();
         // It has inherited the value.
-        self.hurried = Some((now, now + HURRY_AT_START_MOST));
+        self.hurried = Some((now, now + HURRY_AT_START_MAX));
         if !self.hurries.is_left(now) {
             self.calm();
         }
@@ -582,7 +582,7 @@ impl Keeper<'_> {
 fn pause(tries: usize) -> Duration {
     // The first daemon was killed, or took over and failed.
     let doubled = u32::try_from(tries.saturating_sub(2)).unwrap_or(u32::MAX).min(8);
-    (PAUSE * 2u32.pow(doubled)).min(PAUSE_MOST)
+    (PAUSE * 2u32.pow(doubled)).min(PAUSE_MAX)
 }
 
 /// The next message of a daemon, if there is one, and room for its descriptors.
@@ -654,7 +654,7 @@ mod tests {
 
     #[test]
     fn the_tries_to_start_a_daemon_are_spread_over_most_of_their_window() {
-        let pauses: Vec<Duration> = (2..=RESTARTS_MOST).map(pause).collect();
+        let pauses: Vec<Duration> = (2..=RESTARTS_MAX).map(pause).collect();
         assert_eq!(pauses[0], PAUSE);
         let all: Duration = pauses.iter().sum();
         assert!(all > RESTART_WINDOW * 3 / 4 && all < RESTART_WINDOW, "{all:?}");

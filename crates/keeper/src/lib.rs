@@ -44,7 +44,7 @@ mod start;
 mod watch;
 
 pub use acceptor::{Accepting, Connection, Connections, Heard};
-pub use channel::{Channel, ChannelError, FDS_MOST, Message};
+pub use channel::{Channel, ChannelError, FDS_MAX, Message};
 pub use held::Group;
 #[doc(hidden)]
 pub use keep::{Between, Seam, keep_with};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Most lines of a kind in [`WINDOW`].
-const LINES_MOST: u32 = 10;
+const LINES_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// What a line is about. Each has a limit of its own.
@@ -24,7 +24,7 @@ pub(crate) enum About {
 }
 
 /// Most owners with a count of their own. Those of a daemon that invents names share one.
-const OWNERS_MOST: usize = 64;
+const OWNERS_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Count {
@@ -47,13 +47,13 @@ impl Lines {
     fn admit(&mut self, about: About, what: &str, now: Instant) -> Option<String> {
         let is_over = |count: &Count| now.saturating_duration_since(count.since) >= WINDOW;
         self.0.retain(|_, count| count.left_out > 0 || !is_over(count));
-        let is_known = self.0.contains_key(&about) || self.0.len() < OWNERS_MOST;
+        let is_known = self.0.contains_key(&about) || self.0.len() < OWNERS_MAX;
         let about = if is_known { about } else { About::Owner(String::new()) };
         let count = self.0.entry(about).or_insert(Count { since: now, lines: 0, left_out: 0 });
         if is_over(count) {
             (count.since, count.lines) = (now, 0);
         }
-        if count.lines == LINES_MOST {
+        if count.lines == LINES_MAX {
             count.left_out = count.left_out.saturating_add(1);
             return None;
         }
@@ -113,7 +113,7 @@ pub(crate) fn count(about: About) {
 
 /// Whether there were too many lines of a kind lately.
 pub(crate) fn is_used_up(about: &About) -> bool {
-    lines().0.get(about).is_some_and(|count| count.lines == LINES_MOST && count.since.elapsed() < WINDOW)
+    lines().0.get(about).is_some_and(|count| count.lines == LINES_MAX && count.since.elapsed() < WINDOW)
 }
 
 /// Says how many lines were left out, once their minute is over.
@@ -153,6 +153,6 @@ mod tests {
         let mut lines = Lines::default();
         let names = (0..10_000).map(|number: u32| About::Owner(number.to_string()));
         let written = names.filter_map(|about| lines.admit(about, "port", now)).count();
-        assert!(written <= OWNERS_MOST + LINES_MOST as usize, "{written}");
+        assert!(written <= OWNERS_MAX + LINES_MAX as usize, "{written}");
     }
 }

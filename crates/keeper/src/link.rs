@@ -13,7 +13,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::channel::{Channel, ChannelError};
-use crate::held::{self, Group, NAMES_MOST};
+use crate::held::{self, Group, NAMES_MAX};
 use crate::opener::Opener;
 use crate::protocol::{OPENS_TOO, RENEWS, WITH_ADMINISTRATION, Why, kind};
 use crate::rights::provide_descriptors;
@@ -176,7 +176,7 @@ pub struct Holder {
 }
 
 /// Most names whose messages wait: the keeper holds no more.
-const WAITING_MOST: usize = NAMES_MOST;
+const WAITING_MAX: usize = NAMES_MAX;
 
 /// A group that has descriptors of an older one.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +227,7 @@ impl Holder {
         for message in said {
             let Some((number, name)) = held::named(&message.content) else { continue };
             match message.kind {
-                kind::LOST if lost.len() < NAMES_MOST || lost.contains_key(&name) => {
+                kind::LOST if lost.len() < NAMES_MAX || lost.contains_key(&name) => {
                     lost.insert(name, Some(Why::of(number)));
                 }
                 kind::FREE => {
@@ -311,7 +311,7 @@ impl Holder {
         let mut waiting = self.waiting();
         let sent = self.send_waiting(&mut waiting);
         match sent.and_then(|()| self.channel.send(kind::FORGET, &held::content(below, name), &[], Duration::ZERO)) {
-            Err(error) if error.is_passing() && (waiting.len() < WAITING_MOST || waiting.contains_key(name)) => {
+            Err(error) if error.is_passing() && (waiting.len() < WAITING_MAX || waiting.contains_key(name)) => {
                 let known = waiting.entry(name.to_owned()).or_default();
                 *known = below.max(*known);
                 Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Most lines. Each opener is told all of them.
-const LINES_MOST: usize = 4096;
+const LINES_MAX: usize = 4096;
 
 /// Lines, each with the count of lines that were named until it was named last.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ impl Named {
     pub fn add(&mut self, line: String) {
         self.count += 1;
         self.lines.insert(line, self.count);
-        if self.lines.len() > LINES_MOST
+        if self.lines.len() > LINES_MAX
             && let Some(oldest) = self.lines.iter().min_by_key(|(_, named)| **named).map(|(line, _)| line.clone())
         {
             self.lines.remove(&oldest);

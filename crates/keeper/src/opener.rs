@@ -21,7 +21,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::acceptor::{Accepting, Connections};
-use crate::channel::{CONTENT_MOST, Channel, ChannelError, Message};
+use crate::channel::{CONTENT_MAX, Channel, ChannelError, Message};
 use crate::protocol::{QUIETLY, SAYS, kind};
 
 /// Time in which an opener answers. The keeper kills a slower one.
@@ -119,7 +119,7 @@ impl Asked {
 fn parts(lines: &[String]) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for line in lines {
-        match parts.last_mut().filter(|part| part.len() + 1 + line.len() <= CONTENT_MOST) {
+        match parts.last_mut().filter(|part| part.len() + 1 + line.len() <= CONTENT_MAX) {
             Some(part) => {
                 part.push('\n');
                 part.push_str(line);

@@ -22,11 +22,11 @@ use crate::protocol::{OPENS, QUIETLY, SAYS, kind};
 use crate::start::Start;
 
 /// Most openers at a time that a daemon has asked for.
-const FOR_DAEMONS_MOST: usize = 16;
+const FOR_DAEMONS_MAX: usize = 16;
 /// Most openers at a time for clients of the keeper's socket. Further clients wait in its queue.
-const FOR_CLIENTS_MOST: usize = 4;
+const FOR_CLIENTS_MAX: usize = 4;
 /// Longest line in bytes: a word and a path.
-const LINE_MOST: usize = 4200;
+const LINE_MAX: usize = 4200;
 /// Openers that daemons may ask for at once, and a second: a change may open a thing for each of its ports.
 const ASKED: (u32, f64) = (1024, 16.0);
 /// Clients of the keeper's socket that are heard at once, and a second. Others wait in its queue.
@@ -148,7 +148,7 @@ impl Openers {
         if !self.asked.take(Instant::now()) {
             say_about(About::Openers, "the daemon wants things opened too often: refused");
         } else if let [asker] = &fds[..]
-            && self.count(false) < FOR_DAEMONS_MOST
+            && self.count(false) < FOR_DAEMONS_MAX
         {
             self.run(kind, &content, &[asker.as_fd()], false);
         }
@@ -157,7 +157,7 @@ impl Openers {
 
     /// Accepts clients of the keeper's socket.
     fn accept(&mut self) {
-        while self.count(true) < FOR_CLIENTS_MOST
+        while self.count(true) < FOR_CLIENTS_MAX
             && self.clients.is_left()
             && let Some((socket, _)) = &self.socket
             && let Ok(client) = accept_with(socket, SocketFlags::CLOEXEC)
@@ -170,7 +170,7 @@ impl Openers {
 
     fn hear(&mut self, Message { kind, content, mut fds }: Message) {
         match kind {
-            kind::NAMED if content.len() <= LINE_MOST => {
+            kind::NAMED if content.len() <= LINE_MAX => {
                 String::from_utf8(content).into_iter().for_each(|line| self.named.add(line));
             }
             kind::LISTENS if self.socket.is_none() => {
@@ -217,7 +217,7 @@ impl Openers {
 
     /// The descriptors to wait for.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let takes_clients = self.count(true) < FOR_CLIENTS_MOST && self.clients.is_left();
+        let takes_clients = self.count(true) < FOR_CLIENTS_MAX && self.clients.is_left();
         let socket = self.socket.iter().filter(move |_| takes_clients).map(|(socket, _)| socket.as_fd());
         let channels = self.running.iter().filter_map(|running| running.channel.as_ref()).map(AsFd::as_fd);
         socket.chain(channels).chain(self.acceptor.polled()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))

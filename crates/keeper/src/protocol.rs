@@ -27,13 +27,13 @@ pub(crate) const OPENS_TOO: &str = "NICETY_KEEPER_OPENS";
 pub(crate) const WITH_ADMINISTRATION: &str = "net_admin";
 
 /// Most descriptors of an owner, with those that wait to be closed.
-pub(crate) const DESCRIPTORS_MOST: usize = 1000;
+pub(crate) const DESCRIPTORS_MAX: usize = 1000;
 
 /// The reason why the keeper does not hold an owner's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// It has too many of them.
-    #[error("it has more than {DESCRIPTORS_MOST} descriptors")]
+    #[error("it has more than {DESCRIPTORS_MAX} descriptors")]
     Many,
     /// Closing the ones that were held before takes long.
     #[error("too many of its earlier descriptors still wait to be closed")]

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, getpid, getpriority_process, kill_process};
 
 const SOON: Duration = Duration::from_secs(20);
 /// A daemon runs before others so long at most.
-const HURRY_MOST: Duration = Duration::from_millis(200);
+const HURRY_MAX: Duration = Duration::from_millis(200);
 
 /// The children of this process: proc(5), `/proc/PID/task/TID/children`.
 fn children() -> Vec<Pid> {
@@ -56,7 +56,7 @@ fn a_daemon_runs_before_vms_only_for_an_upgrade_that_the_keeper_has_begun_and_on
             }
             Ok((ours, theirs))
         };
-        keep_with(&start, Seam { connect: &connect, hurry_most: HURRY_MOST, ..Seam::default() }).unwrap()
+        keep_with(&start, Seam { connect: &connect, hurry_most: HURRY_MAX, ..Seam::default() }).unwrap()
     });
     let daemon = Channel::from(ends.recv_timeout(SOON).unwrap());
     assert_eq!(daemon.receive(SOON).unwrap().kind, kind::FIRST);
@@ -73,7 +73,7 @@ fn a_daemon_runs_before_vms_only_for_an_upgrade_that_the_keeper_has_begun_and_on
         daemon.send(kind::STOPS, b"", &[], SOON).unwrap();
         let begun = Instant::now();
         let is_hurried = || nice() == [usual.min(-20); 2];
-        until("it runs before others", || is_hurried() || begun.elapsed() > HURRY_MOST);
+        until("it runs before others", || is_hurried() || begun.elapsed() > HURRY_MAX);
         until("it does so no more", || nice() == [usual; 2]);
         daemon.send(kind::STOPS, b"", &[], SOON).unwrap();
         assert_eq!(heard(&daemon), "another upgrade is under way");

@@ -20,7 +20,7 @@ const SENTENCE_TESTS: [Test; 6] = [
 ];
 
 /// With more adapters than this, a sentence names the nearest two and the last.
-const NAMED_AT_MOST: usize = 3;
+const NAMED_AT_MAX: usize = 3;
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn adapters_sentence(ranked: &[&Row]) -> Option<String> {
         return Some(format!("{}: {} {}{interval}.", leader.adapter, number::figure(median), leader.unit));
     }
     let mut named: Vec<&Row> = others.to_vec();
-    if named.len() > NAMED_AT_MOST {
+    if named.len() > NAMED_AT_MAX {
         named.drain(2..named.len() - 1);
     }
     let ratios: Vec<(&Row, Estimate)> =

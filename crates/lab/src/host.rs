@@ -173,21 +173,21 @@ pub fn rfc3339(unix_seconds: u64) -> String {
 }
 
 /// A figure is marked if other processes took more than this of all processors' time while it was measured, in percent.
-pub const OTHERS_MOST_PERCENT: f64 = 10.0;
+pub const OTHERS_MAX_PERCENT: f64 = 10.0;
 /// The mark of such a figure.
 pub const LOADED_MARK: &str = "†";
 
 /// The line that explains the mark.
 pub fn loaded_words() -> String {
     format!(
-        "{LOADED_MARK} Other processes took more than {OTHERS_MOST_PERCENT} % of the processors' time during a run of this figure: measure \
+        "{LOADED_MARK} Other processes took more than {OTHERS_MAX_PERCENT} % of the processors' time during a run of this figure: measure \
          again when the machine is quiet."
     )
 }
 
 /// Whether other processes took so much that a figure of this run is marked.
 pub fn is_loaded(others_percent: Option<f64>) -> bool {
-    others_percent.is_some_and(|percent| percent > OTHERS_MOST_PERCENT)
+    others_percent.is_some_and(|percent| percent > OTHERS_MAX_PERCENT)
 }
 
 /// Ticks of all processors since boot.

@@ -46,13 +46,13 @@ pub fn sampled(samples: &[f64]) -> String {
 }
 
 /// Ratios beyond these say only that the two have nothing in common. Their digits would be noise.
-const RATIO_LEAST: f64 = 0.001;
-const RATIO_MOST: f64 = 1_000.0;
+const RATIO_MIN: f64 = 0.001;
+const RATIO_MAX: f64 = 1_000.0;
 
-/// A ratio with two or three significant digits. None beyond [`RATIO_LEAST`] and [`RATIO_MOST`], and for what is no number.
+/// A ratio with two or three significant digits. None beyond [`RATIO_MIN`] and [`RATIO_MAX`], and for what is no number.
 fn ratio_digits(ratio: f64) -> Option<String> {
     let decimals = match ratio {
-        _ if !(RATIO_LEAST..=RATIO_MOST).contains(&ratio) => return None,
+        _ if !(RATIO_MIN..=RATIO_MAX).contains(&ratio) => return None,
         _ if ratio >= 99.95 => 0,
         _ if ratio >= 9.995 => 1,
         _ if ratio >= 0.0995 => 2,

@@ -19,9 +19,9 @@ const LONG_NS: u64 = 90 * SECOND_NS;
 const CHURN_NS: u64 = 60 * SECOND_NS;
 const WAIT_NS: u64 = 2 * SECOND_NS;
 /// Most PDUs in one `Fast_Periodic_Time`: section 6.4.16.
-pub(super) const PDUS_MOST: usize = 3;
+pub(super) const PDUS_MAX: usize = 3;
 /// Most markers that are answered in a second, of the ten frames that a slow protocol may send (annex 57A.3 of IEEE 802.3).
-pub(super) const MARKERS_MOST: usize = 5;
+pub(super) const MARKERS_MAX: usize = 5;
 /// The pause after a frame for which the link had no room.
 const RETRY_NS: u64 = 10_000_000;
 
@@ -105,9 +105,9 @@ impl Port {
             periodic_at: None,
             needs: false,
             retry_at: Time::ZERO,
-            sent: VecDeque::with_capacity(PDUS_MOST),
-            answered: VecDeque::with_capacity(MARKERS_MOST),
-            answers: VecDeque::with_capacity(MARKERS_MOST),
+            sent: VecDeque::with_capacity(PDUS_MAX),
+            answered: VecDeque::with_capacity(MARKERS_MAX),
+            answers: VecDeque::with_capacity(MARKERS_MAX),
             out_of_sync: [None; 2],
         };
         this.set_actor(settings);
@@ -225,7 +225,7 @@ impl Port {
 
     /// A marker came in. Of a flood only some are answered.
     pub fn answer(&mut self, mut response: Box<[u8; FRAME_BYTES]>) {
-        if self.is_up && self.answers.len() < MARKERS_MOST {
+        if self.is_up && self.answers.len() < MARKERS_MAX {
             response[6..12].copy_from_slice(&self.source.0);
             self.answers.push_back(response);
         }
@@ -314,24 +314,24 @@ impl Port {
         if !self.is_up || now < self.retry_at {
             return;
         }
-        if self.needs && Self::may_follow(&self.sent, PDUS_MOST) <= now {
+        if self.needs && Self::may_follow(&self.sent, PDUS_MAX) <= now {
             let pdu = Pdu { actor: self.actor, partner: self.partner };
             if !send(&pdu.frame(self.source)) {
                 self.retry_at = now.after_ns(RETRY_NS);
                 return;
             }
             self.needs = false;
-            Self::note(&mut self.sent, PDUS_MOST, now);
+            Self::note(&mut self.sent, PDUS_MAX, now);
         }
         while let Some(response) = self.answers.front()
-            && Self::may_follow(&self.answered, MARKERS_MOST) <= now
+            && Self::may_follow(&self.answered, MARKERS_MAX) <= now
         {
             if !send(&response[..]) {
                 self.retry_at = now.after_ns(RETRY_NS);
                 return;
             }
             self.answers.pop_front();
-            Self::note(&mut self.answered, MARKERS_MOST, now);
+            Self::note(&mut self.answered, MARKERS_MAX, now);
         }
     }
 
@@ -340,9 +340,9 @@ impl Port {
         if !self.is_up {
             return None;
         }
-        let pdu = self.needs.then(|| Self::may_follow(&self.sent, PDUS_MOST).max(self.retry_at));
+        let pdu = self.needs.then(|| Self::may_follow(&self.sent, PDUS_MAX).max(self.retry_at));
         let response =
-            (!self.answers.is_empty()).then(|| Self::may_follow(&self.answered, MARKERS_MOST).max(self.retry_at));
+            (!self.answers.is_empty()).then(|| Self::may_follow(&self.answered, MARKERS_MAX).max(self.retry_at));
         [pdu, response, self.periodic_at, self.current_until, self.wait_until].into_iter().flatten().min()
     }
 }

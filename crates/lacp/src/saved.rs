@@ -5,7 +5,7 @@ use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
 use crate::pdu::{FRAME_BYTES, Info, State};
-use crate::port::{MARKERS_MOST, Mux, PDUS_MOST, Port, Receive, Selected};
+use crate::port::{MARKERS_MAX, Mux, PDUS_MAX, Port, Receive, Selected};
 use crate::{Aggregate, Lag};
 
 /// The state of an [`Aggregate`] without its settings. Times are of the clock that its calls bring.
@@ -74,10 +74,10 @@ impl SavedLink {
         (port.looped_until, port.current_until, port.wait_until) =
             (self.looped_until, self.current_until, self.wait_until);
         (port.periodic_at, port.needs, port.retry_at) = (self.periodic_at, self.needs, self.retry_at);
-        port.sent = self.sent.iter().copied().take(PDUS_MOST).collect();
-        port.answered = self.answered.iter().copied().take(MARKERS_MOST).collect();
+        port.sent = self.sent.iter().copied().take(PDUS_MAX).collect();
+        port.answered = self.answered.iter().copied().take(MARKERS_MAX).collect();
         let answer = |answer: &Vec<u8>| <[u8; FRAME_BYTES]>::try_from(&answer[..]).ok().map(Box::new);
-        port.answers = self.answers.iter().take(MARKERS_MOST).filter_map(answer).collect();
+        port.answers = self.answers.iter().take(MARKERS_MAX).filter_map(answer).collect();
         port.out_of_sync = self.out_of_sync;
     }
 }

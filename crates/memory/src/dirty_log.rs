@@ -13,7 +13,7 @@ use crate::touch;
 const PAGE_BITS: u32 = 12;
 
 /// Bytes that are logged of a range, from its start: no ring is longer, and no packet. A guest may name 4 GiB.
-const NOTED_MOST: u32 = 4 << 20;
+const NOTED_MAX: u32 = 4 << 20;
 
 /// See the module's page.
 #[derive(Debug)]
@@ -39,8 +39,7 @@ impl DirtyLog {
 
     /// Notes a range that will be written, but only its first 4 MiB: devices write no further.
     pub(crate) fn note(&self, address: u64, len: u32) {
-        let Some(last) = u64::from(len.min(NOTED_MOST)).checked_sub(1).and_then(|last| address.checked_add(last))
-        else {
+        let Some(last) = u64::from(len.min(NOTED_MAX)).checked_sub(1).and_then(|last| address.checked_add(last)) else {
             return;
         };
         let pages = (address >> PAGE_BITS, last >> PAGE_BITS);

@@ -127,7 +127,7 @@ impl Files {
         len: u64,
         writable: bool,
     ) -> Result<Piece, MappingError> {
-        self.piece_of(fd, offset, len, writable, MOST)
+        self.piece_of(fd, offset, len, writable, MAX)
     }
 
     fn piece_of<F: AsFd + Into<OwnedFd>>(
@@ -184,12 +184,12 @@ fn may_write(file: impl AsFd) -> Result<bool, MappingError> {
 }
 
 /// Most files that a VM may share, unless the process has few descriptors.
-const MOST: usize = 256;
-static LIMIT: AtomicUsize = AtomicUsize::new(MOST);
+const MAX: usize = 256;
+static LIMIT: AtomicUsize = AtomicUsize::new(MAX);
 
 /// From now on each VM may share at most `most` files, and at most 256.
 pub fn limit_files(most: usize) {
-    LIMIT.store(most.min(MOST), Ordering::Relaxed);
+    LIMIT.store(most.min(MAX), Ordering::Relaxed);
 }
 
 impl Default for Files {

@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes of a page that is asked for. An answer may translate more.
 const PAGE: u64 = 4096;
 /// Most pages of one access that are asked for: a packet of 64 KiB.
-const PAGES_MOST: usize = 17;
+const PAGES_MAX: usize = 17;
 /// Most pages that are asked for and not answered.
-const ASKED_MOST: usize = 256;
+const ASKED_MAX: usize = 256;
 
 /// A page that a device wants to access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ impl Misses {
         let Asked { new, taken } = &mut *asked;
         let before = new.len();
         let first = from & !(PAGE - 1);
-        for address in (first..end).step_by(PAGE as usize).take(PAGES_MOST) {
+        for address in (first..end).step_by(PAGE as usize).take(PAGES_MAX) {
             let miss = Miss { address, write };
-            if new.len() + taken.len() < ASKED_MOST && !new.contains(&miss) && !taken.contains(&miss) {
+            if new.len() + taken.len() < ASKED_MAX && !new.contains(&miss) && !taken.contains(&miss) {
                 new.push(miss);
             }
         }

@@ -26,7 +26,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Pages per cachestat call: a word of bits.
 const PAGES: usize = 64;
 /// Pages of the longest range that is checked, of 4 MiB: a ring has 1 MiB at most (8254x manual, RDLEN), a packet 64 KiB.
-const LOOK_MOST: usize = 1024;
+const LOOK_MAX: usize = 1024;
 /// Pages whose bytes are checked without cachestat(2): 2 MiB, some tenths of a millisecond.
 const PAGES_LOOKED_AT: u64 = 512;
 /// Bytes of a mapping that are checked for content, 64 MiB: the time of cachestat(2) grows with the number of existing pages.
@@ -62,12 +62,12 @@ struct Known {
 const CHUNK: usize = 1024;
 const WORDS: usize = CHUNK / PAGES;
 /// Chunks lost when two threads take one for the same pages at the same time.
-const LOST_MOST: usize = 64;
+const LOST_MAX: usize = 64;
 
 impl Known {
     fn new(pages: usize) -> io::Result<Self> {
         let chunks = pages.div_ceil(CHUNK);
-        let words = (1 + chunks + LOST_MOST.min(chunks)) * WORDS;
+        let words = (1 + chunks + LOST_MAX.min(chunks)) * WORDS;
         Ok(Self { chunks: Zeros::new(chunks)?, words: Zeros::new(words)?, taken: AtomicUsize::new(1) })
     }
 
@@ -91,7 +91,7 @@ impl Known {
                 Err(other) => other,
             };
         }
-        // No chunk is left for the last one if more than `LOST_MOST` were lost: its pages stay unknown.
+        // No chunk is left for the last one if more than `LOST_MAX` were lost: its pages stay unknown.
         if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS) {
             word.fetch_or(bits, Ordering::Relaxed);
         }
@@ -140,7 +140,7 @@ impl Presence {
         self.known.word(page) >> (page % PAGES) & 1 == 1
     }
 
-    /// Whether all pages of a range are known to exist; true for an empty range. Unknown for more than [`LOOK_MOST`] pages: a guest
+    /// Whether all pages of a range are known to exist; true for an empty range. Unknown for more than [`LOOK_MAX`] pages: a guest
     /// chooses the length.
     #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
@@ -152,7 +152,7 @@ impl Presence {
     #[inline(never)]
     fn is_known_to(&self, first: usize, last: usize) -> bool {
         let mut page = first;
-        while page <= last && last - first < LOOK_MOST {
+        while page <= last && last - first < LOOK_MAX {
             #[cfg(feature = "count")]
             crate::count::one();
             let (until, at) = (last.min(page | (PAGES - 1)), page % PAGES);

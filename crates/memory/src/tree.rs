@@ -1,7 +1,7 @@
 //! Regions by bus address: an immutable tree. A change makes new nodes along one path from the root and shares all others. So a
 //! batch in flight keeps the old tree, and adding or removing a region copies no others.
 //!
-//! Up to [`MOST`] regions, more than QEMU has, are one sorted list.
+//! Up to [`MAX`] regions, more than QEMU has, are one sorted list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::region::{Region, Rights};
 
 /// Most regions of a leaf, and most children of a branch.
-const MOST: usize = 32;
+const MAX: usize = 32;
 
 /// The sums of a subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl Tree {
         {
             left = only.tree.clone();
         }
-        if matches!(left, Self::Branch(_)) && left.sums().regions <= MOST / 2 {
+        if matches!(left, Self::Branch(_)) && left.sums().regions <= MAX / 2 {
             let mut regions = Vec::new();
             left.each(&mut |region| regions.push(region.clone()));
             left = Self::Leaf(regions.into());
@@ -257,7 +257,7 @@ fn child_at(children: &[Child], address: u64) -> Option<usize> {
 
 /// One node, or two halves if it is too large.
 fn halves<T>(mut all: Vec<T>) -> impl Iterator<Item = Vec<T>> {
-    let second = (all.len() > MOST).then(|| all.split_off(all.len() / 2));
+    let second = (all.len() > MAX).then(|| all.split_off(all.len() / 2));
     std::iter::once(all).chain(second)
 }
 
@@ -275,7 +275,7 @@ mod tests {
     /// Checks the nodes below; returns the depth.
     fn check(tree: &Tree) -> usize {
         let Tree::Branch(children) = tree else { return 1 };
-        assert!((1..=MOST).contains(&children.len()));
+        assert!((1..=MAX).contains(&children.len()));
         assert!(children.is_sorted_by_key(|child| child.first));
         for child in children.iter() {
             assert_eq!(Some(child.first), child.tree.first().map(|region| region.base));

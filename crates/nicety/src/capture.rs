@@ -33,7 +33,7 @@ const STATISTICS: u32 = 5;
 /// Statistics option with the number of lost frames (section 4.6).
 const LOST: u16 = 5;
 /// Longest block: a packet block has the packet's bytes and little more.
-const BLOCK_MOST: usize = 1 << 20;
+const BLOCK_MAX: usize = 1 << 20;
 
 /// Runs it.
 pub fn run(args: &Capture) -> Result<(), Failure> {
@@ -209,7 +209,7 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
 fn block_at(bytes: &[u8]) -> Result<Option<&[u8]>, Failure> {
     let Some(len) = word(bytes, 4) else { return Ok(None) };
     let len = len as usize;
-    if !(12..=BLOCK_MOST).contains(&len) || !len.is_multiple_of(4) {
+    if !(12..=BLOCK_MAX).contains(&len) || !len.is_multiple_of(4) {
         return Err(Failure::new(Exit::Failed, "what the daemon sends is no pcapng"));
     }
     Ok(bytes.get(..len))

@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 
 /// Longest XML that is read, in bytes: libvirt's own limit for a message.
-const MOST: u64 = 32 << 20;
+const MAX: u64 = 32 << 20;
 /// Libvirt's unit of rates, KiB/s, in bits per second.
 const RATE_BITS: u64 = 8 * 1024;
 /// Models with another name here.
@@ -74,8 +74,8 @@ struct Port {
 pub fn run(args: &Import) -> Result<(), Failure> {
     let mut xml = String::new();
     let read = match args.file.to_str() {
-        Some("-") => std::io::stdin().lock().take(MOST).read_to_string(&mut xml),
-        _ => std::fs::File::open(&args.file).and_then(|file| file.take(MOST).read_to_string(&mut xml)),
+        Some("-") => std::io::stdin().lock().take(MAX).read_to_string(&mut xml),
+        _ => std::fs::File::open(&args.file).and_then(|file| file.take(MAX).read_to_string(&mut xml)),
     };
     let of = |error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display()));
     read.map_err(of)?;

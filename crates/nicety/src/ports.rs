@@ -27,7 +27,7 @@ pub(crate) use table::{NO_PORTS, adapter};
 mod guest_errors;
 
 /// Most entries of a list that are shown; `--json` has all.
-const LISTED_MOST: usize = 8;
+const LISTED_MAX: usize = 8;
 
 /// Runs it.
 pub fn run(args: &Ports) -> Result<(), Failure> {
@@ -358,7 +358,7 @@ pub(crate) fn policy(port: &PortReport) -> String {
 
 /// The first entries of a list that may be long.
 fn some(all: &[String]) -> String {
-    match all.split_at_checked(LISTED_MOST) {
+    match all.split_at_checked(LISTED_MAX) {
         Some((first, more)) if !more.is_empty() => format!("{}, and {} more", first.join(", "), more.len()),
         _ => all.join(", "),
     }

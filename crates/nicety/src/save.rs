@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use nicety_control::api::Restored;
-use nicety_control::{self as control, Ask, REQUEST_MOST, Reply};
+use nicety_control::{self as control, Ask, REQUEST_MAX, Reply};
 use nicety_daemon::saved::PortState;
 use nicety_daemon::whole::Whole;
 
@@ -39,9 +39,9 @@ pub fn save(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
 pub fn restore(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
     let mut state = Vec::new();
     // The limit is for a device file, which may never end.
-    let most = REQUEST_MOST as u64 + 1;
+    let most = REQUEST_MAX as u64 + 1;
     File::open(file).and_then(|file| file.take(most).read_to_end(&mut state)).map_err(of(file))?;
-    if state.len() > REQUEST_MOST {
+    if state.len() > REQUEST_MAX {
         let what = format!("{}: it is longer than any saved port", file.display());
         return Err(Failure::new(Exit::Usage, what));
     }

@@ -18,7 +18,7 @@ use crate::output::{self, columns};
 use file::{Found, first_frame};
 
 /// Most bytes that are read of a file: its first frame is near its beginning.
-const FILE_MOST: u64 = 16 << 20;
+const FILE_MAX: u64 = 16 << 20;
 
 /// Runs it.
 pub fn run(args: &Trace) -> Result<(), Failure> {
@@ -76,9 +76,9 @@ fn given(words: &str) -> Result<Found, Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, format!("{words}: {error}"));
     let mut bytes = Vec::new();
     if words == "-" {
-        io::stdin().lock().take(FILE_MOST).read_to_end(&mut bytes).map_err(failed)?;
+        io::stdin().lock().take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
     } else if Path::new(words).is_file() {
-        std::fs::File::open(words).and_then(|file| file.take(FILE_MOST).read_to_end(&mut bytes)).map_err(failed)?;
+        std::fs::File::open(words).and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes)).map_err(failed)?;
     } else {
         bytes.extend_from_slice(words.as_bytes());
     }

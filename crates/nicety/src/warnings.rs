@@ -156,14 +156,14 @@ fn pairs(host: &Host, master: &dyn Fn(&str) -> Option<String>) -> Vec<Pair> {
 fn around(way: &Way<'_>, master: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let up = |interface: &&str| {
         std::iter::successors(Some((*interface).to_owned()), |lower| master(lower))
-            .take(MASTERS_MOST)
+            .take(MASTERS_MAX)
             .collect::<Vec<_>>()
     };
     way.interfaces.iter().flat_map(up).collect()
 }
 
 /// A port of a bond that is a port of a bridge has two masters above it. More are a mistake of the host's.
-const MASTERS_MOST: usize = 8;
+const MASTERS_MAX: usize = 8;
 
 /// The end of a sentence about a loop.
 const SURE: &str = "frames go round, and the newer one will be blocked";

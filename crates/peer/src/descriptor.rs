@@ -22,16 +22,16 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::release::{holds_much, release};
 
 /// Most threads that close descriptors: this many may block at once.
-pub const CLOSING_MOST: usize = 64;
+pub const CLOSING_MAX: usize = 64;
 /// A thread's stack: it calls close(2).
 const STACK: usize = 128 << 10;
 /// If nothing was closed for this long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// A peer with more dropped descriptors than this, none of which is closed, is sent away: it fills this process.
-pub const UNCLOSED_MOST: usize = 1000;
+pub const UNCLOSED_MAX: usize = 1000;
 /// Most threads that descriptors of one account may block at once.
-const ACCOUNT_THREADS_MOST: usize = 2;
+const ACCOUNT_THREADS_MAX: usize = 2;
 
 /// Time that an idle thread waits for another descriptor before it ends.
 const LINGER: Duration = Duration::from_secs(10);
@@ -72,9 +72,9 @@ impl Account {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether there are [too many](UNCLOSED_MOST) of them.
+    /// Whether there are [too many](UNCLOSED_MAX) of them.
     pub fn is_exceeded(&self) -> bool {
-        self.unclosed() > UNCLOSED_MOST
+        self.unclosed() > UNCLOSED_MAX
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -84,7 +84,7 @@ impl Account {
     /// The descriptor, if a thread may close it now. Else it waits.
     fn begin(&self, fd: OwnedFd) -> Option<OwnedFd> {
         let mut turns = self.turns();
-        if turns.threads == ACCOUNT_THREADS_MOST {
+        if turns.threads == ACCOUNT_THREADS_MAX {
             turns.waiting.push_back(fd);
             return None;
         }
@@ -174,7 +174,7 @@ impl Drop for PeerFd {
     }
 }
 
-/// Number of descriptors that stay open because all [`CLOSING_MOST`] threads have been blocked for a while.
+/// Number of descriptors that stay open because all [`CLOSING_MAX`] threads have been blocked for a while.
 pub fn left_open() -> usize {
     CLOSERS.left_open()
 }
@@ -231,7 +231,7 @@ impl Closers {
     /// Starts a thread if none is idle and the limit allows it.
     fn start(&'static self) {
         let mut state = self.state();
-        if state.idle > 0 || state.threads == CLOSING_MOST {
+        if state.idle > 0 || state.threads == CLOSING_MAX {
             return;
         }
         state.threads += 1;
@@ -291,7 +291,7 @@ impl Closers {
     fn left_open(&self) -> usize {
         let state = self.state();
         let stuck = state.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
-        if stuck && state.idle == 0 && state.threads == CLOSING_MOST { state.waiting.len() } else { 0 }
+        if stuck && state.idle == 0 && state.threads == CLOSING_MAX { state.waiting.len() } else { 0 }
     }
 }
 
@@ -341,23 +341,23 @@ mod tests {
         let busy = SERVER.lock().unwrap();
         let (done, finished) = mpsc::channel();
         thread::spawn(move || {
-            let pipes: Vec<_> = (0..CLOSING_MOST + 6).map(|_| watched()).collect();
+            let pipes: Vec<_> = (0..CLOSING_MAX + 6).map(|_| watched()).collect();
             let readers: Vec<_> = pipes.into_iter().map(|(write, read)| (CLOSERS.take(write), read).1).collect();
             done.send(readers).unwrap();
         });
         let readers = finished.recv_timeout(TIMEOUT).expect("it waits for a descriptor to be closed");
         until("it is told that some stay open", || CLOSERS.left_open() == 6);
-        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+        assert_eq!(CLOSERS.state().threads, CLOSING_MAX);
         drop(busy);
         for read in readers {
             assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
         }
-        until("the threads wait for more", || CLOSERS.state().idle == CLOSING_MOST);
+        until("the threads wait for more", || CLOSERS.state().idle == CLOSING_MAX);
         assert_eq!(CLOSERS.left_open(), 0);
         let (write, read) = watched();
         CLOSERS.take(write);
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed by one of them");
-        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+        assert_eq!(CLOSERS.state().threads, CLOSING_MAX);
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         let busy = SERVER.lock().unwrap();
         let (slow, other) = (Arc::new(Account::default()), Arc::new(Account::default()));
         let mut peers = Vec::new();
-        for _ in 0..4 * CLOSING_MOST {
+        for _ in 0..4 * CLOSING_MAX {
             let (socket, peer) = std::os::unix::net::UnixStream::pair().unwrap();
             CLOSERS.take_for(socket.into(), Some(Arc::clone(&slow)));
             peers.push(peer);
@@ -382,7 +382,7 @@ mod tests {
         let (write, read) = watched();
         CLOSERS.take_for(write, Some(Arc::clone(&other)));
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
-        assert_eq!((slow.unclosed(), slow.turns().threads), (4 * CLOSING_MOST, ACCOUNT_THREADS_MOST));
+        assert_eq!((slow.unclosed(), slow.turns().threads), (4 * CLOSING_MAX, ACCOUNT_THREADS_MAX));
         until("it has no others", || other.unclosed() == 0);
         assert!(CLOSERS.state().threads < 8);
         drop(busy);
@@ -435,7 +435,7 @@ mod tests {
     fn however_many_come_at_once_all_are_closed() {
         let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
         pwrite(&memory, &vec![1; 2 << 20], 0).unwrap();
-        let pipes: Vec<_> = (0..4 * CLOSING_MOST).map(|_| watched()).collect();
+        let pipes: Vec<_> = (0..4 * CLOSING_MAX).map(|_| watched()).collect();
         let mut readers = Vec::new();
         for (write, read) in pipes {
             drop((PeerFd::from(write), PeerFd::from(memory.try_clone().unwrap())));

@@ -34,7 +34,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
 pub use descriptor::{
-    Account, CLOSING_MOST, PeerFd, UNCLOSED_MOST, left_open, serial, this_thread_pays, this_threads_is_exceeded,
+    Account, CLOSING_MAX, PeerFd, UNCLOSED_MAX, left_open, serial, this_thread_pays, this_threads_is_exceeded,
 };
 pub use peek::peek_from;
 pub use release::{holds_much, release, this_thread_may_wait, unmap};

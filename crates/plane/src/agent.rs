@@ -7,9 +7,9 @@ use nicety_adapter::{Frames, HEAD_BYTES, Time};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of a frame that an agent sends to the link's neighbour.
-pub(crate) const OUTWARD_MOST: usize = 1514;
+pub(crate) const OUTWARD_MAX: usize = 1514;
 /// Most bytes of a frame that an agent sends to the switch: the private head that each packet has.
-pub(crate) const INWARD_MOST: usize = HEAD_BYTES;
+pub(crate) const INWARD_MAX: usize = HEAD_BYTES;
 
 /// The state of an agent's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,19 +21,19 @@ use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Time};
 
 use crate::hash::Hash;
 use crate::port::Port;
-use crate::team::{Choice, MEMBERS_MOST, MemberState, Steering, numbers};
+use crate::team::{Choice, MEMBERS_MAX, MemberState, Steering, numbers};
 
 /// Most parts of a guest's port.
-pub const PARTS_MOST: usize = 16;
+pub const PARTS_MAX: usize = 16;
 
-const _: () = assert!(PARTS_MOST <= MEMBERS_MOST);
+const _: () = assert!(PARTS_MAX <= MEMBERS_MAX);
 
 /// Several ports behind one number.
 #[derive(Debug)]
 pub struct Group {
     id: PortId,
     /// By their places; `None` for one that is not open.
-    ports: ArrayVec<Option<Arc<Port>>, MEMBERS_MOST>,
+    ports: ArrayVec<Option<Arc<Port>>, MEMBERS_MAX>,
     chooser: Chooser,
 }
 
@@ -57,7 +57,7 @@ enum Route {
 
 enum Places {
     OfTeam(Choice),
-    OfParts(ArrayVec<usize, MEMBERS_MOST>),
+    OfParts(ArrayVec<usize, MEMBERS_MAX>),
 }
 
 impl Places {
@@ -72,13 +72,13 @@ impl Places {
 impl Group {
     /// A team of ports that were made [for it](Port::in_team), each at its place. A place may be empty.
     pub fn team(id: PortId, steering: Arc<Steering>, members: impl IntoIterator<Item = Option<Arc<Port>>>) -> Self {
-        Self { id, ports: members.into_iter().take(MEMBERS_MOST).collect(), chooser: Chooser::Steering(steering) }
+        Self { id, ports: members.into_iter().take(MEMBERS_MAX).collect(), chooser: Chooser::Steering(steering) }
     }
 
     /// A port of these parts: the first, which has its number, and others that were made as [parts of it](Port::part_of).
     pub fn parts(first: Arc<Port>, others: impl IntoIterator<Item = Arc<Port>>) -> Self {
         let id = first.id();
-        let ports = std::iter::once(first).chain(others).map(Some).take(MEMBERS_MOST).collect();
+        let ports = std::iter::once(first).chain(others).map(Some).take(MEMBERS_MAX).collect();
         Self { id, ports, chooser: Chooser::Parts(AtomicU32::new(0)) }
     }
 
@@ -148,9 +148,9 @@ impl Group {
                 let live = live.load(Ordering::Acquire);
                 // If the guest receives on no queue, the first part gets all, and counts them.
                 if live.count_ones() < 2 {
-                    return Route::Whole(Some(live.trailing_zeros() as usize % MEMBERS_MOST));
+                    return Route::Whole(Some(live.trailing_zeros() as usize % MEMBERS_MAX));
                 }
-                Route::ByHash(Hash::Layer34, Places::OfParts(numbers(live.into()).take(MEMBERS_MOST).collect()))
+                Route::ByHash(Hash::Layer34, Places::OfParts(numbers(live.into()).take(MEMBERS_MAX).collect()))
             }
         }
     }
@@ -176,7 +176,7 @@ impl Group {
             }
             Route::ByHash(hash, places) => (hash, places),
         };
-        let (mut shares, mut lost) = ([0u64; MEMBERS_MOST], 0);
+        let (mut shares, mut lost) = ([0u64; MEMBERS_MAX], 0);
         for (pick, bit) in picks.iter().zip(0..) {
             let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));
             match places.of(hash).and_then(|place| shares.get_mut(place)) {

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nicety_adapter::{Batch, Budget, Delivery, Frames, HEAD_MOST, Packet, Pick, PortId, Rate, Time};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, HEAD_MAX, Packet, Pick, PortId, Rate, Time};
 use nicety_ioc::{Class, Codel, Lane, mark_congestion};
 use nicety_memory::MapError;
 
@@ -195,7 +195,7 @@ impl Inward {
                 classifier.of_port(port).unwrap_or_else(|| classifier.of(port, batch, packet, pick))
             });
             let lane = Lane { class, port };
-            let mut copy = [0; HEAD_MOST];
+            let mut copy = [0; HEAD_MAX];
             let Some(head) = self.tell(lane, batch, packet, &mut copy, now) else {
                 self.stage.dropped(class);
                 lost.congestion += 1;
@@ -225,7 +225,7 @@ impl Inward {
         lane: Lane,
         batch: &'a Batch,
         packet: &Packet,
-        copy: &'a mut [u8; HEAD_MOST],
+        copy: &'a mut [u8; HEAD_MAX],
         now: Time,
     ) -> Option<&'a [u8]> {
         let waits = now.0.saturating_sub(self.stage.backlog.oldest(lane).unwrap_or(now).0);

@@ -44,19 +44,19 @@ pub mod wire;
 pub use agent::{Agent, LinkState, Neighbour, Role, SavedAgent, SavedQuerier};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
-pub use group::{Group, PARTS_MOST};
+pub use group::{Group, PARTS_MAX};
 pub use hash::Hash;
 pub use inward::InwardControl;
 pub use lldp::{Announcer, announcement};
 pub use order::LaneKey;
 pub use plane::{
-    AdapterLink, Loop, MIRRORS_MOST, Mirror, Mirrored, Outcome, Plane, PlaneError, Slot, Trace, TraceError, Turn,
+    AdapterLink, Loop, MIRRORS_MAX, Mirror, Mirrored, Outcome, Plane, PlaneError, Slot, Trace, TraceError, Turn,
 };
 pub use port::{End, Intake, Port, Prospect, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
 pub use querier::Querier;
 pub use stage::ClassState;
 pub use team::{
-    Capacity, Lacp, Links, Loads, MEMBERS_MOST, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
+    Capacity, Lacp, Links, Loads, MEMBERS_MAX, MemberState, Mode, Moved, Queues, Rule, SavedRule, SavedSteering,
     Spread, Standby, Steering,
 };
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};

@@ -9,8 +9,8 @@ use nicety_frame::ethernet::ethertype;
 use crate::agent::{Agent, LinkState, Neighbour};
 
 /// Characters of a neighbour's name that are kept, and most bytes of a name: section 8.5.6.
-const SHOWN_MOST: usize = 64;
-const NAME_MOST: usize = 255;
+const SHOWN_MAX: usize = 64;
+const NAME_MAX: usize = 255;
 /// Interval between two frames, and the seconds that an announcement stays valid: table 9-1 (msgTxInterval, txTTL).
 const INTERVAL_NS: u64 = 30_000_000_000;
 const HOLDS_S: u16 = 121;
@@ -100,7 +100,7 @@ fn say(frame: &mut Vec<u8>, kind: u16, parts: &[&[u8]]) {
 
 /// An announcement. `system` is the host's name, `port` the uplink's; `description` names the software that serves it.
 pub fn announcement(mac: Mac, system: &str, port: &str, description: &str) -> Vec<u8> {
-    let cut = |text: &str| text.bytes().take(NAME_MOST).collect::<Vec<_>>();
+    let cut = |text: &str| text.bytes().take(NAME_MAX).collect::<Vec<_>>();
     let mut frame = [&NEAREST[..], &mac.0, &ethertype::LLDP.to_be_bytes()].concat();
     say(&mut frame, CHASSIS, &[&[CHASSIS_MAC], &mac.0]);
     say(&mut frame, PORT, &[&[BY_NAME], &cut(port)]);
@@ -144,7 +144,7 @@ fn name(value: &[u8], mac: u8) -> Option<String> {
 /// A neighbour's text may contain anything: bytes other than printable ASCII become question marks.
 fn text(bytes: &[u8]) -> String {
     let plain = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' };
-    bytes.iter().take(SHOWN_MOST).map(plain).collect()
+    bytes.iter().take(SHOWN_MAX).map(plain).collect()
 }
 
 #[cfg(test)]

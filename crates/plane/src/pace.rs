@@ -7,7 +7,7 @@
 use nicety_adapter::{PACKETS, Time};
 
 /// Frames of the first hold, and the minimum.
-const LEAST: usize = 8;
+const MIN: usize = 8;
 /// A hold longer than this halves the frames. The bound for a lock is 50 µs (p99).
 const LONG_NS: u64 = 30_000;
 /// After a hold shorter than this the next one may take twice as many frames.
@@ -23,7 +23,7 @@ pub struct Pace {
 impl Pace {
     /// For a guest's adapter: starts with few frames.
     pub fn careful() -> Self {
-        Self { frames: LEAST, least: LEAST }
+        Self { frames: MIN, least: MIN }
     }
 
     /// For an uplink: a whole batch, which may cost one system call. At least half of it, even if each frame costs a system call.

@@ -29,7 +29,7 @@ use carrier::Followers;
 pub use looped::Loop;
 use looped::LoopGuard;
 use mirror::Mirrors;
-pub use mirror::{MIRRORS_MOST, Mirror, Mirrored};
+pub use mirror::{MIRRORS_MAX, Mirror, Mirrored};
 pub use trace::{Trace, TraceError};
 pub use turn::{Outcome, Turn};
 

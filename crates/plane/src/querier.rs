@@ -14,7 +14,7 @@ use nicety_frame::ipv4::protocol::ICMPV6;
 use nicety_frame::vlan::{Tag, Tci};
 use nicety_frame::{L3Kind, Layout, Mac, checksum, ethernet};
 
-use crate::agent::{Agent, INWARD_MOST, LeftGroup, SavedAgent, SavedQuerier};
+use crate::agent::{Agent, INWARD_MAX, LeftGroup, SavedAgent, SavedQuerier};
 
 /// Query Interval, Startup Query Interval, Startup Query Count, and Other Querier Present Interval: RFC 3376, sections 8.2, 8.6,
 /// 8.7 and 8.5.
@@ -28,7 +28,7 @@ const ANSWER_MS: u16 = 10_000;
 const LAST_MS: u16 = 1_000;
 const LAST_COUNT: u8 = 2;
 /// Most groups that are queried at the same time. Hosts' memberships of other groups time out.
-const LEFT_MOST: usize = 64;
+const LEFT_MAX: usize = 64;
 
 /// A VLAN and protocol to query, and the time until which another querier is present.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct Querier {
     next: usize,
     at: Time,
     rounds: u32,
-    left: ArrayVec<LeftGroup, LEFT_MOST>,
+    left: ArrayVec<LeftGroup, LEFT_MAX>,
 }
 
 impl Querier {
@@ -72,7 +72,7 @@ impl Querier {
             Some(Message::Query { is_router: true, .. }) => network.silent_until = now.after_ns(OTHER_NS),
             Some(Message::Report(records)) if network.silent_until <= now => {
                 let left = records.filter(|(group, joins)| !joins && !group::is_local(*group));
-                for (group, _) in left.take(LEFT_MOST) {
+                for (group, _) in left.take(LEFT_MAX) {
                     if !self.left.iter().any(|left| left.network == index && left.group == group) {
                         let _full = self.left.try_push(LeftGroup { network: index, group, count: LAST_COUNT, at: now });
                     }
@@ -112,7 +112,7 @@ impl Querier {
         let silent_until = saved.networks.iter().flat_map(|(_, until)| until);
         self.networks.iter_mut().zip(silent_until).for_each(|(network, until)| network.silent_until = *until);
         let is_possible = |left: &&LeftGroup| (left.network as usize) < self.networks.len();
-        self.left = saved.left.iter().filter(is_possible).take(LEFT_MOST).copied().collect();
+        self.left = saved.left.iter().filter(is_possible).take(LEFT_MAX).copied().collect();
         (self.mac, self.next, self.at, self.rounds) = (Mac(saved.mac), saved.next as usize, saved.at, saved.rounds);
     }
 }
@@ -123,7 +123,7 @@ impl Agent for Querier {
             let layout = frames.batch.layout(packet);
             if group::kind(layout, frames.batch.head(packet)).is_some() {
                 let vlan = frames.outer_tag(pick).map(|tag| tag.tci.id()).filter(|id| *id != 0);
-                let mut frame = [0; group::MESSAGE_MOST];
+                let mut frame = [0; group::MESSAGE_MAX];
                 let len = frames.batch.copy(packet, &mut frame);
                 self.heard(vlan, layout, &frame[..len], now);
             }
@@ -176,7 +176,7 @@ impl Agent for Querier {
 }
 
 /// A general query, or one for a group, with the fields that receivers check: a hop limit of 1, a router alert, checksums.
-fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> ArrayVec<u8, INWARD_MOST> {
+fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> ArrayVec<u8, INWARD_MAX> {
     let answer_ms = if group.is_some() { LAST_MS } else { ANSWER_MS };
     let mut frame = ArrayVec::new();
     let mut ethernet = |target: [u8; 6], ethertype: [u8; 2]| {
@@ -388,6 +388,6 @@ mod tests {
         asks(&mut querier, Time::ZERO);
         (0..=255).for_each(|group| hears(&mut querier, &leave(group), Edit::Keep, Time(SECOND)));
         let asked: usize = (1..5).map(|second| asks(&mut querier, Time(second * SECOND)).len()).sum();
-        assert_eq!(asked, 2 * LEFT_MOST);
+        assert_eq!(asked, 2 * LEFT_MAX);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The peer of a lane is the port that the stage does not belong to: outward it sent the frames, inward it gets them.
 
-use nicety_adapter::{Batch, Bucket, HEAD_MOST, Packet, Pick, PortId, Rate, Time};
+use nicety_adapter::{Batch, Bucket, HEAD_MAX, Packet, Pick, PortId, Rate, Time};
 use nicety_ioc::{Class, Classifier, Lane, Scheduler};
 
 use crate::backlog::{Arrival, Backlog, Drained};
@@ -325,7 +325,7 @@ impl Stage {
 pub(crate) fn with_mark<'a>(
     batch: &Batch,
     packet: &Packet,
-    copy: &'a mut [u8; HEAD_MOST],
+    copy: &'a mut [u8; HEAD_MAX],
     mark: impl FnOnce(&mut [u8], usize) -> bool,
 ) -> Option<&'a [u8]> {
     let head = batch.head(packet);

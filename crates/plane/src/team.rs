@@ -21,7 +21,7 @@ pub(crate) use steering::{Choice, MemberAgent};
 pub use steering::{MemberState, Steering};
 
 /// Most members of a team.
-pub const MEMBERS_MOST: usize = 16;
+pub const MEMBERS_MAX: usize = 16;
 
 /// The numbers of the bits that are set.
 pub(crate) fn numbers(mut bits: u64) -> impl Iterator<Item = usize> {

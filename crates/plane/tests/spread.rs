@@ -18,7 +18,7 @@ const LINK_BYTES_PER_MS: i64 = 6_250;
 const HEADERS: u16 = 54;
 const MSS: u16 = 1448;
 /// Most segments of a TSO packet of 64 KiB.
-const TSO_MOST: u64 = 44;
+const TSO_MAX: u64 = 44;
 /// From a link to the receiver and back.
 const RETURN_NS: u64 = MS / 2;
 /// Linux's least (`TCP_RTO_MIN`).
@@ -61,12 +61,12 @@ impl Flow {
     fn packet(&mut self, now: Time) -> Option<(u64, u64)> {
         let room = (self.window as u64).saturating_sub(self.outstanding.len() as u64);
         let (first, count) = if let Some(&first) = self.lost.first() {
-            let count = (first..first + TSO_MOST).take_while(|segment| self.lost.contains(segment)).count() as u64;
+            let count = (first..first + TSO_MAX).take_while(|segment| self.lost.contains(segment)).count() as u64;
             (first, count.min(room))
         } else {
             // Linux waits until a third of the window may go at once (`tcp_tso_should_defer`).
-            let worth = TSO_MOST.min(self.window as u64 / 3);
-            (self.next, if room >= worth || self.outstanding.is_empty() { room.min(TSO_MOST) } else { 0 })
+            let worth = TSO_MAX.min(self.window as u64 / 3);
+            (self.next, if room >= worth || self.outstanding.is_empty() { room.min(TSO_MAX) } else { 0 })
         };
         if count == 0 {
             return None;

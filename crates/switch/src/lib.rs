@@ -35,7 +35,7 @@ use explain::{Except, Follower, Nobody};
 pub use explain::{Skipped, Step};
 use outward::Outward;
 pub use plan::Plan;
-pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
+pub use policy::{ADDRESS_LIMIT_MAX, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
 use snoop::Snoop;
 pub use snoop::{Interest, Wanted};

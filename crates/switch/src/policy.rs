@@ -8,7 +8,7 @@ use nicety_adapter::Shape;
 use nicety_frame::{Mac, vlan};
 
 /// The highest address limit of a port.
-pub const ADDRESS_LIMIT_MOST: u16 = 64;
+pub const ADDRESS_LIMIT_MAX: u16 = 64;
 
 /// The number of a VLAN: 1 to 4094 (IEEE 802.1Q-2018, table 9-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -238,7 +238,7 @@ pub struct Policy {
     pub mac_changes: bool,
     /// VMware's "forged transmits": if false, frames from other addresses than its own are refused.
     pub forged_transmits: bool,
-    /// Most addresses that may send from it at once; up to [`ADDRESS_LIMIT_MOST`].
+    /// Most addresses that may send from it at once; up to [`ADDRESS_LIMIT_MAX`].
     pub address_limit: Option<u16>,
     /// Frames that its guest may not send.
     pub guards: Guards,

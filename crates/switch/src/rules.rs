@@ -10,7 +10,7 @@ use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{self, Tag, Tci};
 
-use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId, VlanSet};
+use crate::policy::{ADDRESS_LIMIT_MAX, Guards, Policy, Private, Vlan, VlanId, VlanSet};
 
 /// The first filtering identifier of service VLANs. Identifiers of other VLANs start at 0, which is the flat network's.
 pub(crate) const SERVICE: u16 = 4096;
@@ -89,7 +89,7 @@ struct Sender {
 
 impl Rules {
     pub fn new(policy: Policy) -> Self {
-        let limit = policy.address_limit.map_or(0, |limit| limit.clamp(1, ADDRESS_LIMIT_MOST));
+        let limit = policy.address_limit.map_or(0, |limit| limit.clamp(1, ADDRESS_LIMIT_MAX));
         let guards = policy.guards;
         let guarded = guards != Guards::default();
         let none = Vlan::Trunk { allowed: VlanSet::default(), native: None };

@@ -23,14 +23,14 @@ const MEMBER_NS: u64 = 260 * SECOND_NS;
 const ROUTER_NS: u64 = 255 * SECOND_NS;
 /// Members that do not answer a query for their group count for this long at least: the default Last Member Query Time of RFC 3376,
 /// section 8.8. A query that asks for less would end members whose hosts have had no time to answer.
-const LAST_LEAST_NS: u64 = 2 * SECOND_NS;
+const LAST_MIN_NS: u64 = 2 * SECOND_NS;
 /// Placeholder for an end that is set when the next multicast frame arrives.
 const NEW: u64 = u64::MAX;
 /// Most groups of all VLANs, and most groups that one port can add; the same limits hold for routers.
-const GROUPS_MOST: usize = 1024;
+const GROUPS_MAX: usize = 1024;
 const GROUPS_PER_PORT: usize = 64;
 /// Most groups that are read from one report: one more than there is room for, so that its port then gets all groups.
-const RECORDS_MOST: usize = GROUPS_PER_PORT + 1;
+const RECORDS_MAX: usize = GROUPS_PER_PORT + 1;
 
 /// A set of ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Table {
             }
             Err(at) => {
                 let own = self.groups.iter().filter(|members| members.wants.iter().any(|wants| wants.port == port));
-                if self.groups.len() < GROUPS_MOST && own.count() < GROUPS_PER_PORT {
+                if self.groups.len() < GROUPS_MAX && own.count() < GROUPS_PER_PORT {
                     let wants = vec![Wants::new(port, until)];
                     self.groups.insert(at, Arc::new(Members { fid, group, wants }));
                 } else {
@@ -253,7 +253,7 @@ impl Snoop {
             self.change(|table| {
                 table.sweep(now);
                 let own = table.routers.iter().filter(|(_, router)| router.port == port).count();
-                if table.routers.len() < GROUPS_MOST && own < GROUPS_PER_PORT {
+                if table.routers.len() < GROUPS_MAX && own < GROUPS_PER_PORT {
                     table.routers.push((fid, Wants::new(port, until)));
                 } else {
                     table.take_all(port, until);
@@ -274,7 +274,7 @@ impl Snoop {
 
     /// Learns from a message, if it is accepted. Returns its question, if it asks for a group's members.
     fn learn(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) -> Option<Asked> {
-        let mut frame = [0; group::MESSAGE_MOST];
+        let mut frame = [0; group::MESSAGE_MAX];
         let len = batch.copy(packet, &mut frame);
         match group::message(batch.layout(packet), &frame[..len]) {
             Some(Message::Report(records)) => self.report(records, batch.origin, fid, now),
@@ -283,12 +283,12 @@ impl Snoop {
                     self.router(fid, batch.origin, now);
                 }
                 let (group, last_ms) = group?;
-                let last_ns = (u64::from(last_ms) * 1_000_000).max(LAST_LEAST_NS);
+                let last_ns = (u64::from(last_ms) * 1_000_000).max(LAST_MIN_NS);
                 return Some(Asked { fid, group, until: now.0.saturating_add(last_ns) });
             }
             Some(Message::Router) => self.router(fid, batch.origin, now),
             // The report is too long to be read: it may name any group.
-            None if kind == Kind::Report && packet.len() as usize > group::MESSAGE_MOST => {
+            None if kind == Kind::Report && packet.len() as usize > group::MESSAGE_MAX => {
                 self.take_all(batch.origin, now.0.saturating_add(MEMBER_NS));
             }
             None => {}
@@ -299,7 +299,7 @@ impl Snoop {
     fn report(&self, records: Records<'_>, port: PortId, fid: u16, now: Time) {
         // A host that leaves stays a member until a querier asks for other members behind the port, or until it expires.
         let joined = records.filter(|(group, joins)| *joins && !group::is_local(*group)).map(|(group, _)| group);
-        let joined: ArrayVec<IpAddr, RECORDS_MOST> = joined.take(RECORDS_MOST).collect();
+        let joined: ArrayVec<IpAddr, RECORDS_MAX> = joined.take(RECORDS_MAX).collect();
         let table = self.table.load();
         let until = now.0.saturating_add(MEMBER_NS);
         let mut is_news = false;
@@ -383,8 +383,8 @@ impl Snoop {
                 },
             }
         }
-        table.routers.truncate(GROUPS_MOST);
-        table.groups.truncate(GROUPS_MOST);
+        table.routers.truncate(GROUPS_MAX);
+        table.groups.truncate(GROUPS_MAX);
         self.table.store(Arc::new(table));
     }
 

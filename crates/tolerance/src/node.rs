@@ -68,7 +68,7 @@ const IMAGE_BYTES: u64 = 16 << 20;
 /// So many calls go to the secondary at once, also if no frame follows from them.
 const MANY_CALLS: u64 = 64;
 /// Lost calls are sent again after a while, and after twice as long each time, up to 2^n times as long.
-const PATIENCE_MOST: u32 = 6;
+const PATIENCE_MAX: u32 = 6;
 /// Requests to the third party that may still be answered.
 const REQUESTS: usize = 8;
 
@@ -488,7 +488,7 @@ impl<M: Machine> Node<M> {
         if self.sent == self.known {
             (self.progress, self.again) = (now, 0);
         }
-        let patience = (4 * self.terms.heartbeat_ns) << self.again.min(PATIENCE_MOST);
+        let patience = (4 * self.terms.heartbeat_ns) << self.again.min(PATIENCE_MAX);
         if self.sent > self.known && now >= self.progress.after_ns(patience) {
             // Something got lost, or is slow: send it again.
             (self.sent, self.progress) = (self.known, now);

@@ -16,7 +16,7 @@ const A_WHILE_NS: u64 = 2_000_000;
 /// Bytes of a frame: the longest of an Ethernet without tags.
 const FRAME: usize = 1514;
 /// Packets that wait in a gate at most, beside those of one more batch, and their bytes.
-const WAITING_MOST: (u64, u64) = (4096 + 64, (1 << 20) + (64 << 10) + FRAME as u64);
+const WAITING_MAX: (u64, u64) = (4096 + 64, (1 << 20) + (64 << 10) + FRAME as u64);
 
 /// A log as the other host has it: the calls since it began.
 #[derive(Default)]
@@ -279,11 +279,11 @@ fn a_full_gate_stops_the_guest_and_loses_nothing() {
         let mut queued = 0;
         while host.send() {
             queued += 1;
-            assert!(queued < 4 * WAITING_MOST.0, "{name}: nothing stops it");
+            assert!(queued < 4 * WAITING_MAX.0, "{name}: nothing stops it");
         }
         let waiting = host.commit.waiting();
         assert!(
-            waiting.is_full && waiting.packets <= WAITING_MOST.0 && waiting.bytes <= WAITING_MOST.1,
+            waiting.is_full && waiting.packets <= WAITING_MAX.0 && waiting.bytes <= WAITING_MAX.1,
             "{name}: {waiting:?}"
         );
         assert!(host.left.is_empty(), "{name}");

@@ -33,7 +33,7 @@ const GATHER_BYTES: usize = 128 << 10;
 /// Bytes at the end of a file that is longer in which the last whole block is sought.
 const TAIL_BYTES: u64 = 4 * (GATHER_BYTES as u64 + SLOT_BYTES as u64);
 /// The shortest packet block (section 4.3 of the format: 32 bytes without a frame and options).
-const BLOCK_LEAST: usize = 32;
+const BLOCK_MIN: usize = 32;
 
 /// Options of a capture.
 #[derive(Clone, Debug)]
@@ -243,7 +243,7 @@ impl Capture {
             origin: options.origin,
             most_bytes,
             frame: Buffers::new(SLOT_BYTES)?,
-            blocks: VecDeque::with_capacity(gathered.capacity() / BLOCK_LEAST),
+            blocks: VecDeque::with_capacity(gathered.capacity() / BLOCK_MIN),
             gathered,
             done: 0,
             written: 0,
@@ -314,7 +314,7 @@ impl Capture {
         if waiting.len() > gathered.capacity() {
             return Err(CaptureError::State(RestoreError::Impossible("bytes that wait")));
         }
-        let mut blocks = VecDeque::with_capacity(gathered.capacity() / BLOCK_LEAST);
+        let mut blocks = VecDeque::with_capacity(gathered.capacity() / BLOCK_MIN);
         blocks.extend(ends.into_iter().map(|end| Block { end: end as usize, packet: None }));
         gathered.extend_from_slice(&waiting);
         Ok(Self {

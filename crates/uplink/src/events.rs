@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use crate::system;
 
 /// Messages taken in one call. The rest is taken in the next one.
-const MESSAGES_MOST: usize = 64;
+const MESSAGES_MAX: usize = 64;
 /// `struct nlmsghdr` and `struct ifinfomsg`.
 const BYTES: usize = 32;
 const RTM_NEWLINK: u16 = 16;
@@ -30,7 +30,7 @@ impl LinkEvents {
     /// Takes what has been said. Whether the interface of this number has all of these flags (netdevice(7)), if it was among it.
     pub(crate) fn take(&self, index: u32, flags: i32) -> Option<bool> {
         let mut last = None;
-        for _ in 0..MESSAGES_MOST {
+        for _ in 0..MESSAGES_MAX {
             let mut message = [0; BYTES];
             match rustix::net::recv(&self.0, &mut message[..], RecvFlags::DONTWAIT) {
                 Ok(_) => last = state(&message, index, flags as u32).or(last),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nicety_adapter::{Bucket, Rate, Time};
 
 /// Most queues of an interface.
-const QUEUES_MOST: usize = 16;
+const QUEUES_MAX: usize = 16;
 /// A queue whose turn it is may miss it for so long before another one takes it.
 const MISSED_NS: u64 = 1_000_000;
 
@@ -58,14 +58,14 @@ pub(crate) struct Meter {
     /// The last turn ended then, with frames and tokens left.
     pub left_at: Option<Time>,
     /// By the queues' places: the time at which each began to wait, in turns; 0 for one that does not.
-    turns: [u64; QUEUES_MOST],
+    turns: [u64; QUEUES_MAX],
     last_turn: u64,
 }
 
 impl Meter {
     fn new(rate: Rate, burst_bytes: u64) -> Self {
         let bucket = Bucket::new(rate, burst_bytes);
-        Self { rate, bucket, starved: None, left_at: None, turns: [0; QUEUES_MOST], last_turn: 0 }
+        Self { rate, bucket, starved: None, left_at: None, turns: [0; QUEUES_MAX], last_turn: 0 }
     }
 
     /// A queue fetches. Returns the bytes that it may have; `None`: it waits.
@@ -78,18 +78,18 @@ impl Meter {
         if !self.bucket.ready(now) || (self.is_behind(place) && now < self.bucket.ready_at().after_ns(MISSED_NS)) {
             return None;
         }
-        self.turns[place % QUEUES_MOST] = 0;
+        self.turns[place % QUEUES_MAX] = 0;
         Some(self.bucket.bytes(now).max(1))
     }
 
     fn is_behind(&self, place: usize) -> bool {
-        let own = self.turns[place % QUEUES_MOST];
+        let own = self.turns[place % QUEUES_MAX];
         self.turns.iter().any(|turn| *turn != 0 && (own == 0 || *turn < own))
     }
 
     /// A queue waits for tokens, or for its turn, until the time that is returned.
     pub fn wait(&mut self, place: usize, now: Time) -> Time {
-        let turn = &mut self.turns[place % QUEUES_MOST];
+        let turn = &mut self.turns[place % QUEUES_MAX];
         if *turn == 0 {
             self.last_turn += 1;
             *turn = self.last_turn;
@@ -103,6 +103,6 @@ impl Meter {
 
     /// A queue waits no more: it is closed, or has no limit.
     pub fn leave(&mut self, place: usize) {
-        self.turns[place % QUEUES_MOST] = 0;
+        self.turns[place % QUEUES_MAX] = 0;
     }
 }

@@ -15,20 +15,20 @@ use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
 use nicety_memory::{Map, Span};
 
 /// The longest frame that is examined: jumbo frames and their tags.
-const FRAME_MOST: usize = 9_216;
+const FRAME_MAX: usize = 9_216;
 /// Most bytes of all headers: two tags, IPv6 or IPv4 with options, TCP with options.
-const HEADERS_MOST: usize = 22 + 60 + 60;
+const HEADERS_MAX: usize = 22 + 60 + 60;
 /// Longest IP packet in bytes, its header included: IPv4's total length holds no more (RFC 791 section 3.1). IPv6's payload length
 /// excludes the first forty bytes (RFC 8200 section 3), but by default Linux does not join more of it either (`skb_gro_receive()`
 /// of net/core/gro.c).
-const IP_MOST: u32 = 65_535;
+const IP_MAX: u32 = 65_535;
 /// Most frames in one packet.
-const FRAMES_MOST: usize = 64;
+const FRAMES_MAX: usize = 64;
 
 /// Headers without the fields that differ between segments of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Common {
-    bytes: [u8; HEADERS_MOST],
+    bytes: [u8; HEADERS_MAX],
     len: usize,
 }
 
@@ -49,7 +49,7 @@ struct Part {
 struct Open {
     first: Part,
     frames: usize,
-    spans: [Span; FRAMES_MOST],
+    spans: [Span; FRAMES_MAX],
     /// Payload bytes of all its frames.
     payload: u32,
     push: bool,
@@ -59,12 +59,12 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Joining {
     open: Option<Open>,
-    scratch: Box<[u8; FRAME_MOST]>,
+    scratch: Box<[u8; FRAME_MAX]>,
 }
 
 impl Joining {
     pub(crate) fn new() -> Self {
-        Self { open: None, scratch: Box::new([0; FRAME_MOST]) }
+        Self { open: None, scratch: Box::new([0; FRAME_MAX]) }
     }
 
     /// Whether a packet is being joined.
@@ -89,7 +89,7 @@ impl Joining {
         }
         let open = self.open.get_or_insert_with(|| Open::new(part));
         open.add(&part, span);
-        if part.push || part.payload < open.first.payload || open.frames == FRAMES_MOST {
+        if part.push || part.payload < open.first.payload || open.frames == FRAMES_MAX {
             self.close(batch, counters);
         }
     }
@@ -128,7 +128,7 @@ impl Part {
         if flags & !flag::PSH != flag::ACK {
             return None;
         }
-        let mut bytes = [0; HEADERS_MOST];
+        let mut bytes = [0; HEADERS_MAX];
         let head = bytes.get_mut(..headers)?;
         head.copy_from_slice(frame.get(..headers)?);
         let mut identification = 0;
@@ -165,7 +165,7 @@ impl Part {
 
 impl Open {
     fn new(first: Part) -> Self {
-        Self { first, frames: 0, spans: [Span::default(); FRAMES_MOST], payload: 0, push: false }
+        Self { first, frames: 0, spans: [Span::default(); FRAMES_MAX], payload: 0, push: false }
     }
 
     fn continues_with(&self, next: &Part) -> bool {
@@ -174,7 +174,7 @@ impl Open {
             && next.identification == self.next_identification()
             && next.payload <= self.first.payload
             && next.common == self.first.common
-            && self.first.common.len as u32 - l2 + self.payload + u32::from(next.payload) <= IP_MOST
+            && self.first.common.len as u32 - l2 + self.payload + u32::from(next.payload) <= IP_MAX
     }
 
     fn next_identification(&self) -> u16 {

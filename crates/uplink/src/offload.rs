@@ -4,7 +4,7 @@ use nicety_adapter::{Checksum, Offload, Packet, Segment, SegmentKind};
 use nicety_frame::{L3Kind, Layout};
 
 /// Longest TCP header in bytes (RFC 9293 section 3.1).
-const TCP_HEADER_MOST: u16 = 60;
+const TCP_HEADER_MAX: u16 = 60;
 
 /// Offload request in a frame's own header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Asked {
     /// Bytes of the private head that [`Asked::vet`] needs.
     pub(crate) fn head_wanted(&self) -> usize {
         match self.partial {
-            Some((start, _)) if self.segment.is_some() => usize::from(start) + usize::from(TCP_HEADER_MOST),
+            Some((start, _)) if self.segment.is_some() => usize::from(start) + usize::from(TCP_HEADER_MAX),
             Some((_, field)) => usize::from(field) + 2,
             None => 0,
         }

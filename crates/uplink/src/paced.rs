@@ -22,7 +22,7 @@ use crate::watch::Watch;
 /// (`Bucket::resume`).
 const BURST_NS: u64 = 2_000_000;
 /// A bucket holds at least one packet of the greatest length.
-const BURST_LEAST_BYTES: u64 = 64 << 10;
+const BURST_MIN_BYTES: u64 = 64 << 10;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ fn count(since: &mut Option<Time>, sum: &mut u64, now: Time) {
 /// The content of a bucket for this rate.
 fn burst_bytes(rate: Rate) -> u64 {
     let bytes = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
-    u64::try_from(bytes).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES)
+    u64::try_from(bytes).unwrap_or(u64::MAX).max(BURST_MIN_BYTES)
 }
 
 impl<U: Uplink> Paced<U> {

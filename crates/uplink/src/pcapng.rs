@@ -23,9 +23,9 @@ const OPTION_APPLICATION: u16 = 4;
 const OPTION_DROPPED: u16 = 5;
 const OPTION_RESOLUTION: u16 = 9;
 /// Longest comment in bytes.
-const COMMENT_MOST: usize = 256;
+const COMMENT_MAX: usize = 256;
 /// Most bytes around a frame: header, padding, options, trailer.
-pub(crate) const AROUND_BYTES: usize = 28 + 3 + 8 + 12 + 4 + COMMENT_MOST + 4 + 4;
+pub(crate) const AROUND_BYTES: usize = 28 + 3 + 8 + 12 + 4 + COMMENT_MAX + 4 + 4;
 
 /// Direction of a frame, seen from the interface of the file (`epb_flags`, section 4.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn interface(out: &mut Vec<u8>, name: &str) {
         out.extend(ETHERNET.to_le_bytes());
         out.extend([0; 2]);
         out.extend(0u32.to_le_bytes());
-        option(out, OPTION_INTERFACE_NAME, &name.as_bytes()[..name.floor_char_boundary(COMMENT_MOST)]);
+        option(out, OPTION_INTERFACE_NAME, &name.as_bytes()[..name.floor_char_boundary(COMMENT_MAX)]);
         // Nanoseconds: 10^-9.
         option(out, OPTION_RESOLUTION, &[9]);
         option(out, OPTION_END, &[]);
@@ -110,7 +110,7 @@ pub fn packet(out: &mut Vec<u8>, note: Note<'_>, bytes: u32, fill: impl FnOnce(&
             option(out, OPTION_PACKET_LOST, &note.lost.to_le_bytes());
         }
         if let Some(comment) = note.comment {
-            option(out, OPTION_COMMENT, &comment.as_bytes()[..comment.floor_char_boundary(COMMENT_MOST)]);
+            option(out, OPTION_COMMENT, &comment.as_bytes()[..comment.floor_char_boundary(COMMENT_MAX)]);
         }
         option(out, OPTION_END, &[]);
     });
@@ -126,14 +126,14 @@ fn halves(time: Duration) -> [u8; 8] {
 }
 
 /// Longest packet block: a frame, and what is around it.
-pub(crate) const BLOCK_MOST: usize = nicety_adapter::PACKET_BYTES as usize + AROUND_BYTES;
+pub(crate) const BLOCK_MAX: usize = nicety_adapter::PACKET_BYTES as usize + AROUND_BYTES;
 
 /// The end of the last whole packet block in the last bytes of a file that was written up to somewhere. They begin within a block, unless
 /// `from_start`. `None`: these are no blocks.
 ///
 /// A frame may hold a pcapng file of its own. Its blocks end with the frame, so the blocks that reach farthest are the file's.
 pub(crate) fn end_of_blocks(tail: &[u8], from_start: bool) -> Option<usize> {
-    let starts = if from_start { 0..1 } else { 0..BLOCK_MOST.min(tail.len()) };
+    let starts = if from_start { 0..1 } else { 0..BLOCK_MAX.min(tail.len()) };
     let ends = starts.step_by(4).map(|start| {
         let mut end = start;
         while let Some(len) = tail.get(end..).and_then(whole_block) {
@@ -150,7 +150,7 @@ fn whole_block(bytes: &[u8]) -> Option<usize> {
     let len = bytes.get(4..8)?;
     let size = u32::from_le_bytes(*len.first_chunk()?) as usize;
     let is_known = matches!(kind, SECTION | INTERFACE | ENHANCED_PACKET) && size.is_multiple_of(4);
-    let is_whole = (12..=BLOCK_MOST).contains(&size) && bytes.get(size - 4..size)? == len;
+    let is_whole = (12..=BLOCK_MAX).contains(&size) && bytes.get(size - 4..size)? == len;
     (is_known && is_whole).then_some(size)
 }
 
@@ -210,13 +210,13 @@ mod tests {
         }
         // The last bytes of a long file.
         let mut long = Vec::new();
-        while long.len() < 4 * BLOCK_MOST {
+        while long.len() < 4 * BLOCK_MAX {
             packet_of(&mut long, &inner);
         }
         let whole = long.len();
         packet_of(&mut long, &inner);
         for (from, len) in
-            [(4, whole), (1000, whole + 4), (2000, long.len() - 4), ((2 * BLOCK_MOST) & !3, long.len() - 1)]
+            [(4, whole), (1000, whole + 4), (2000, long.len() - 4), ((2 * BLOCK_MAX) & !3, long.len() - 1)]
         {
             assert_eq!(end_of_blocks(&long[from..len], false), Some(whole - from), "{from}..{len}");
         }

@@ -56,7 +56,7 @@ const COUNTED: u32 = RECEIVE / 2;
 /// An Ethernet header.
 const HEADER_BYTES: u32 = 14;
 /// The shortest Ethernet frame, without its check sequence (IEEE 802.3 section 4.4.2).
-const FRAME_LEAST: u32 = 60;
+const FRAME_MIN: u32 = 60;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -383,10 +383,10 @@ impl Sink for Xdp {
         let Some(address) = self.room() else { return Put::Full };
         let at = address as u32;
         piece.write(self.memory.map(), &[self.memory.span(at, len)]);
-        let padded = len.max(FRAME_LEAST);
+        let padded = len.max(FRAME_MIN);
         if padded > len {
             let pad = self.memory.span(at + len, padded - len);
-            self.memory.map().write_span(pad, &[0; FRAME_LEAST as usize][..(padded - len) as usize]);
+            self.memory.map().write_span(pad, &[0; FRAME_MIN as usize][..(padded - len) as usize]);
         }
         // The ring has an entry for each piece.
         let entry = XdpDesc { addr: address, len: padded, options: XdpDescOptions::empty() };

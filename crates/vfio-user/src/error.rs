@@ -1,6 +1,6 @@
 //! Reasons why a session ends, each as a sentence for the operator. A guest alone can cause none of these.
 
-use nicety_peer::UNCLOSED_MOST;
+use nicety_peer::UNCLOSED_MAX;
 use rustix::io::Errno;
 
 use crate::codec::{HeaderError, MAX_MESSAGE_FDS, Malformed};
@@ -41,7 +41,7 @@ pub enum SessionError {
     TooManyDescriptors(usize),
     /// Earlier descriptors of the peer are slow to close.
     #[error(
-        "{UNCLOSED_MOST} of the file descriptors that the peer has sent before cannot be closed yet: closing them waits for the peer"
+        "{UNCLOSED_MAX} of the file descriptors that the peer has sent before cannot be closed yet: closing them waits for the peer"
     )]
     DescriptorsStayOpen,
     /// The kernel dropped descriptors, because this process is at its limit.

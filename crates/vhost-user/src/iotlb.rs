@@ -20,7 +20,7 @@ const MISS: u8 = 1;
 const UPDATE: u8 = 2;
 const INVALIDATE: u8 = 3;
 /// Most translations. When they are all there, the cache is emptied: what is used is asked for again.
-const ENTRIES_MOST: usize = MAX_REGIONS;
+const ENTRIES_MAX: usize = MAX_REGIONS;
 
 /// A front end's message about a range of I/O virtual addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Cache {
 
     /// Adds a translation, in place of those that it overlaps.
     pub fn update(&mut self, address: u64, piece: Piece, len: u64, rights: Rights) -> Result<(), MapError> {
-        if self.entries.len() >= ENTRIES_MOST {
+        if self.entries.len() >= ENTRIES_MAX {
             self.clear();
         }
         self.invalidate(address, len);

@@ -10,10 +10,10 @@ use nicety_peer::PeerFd;
 
 use crate::ending::Refusal;
 use crate::iotlb::{Cache, Iotlb};
-use crate::protocol::{Fields, REGIONS_MOST, Request};
+use crate::protocol::{Fields, REGIONS_MAX, Request};
 
 /// Most bytes of a log: one bit per page up to 32 TiB.
-const LOG_BYTES_MOST: u64 = 1 << 30;
+const LOG_BYTES_MAX: u64 = 1 << 30;
 
 /// One region, as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Memory {
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
     pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<PeerFd>) -> Result<(), MapError> {
-        if regions.len() > REGIONS_MOST {
+        if regions.len() > REGIONS_MAX {
             return Err(MapError::TooMany);
         }
         let mut map = Map::default().logged(self.active_log());
@@ -94,7 +94,7 @@ impl Memory {
 
     /// ADD_MEM_REG: adds a region.
     pub fn add(&mut self, region: Region, fd: PeerFd) -> Result<(), MapError> {
-        if self.regions.len() >= REGIONS_MOST {
+        if self.regions.len() >= REGIONS_MAX {
             return Err(MapError::TooMany);
         }
         let piece = region.of(&self.files, fd)?;
@@ -130,7 +130,7 @@ impl Memory {
     /// SET_LOG_BASE: sets the log to `len` bytes of a file from `offset`.
     pub fn set_log(&mut self, fd: PeerFd, offset: u64, len: u64) -> Result<(), Refusal> {
         let refused = || Refusal::Body(Request::SetLogBase);
-        if len > LOG_BYTES_MOST {
+        if len > LOG_BYTES_MAX {
             return Err(refused());
         }
         let bitmap = Mapping::of_file(fd, offset, len, true).map_err(MapError::from)?;

@@ -9,11 +9,11 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a message's header.
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Most bytes of a body. The longest body that a front end sends is 4 KiB of configuration space with its header.
-pub(crate) const BODY_MOST: usize = 4096 + 64;
+pub(crate) const BODY_MAX: usize = 4096 + 64;
 /// Most descriptors per message. The specification allows 8.
-pub(crate) const FDS_MOST: usize = 32;
+pub(crate) const FDS_MAX: usize = 32;
 /// Most memory regions per front end (QEMU queries the limit, and uses at most 512).
-pub(crate) const REGIONS_MOST: usize = 128;
+pub(crate) const REGIONS_MAX: usize = 128;
 /// Flag bits 0–1: the version.
 pub(crate) const VERSION_MASK: u32 = 3;
 /// The version.

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use nicety_peer::{PeerFd, UNCLOSED_MOST, this_threads_is_exceeded};
+use nicety_peer::{PeerFd, UNCLOSED_MAX, this_threads_is_exceeded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,7 +13,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, TIMEOUT, VERSION, VERSION_MASK};
+use crate::protocol::{BODY_MAX, FDS_MAX, Fields, HEADER_BYTES, NEED_REPLY, REPLY, TIMEOUT, VERSION, VERSION_MASK};
 
 /// Reasons why a message could not be read or sent.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub(crate) enum WireError {
     Cut,
     #[error("the peer stopped within a message, or does not take its answer")]
     Stalled,
-    #[error("a message of {0} bytes; the longest known has {BODY_MOST}")]
+    #[error("a message of {0} bytes; the longest known has {BODY_MAX}")]
     TooLong(u32),
     #[error("the peer speaks vfio-user, not vhost-user")]
     VfioUser {
@@ -34,9 +34,9 @@ pub(crate) enum WireError {
     },
     #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
     Version(u32),
-    #[error("more than {FDS_MOST} descriptors with one message")]
+    #[error("more than {FDS_MAX} descriptors with one message")]
     TooManyFds,
-    #[error("{UNCLOSED_MOST} of its earlier descriptors cannot be closed yet: closing them waits for the peer")]
+    #[error("{UNCLOSED_MAX} of its earlier descriptors cannot be closed yet: closing them waits for the peer")]
     StayOpen,
     #[error("the socket: {0}")]
     Os(#[from] Errno),
@@ -81,7 +81,7 @@ impl Message {
         if flags & VERSION_MASK != VERSION {
             return Err(WireError::Version(flags));
         }
-        if len as usize > BODY_MOST {
+        if len as usize > BODY_MAX {
             return Err(WireError::TooLong(len));
         }
         let mut body = vec![0; len as usize];
@@ -127,7 +127,7 @@ fn fill(
     end: &mut Option<Instant>,
 ) -> Result<(), WireError> {
     while !buffer.is_empty() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let read = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
         let read = match read {
@@ -144,7 +144,7 @@ fn fill(
         if !fds.is_empty() && this_threads_is_exceeded() {
             return Err(WireError::StayOpen);
         }
-        if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MOST {
+        if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MAX {
             return Err(WireError::TooManyFds);
         }
         if read.bytes == 0 {
@@ -182,7 +182,7 @@ pub(crate) fn send(
     bytes.extend_from_slice(body);
     let mut at = 0;
     while at < bytes.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if at == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(WireError::TooManyFds);

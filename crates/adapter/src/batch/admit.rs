@@ -11,7 +11,7 @@
 use nicety_frame::{Fragment, L4, L4Kind, Layout, SegmentKind, Tunnel, checksum};
 use nicety_memory::{Map, Span};
 
-use super::{Checksum, HEAD_MOST, Offload, Segment};
+use super::{Checksum, HEAD_MAX, Offload, Segment};
 
 /// Bytes of the sender's memory that are summed at a time.
 const PIECE: u32 = 512;
@@ -30,8 +30,8 @@ impl Applicant<'_> {
     /// change something that the switch judges.
     pub fn admit(mut self, offload: Offload) -> Option<(Offload, Layout)> {
         let Checksum::Partial { start, field } = offload.checksum else { return None };
-        // A copy of the packet has a head of `HEAD_MOST` bytes at most.
-        if field < start || usize::from(field) + 2 > self.head.len().min(HEAD_MOST) {
+        // A copy of the packet has a head of `HEAD_MAX` bytes at most.
+        if field < start || usize::from(field) + 2 > self.head.len().min(HEAD_MAX) {
             return None;
         }
         let layout = Layout::parse(self.head);
@@ -80,5 +80,5 @@ fn fits(segment: &Segment, headers: &Layout, tunneled: bool) -> bool {
     headers.l4.is_some_and(|l4| (l4.kind, tunneled) == wanted)
         && headers.l3.is_some_and(|l3| l3.fragment == Fragment::Whole)
         && segment.headers == headers.headers_len
-        && usize::from(segment.headers) <= HEAD_MOST
+        && usize::from(segment.headers) <= HEAD_MAX
 }

@@ -8,7 +8,7 @@ use nicety_memory::{Fault, Rights, Span};
 use crate::counters::Reason;
 
 use super::admit::Applicant;
-use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
+use super::{Batch, HEAD_BYTES, HEAD_MAX, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
 
 /// Reasons why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl<'b> Draft<'b> {
     /// Begins a packet with a private head of `head` bytes.
     pub(super) fn begin(batch: &'b mut Batch, head: usize) -> Self {
         let (head_at, spans_at) = (batch.heads_used, batch.spans.len());
-        Self { head_want: head.clamp(HEAD_BYTES, HEAD_MOST), head_at, head_len: 0, spans_at, payload: 0, batch }
+        Self { head_want: head.clamp(HEAD_BYTES, HEAD_MAX), head_at, head_len: 0, spans_at, payload: 0, batch }
     }
 
     /// Bytes so far.
@@ -167,7 +167,7 @@ impl<'b> Draft<'b> {
     /// Inserts a VLAN tag behind the addresses. Then the offsets of an [`Offload`] grow ([`Offload::behind_tag`]). False if the
     /// frame has no addresses, or too many tags.
     pub fn tag(&mut self, tag: Tag) -> bool {
-        if self.head_len < 14 || self.head_len + 4 > HEAD_MOST + HEAD_SLACK {
+        if self.head_len < 14 || self.head_len + 4 > HEAD_MAX + HEAD_SLACK {
             return false;
         }
         let head = &mut self.batch.heads[self.head_at..self.head_at + self.head_len + 4];

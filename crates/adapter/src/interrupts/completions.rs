@@ -6,7 +6,7 @@
 //!
 //! The delay adapts to the guest. It doubles when a frame arrives just after a completion was signalled alone, and halves when none
 //! arrives. With virtio an interrupt for received frames does not signal completions, but the driver may check for them then: there
-//! it doubles when a frame arrives in time. It never exceeds [`COMPLETION_DELAY_MOST_NS`]: far below the second after which Linux
+//! it doubles when a frame arrives in time. It never exceeds [`COMPLETION_DELAY_MAX_NS`]: far below the second after which Linux
 //! considers a transmitter hung, and about what its TCP keeps in flight (a millisecond at the flow's rate).
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::time::Time;
 
 /// The shortest delay, which is also the first, in nanoseconds.
-const LEAST_NS: u64 = 100_000;
+const MIN_NS: u64 = 100_000;
 /// The longest delay, in nanoseconds.
-pub const COMPLETION_DELAY_MOST_NS: u64 = 2_000_000;
+pub const COMPLETION_DELAY_MAX_NS: u64 = 2_000_000;
 
 /// The waiting completions, and their delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct CompletionDelay {
 
 impl Default for CompletionDelay {
     fn default() -> Self {
-        Self { due: None, waiting: 0, span_ns: LEAST_NS, alone: None }
+        Self { due: None, waiting: 0, span_ns: MIN_NS, alone: None }
     }
 }
 
@@ -43,8 +43,8 @@ impl CompletionDelay {
         if self.waiting > enough {
             self.due = Some(now);
         } else if self.due.is_none() {
-            if self.alone.is_some_and(|at| now.since(at).as_nanos() > u128::from(COMPLETION_DELAY_MOST_NS)) {
-                self.span_ns = (self.span_ns / 2).max(LEAST_NS);
+            if self.alone.is_some_and(|at| now.since(at).as_nanos() > u128::from(COMPLETION_DELAY_MAX_NS)) {
+                self.span_ns = (self.span_ns / 2).max(MIN_NS);
                 self.alone = None;
             }
             self.due = Some(now.after_ns(self.span_ns.max(least_ns)));
@@ -59,9 +59,9 @@ impl CompletionDelay {
     /// A frame was received. With a little more delay, its interrupt would have signalled the last completions too.
     pub fn answered(&mut self, now: Time) {
         if let Some(at) = self.alone.take()
-            && now.since(at).as_nanos() <= u128::from(COMPLETION_DELAY_MOST_NS)
+            && now.since(at).as_nanos() <= u128::from(COMPLETION_DELAY_MAX_NS)
         {
-            self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MOST_NS);
+            self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MAX_NS);
         }
     }
 
@@ -69,7 +69,7 @@ impl CompletionDelay {
     /// wait longer.
     pub fn accompanied(&mut self) {
         if self.due.is_some() {
-            self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MOST_NS);
+            self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MAX_NS);
         }
     }
 
@@ -91,7 +91,7 @@ impl CompletionDelay {
 
     /// Whether this saved state is valid.
     pub fn fits(&self) -> bool {
-        (LEAST_NS..=COMPLETION_DELAY_MOST_NS).contains(&self.span_ns)
+        (MIN_NS..=COMPLETION_DELAY_MAX_NS).contains(&self.span_ns)
     }
 
     /// End of the delay, if completions wait.
@@ -127,7 +127,7 @@ mod tests {
             delay.join();
             delay.wait(1, 64, 0, sent);
             let at = delay.due().expect("a time");
-            assert!(at <= sent.after_ns(COMPLETION_DELAY_MOST_NS));
+            assert!(at <= sent.after_ns(COMPLETION_DELAY_MAX_NS));
             assert!(delay.over(at));
         }
         delay.wait(1, 64, 0, ms(400));
@@ -145,7 +145,7 @@ mod tests {
             delay.join();
         }
         delay.wait(1, 64, 0, ms(100));
-        assert_eq!(delay.due(), Some(ms(100).after_ns(COMPLETION_DELAY_MOST_NS)));
+        assert_eq!(delay.due(), Some(ms(100).after_ns(COMPLETION_DELAY_MAX_NS)));
     }
 
     #[test]

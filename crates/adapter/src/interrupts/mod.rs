@@ -26,7 +26,7 @@ use arrayvec::ArrayVec;
 use nicety_pci::{Function, Mode};
 use serde::{Deserialize, Serialize};
 
-pub use completions::{COMPLETION_DELAY_MOST_NS, CompletionDelay};
+pub use completions::{COMPLETION_DELAY_MAX_NS, CompletionDelay};
 pub use moderation::{MODERATION_BYTES, MODERATION_NS, ReceiveModeration};
 pub use router::{InterruptRouter, ROUTES};
 pub use throttle::{Delay, Throttle};

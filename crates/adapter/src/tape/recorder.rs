@@ -22,7 +22,7 @@ use crate::time::Time;
 /// A digest of the state goes along once in so many calls.
 const STATE_EVERY: u32 = 256;
 /// Most bytes of a virtio device's configuration space.
-const CONFIG_MOST: usize = 256;
+const CONFIG_MAX: usize = 256;
 
 /// Takes the entries of a tape. Called with the port's lock held: it must not block.
 pub type Sink = Box<dyn FnMut(Entry) + Send>;
@@ -60,7 +60,7 @@ impl Copied {
                 Self::Pci { function: Box::new(pci.function().clone()), rom: pci.rom().cloned(), empty_page }
             }
             Face::Rings(rings) => {
-                let mut config = vec![0; CONFIG_MOST];
+                let mut config = vec![0; CONFIG_MAX];
                 while !config.is_empty() && !rings.config(0, &mut config) {
                     config.pop();
                 }

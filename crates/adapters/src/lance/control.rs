@@ -11,7 +11,7 @@ use super::ring::Style;
 use super::transmit::Transmit;
 
 /// Maximum ring size in an initialization block, as a power of two.
-const LENGTH_MOST: u32 = 9;
+const LENGTH_MAX: u32 = 9;
 
 /// The initialization block ("Initialization Block").
 ///
@@ -98,7 +98,7 @@ impl Lance {
             return;
         }
         let Block { mode, lengths: [receive, transmit], physical, logical, rings } = Block::of(&bytes, style);
-        let complement = |length: u32| (1_u32 << length.min(LENGTH_MOST)).wrapping_neg() & 0xffff;
+        let complement = |length: u32| (1_u32 << length.min(LENGTH_MAX)).wrapping_neg() & 0xffff;
         self.registers[r::MODE] = mode;
         self.registers[r::CSR6] = transmit << 12 | receive << 8;
         self.registers[r::RCVRL] = complement(receive);

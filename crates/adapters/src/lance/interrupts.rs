@@ -22,7 +22,7 @@ pub const CSR5_AT: u32 = 32;
 const RINT: u128 = csr0::RINT as u128;
 const TINT: u128 = csr0::TINT as u128;
 /// Maximum descriptors of received frames to check whether the driver has taken them.
-const CHECKED_MOST: u32 = 64;
+const CHECKED_MAX: u32 = 64;
 
 /// Part of a ring that may wait before an immediate interrupt. An interrupt costs fourteen accesses, and the smaller ring, Linux's
 /// transmit ring, has sixteen descriptors.
@@ -124,7 +124,7 @@ impl Lance {
             && let Ok(ring) = self.receive_ring(&memory)
         {
             let (mut at, mut left) = (self.tidings.last_received, 0);
-            let most = self.tidings.waiting.min(ring.len).min(CHECKED_MOST);
+            let most = self.tidings.waiting.min(ring.len).min(CHECKED_MAX);
             while left < most && ring.status(at) & OWN == 0 {
                 (left, at) = (left + 1, ring.before(at));
             }

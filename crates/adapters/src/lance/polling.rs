@@ -15,11 +15,11 @@ use super::registers::{self as r, csr0, csr4};
 /// Period of the bus clock: 33 MHz.
 const CLOCK_NS: u64 = 30;
 /// Minimum interval, whatever CSR47 holds.
-const LEAST: Duration = Duration::from_micros(100);
+const MIN: Duration = Duration::from_micros(100);
 /// Maximum number of intervals between two polls.
 const SELDOM: u32 = 32;
 /// Maximum time between two polls.
-const MOST: Duration = Duration::from_nanos(0x1_0000 * CLOCK_NS * SELDOM as u64);
+const MAX: Duration = Duration::from_nanos(0x1_0000 * CLOCK_NS * SELDOM as u64);
 
 /// State of timed polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Polling {
 impl Polling {
     /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
-        self.next.is_none_or(|(_, after)| (LEAST..=MOST).contains(&after))
+        self.next.is_none_or(|(_, after)| (MIN..=MAX).contains(&after))
     }
 }
 
@@ -41,7 +41,7 @@ impl Lance {
     /// CSR47: two's complement of the number of clocks; zero is 65536.
     fn poll_interval(&self) -> Duration {
         let clocks = 0x1_0000 - u64::from(self.registers[r::TXPOLLINT]);
-        Duration::from_nanos(clocks * CLOCK_NS).max(LEAST)
+        Duration::from_nanos(clocks * CLOCK_NS).max(MIN)
     }
 
     /// Whether the ring is polled by timer.

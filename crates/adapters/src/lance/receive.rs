@@ -21,10 +21,10 @@ const SHORTEST: u32 = 60;
 const FCS: u32 = 4;
 /// Longest untagged frame of Ethernet's standard MTU.
 const LONGEST: u32 = 1514;
-/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MOST`]. No message reports buffers that the
+/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MAX`]. No message reports buffers that the
 /// driver returned.
 const ROOM_FIRST: Duration = Duration::from_micros(100);
-const ROOM_MOST: Duration = Duration::from_millis(100);
+const ROOM_MAX: Duration = Duration::from_millis(100);
 
 /// State of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct Receive {
 impl Receive {
     /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
-        self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MOST).contains(&after))
+        self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MAX).contains(&after))
     }
 }
 
@@ -105,7 +105,7 @@ impl Lance {
         if let Some((due, after)) = self.receive.look
             && due <= cx.now
         {
-            self.receive.look = Some((cx.now.after(after), (after * 2).min(ROOM_MOST)));
+            self.receive.look = Some((cx.now.after(after), (after * 2).min(ROOM_MAX)));
         }
     }
 

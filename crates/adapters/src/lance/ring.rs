@@ -39,7 +39,7 @@ pub const LCAR: u32 = 1 << 27;
 
 /// A ring outside guest memory.
 /// Most descriptors that are searched for the one that lost a frame.
-const LOST_MOST: u32 = 128;
+const LOST_MAX: u32 = 128;
 const NOWHERE: &str = "the ring lies where no memory is";
 /// A ring without descriptors (CVE-2016-7909).
 const EMPTY: &str = "the ring has no descriptors";
@@ -117,7 +117,7 @@ impl<'m> Ring<'m> {
     #[cold]
     pub fn find(&self, first: u32, address: u64) -> u32 {
         let mut at = first;
-        for _ in 0..self.len.min(LOST_MOST) {
+        for _ in 0..self.len.min(LOST_MAX) {
             if self.style.address(self.buffer(at)) == address {
                 return at;
             }
@@ -132,7 +132,7 @@ impl<'m> Ring<'m> {
         let first = self.before(next);
         let address = |at| self.style.address(self.buffer(at));
         let mut at = first;
-        for _ in 0..self.len.min(LOST_MOST) {
+        for _ in 0..self.len.min(LOST_MAX) {
             if memory.translate(address(at), 1, Rights::WRITE, |_| true).is_err() {
                 return (ErrorPlace::receive(0, at), address(at));
             }

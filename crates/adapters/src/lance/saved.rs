@@ -18,7 +18,7 @@ use super::transmit::Transmit;
 /// Time between two looks for descriptors of a driver that does not know yet that its rings are lost, in nanoseconds.
 const LOOK_NS: u64 = 20_000_000;
 /// Most descriptors of a ring in an initialization block.
-const RING_MOST: u32 = 512;
+const RING_MAX: u32 = 512;
 
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -157,7 +157,7 @@ impl Lance {
         cx.out.wake_by(cx.now.after_ns(LOOK_NS));
         let memory = std::sync::Arc::clone(cx.memory);
         let Ok(ring) = self.transmit_ring(&memory) else { return };
-        let owned = (0..ring.len.min(RING_MOST)).filter_map(|index| Some((index, ring.owned(index)?)));
+        let owned = (0..ring.len.min(RING_MAX)).filter_map(|index| Some((index, ring.owned(index)?)));
         let ended = owned.map(|(index, descriptor)| ring.sent(index, descriptor.status, UFLO)).count();
         if ended > 0 {
             self.interrupts.raise(csr0::TINT.into());

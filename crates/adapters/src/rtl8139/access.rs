@@ -154,12 +154,12 @@ impl Rtl8139 {
     pub(super) fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         (self.transmit, self.slots) = Default::default();
-        self.transmit_size = super::ring::MOST;
+        self.transmit_size = super::ring::MAX;
     }
 
     /// Restarts the receiver: at the first descriptor, or at the buffer's start.
     fn begin_receive(&mut self) {
-        (self.next, self.size) = (0, super::ring::MOST);
+        (self.next, self.size) = (0, super::ring::MAX);
         self.registers[r::CBR] = 0;
         self.registers[r::CAPR] = 0xfff0;
     }

@@ -26,7 +26,7 @@ use super::transmit::Transmit;
 /// Time between two looks for the next descriptor or slot, in nanoseconds.
 const LOOK_NS: u64 = 2_000_000;
 /// Looks after which a driver that does not poll is not waited for any more: half a second.
-const LOOKS_MOST: u32 = 250;
+const LOOKS_MAX: u32 = 250;
 /// Bytes behind a buffer that a frame at its end may use.
 const BEHIND: u32 = 16;
 
@@ -118,7 +118,7 @@ impl Rtl8139 {
     fn look_for_poll(&mut self, cx: &mut Context<'_>) {
         let Some(Meeting { looks, is_polled }) = &mut self.meets else { return };
         *looks += 1;
-        if *looks > LOOKS_MOST {
+        if *looks > LOOKS_MAX {
             self.meets = None;
             self.look_for_any_room(cx);
         } else if !*is_polled {
@@ -178,7 +178,7 @@ fn first_owned(window: &nicety_memory::Window<'_>) -> Option<u32> {
 fn last(window: &nicety_memory::Window<'_>) -> Option<u32> {
     let is_last =
         |index: &u32| !ring::holds(window, index + 1) || window.load_u32(*index as usize * ring::DESCRIPTOR) & EOR != 0;
-    (0..ring::MOST).filter(|index| ring::holds(window, *index)).find(is_last)
+    (0..ring::MAX).filter(|index| ring::holds(window, *index)).find(is_last)
 }
 
 /// Gives descriptors of a ring that the chip owns back to the driver.

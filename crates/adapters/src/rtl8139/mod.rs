@@ -152,13 +152,13 @@ impl Rtl8139 {
             tally: Tally::default(),
             timer: Timer::default(),
             transmit: Transmit::default(),
-            transmit_size: ring::MOST,
+            transmit_size: ring::MAX,
             slots: Slots::default(),
             next: 0,
-            size: ring::MOST,
+            size: ring::MAX,
             looped: None,
             starved: None,
-            retry_ns: receive::RETRY_LEAST_NS,
+            retry_ns: receive::RETRY_MIN_NS,
             cable: true,
             lost: false,
             interrupts: interrupts::interrupts(),
@@ -197,8 +197,8 @@ impl Rtl8139 {
         }
         (self.tally, self.timer) = (Tally::default(), Timer::default());
         (self.transmit, self.slots) = (Transmit::default(), Slots::default());
-        (self.next, self.size, self.transmit_size) = (0, ring::MOST, ring::MOST);
-        self.retry_ns = receive::RETRY_LEAST_NS;
+        (self.next, self.size, self.transmit_size) = (0, ring::MAX, ring::MAX);
+        self.retry_ns = receive::RETRY_MIN_NS;
         if self.starved.take().is_some() {
             cx.out.room.insert(0);
         }

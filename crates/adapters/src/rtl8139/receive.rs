@@ -26,8 +26,8 @@ const ANY_FRAME: u32 = 2048;
 
 /// Minimum and maximum delay between a refusal and a check of the ring, which has no doorbell. A working driver is noticed earlier,
 /// by its writes to ISR and IMR.
-pub(super) const RETRY_LEAST_NS: u64 = 500_000;
-const RETRY_MOST_NS: u64 = 100_000_000;
+pub(super) const RETRY_MIN_NS: u64 = 500_000;
+const RETRY_MAX_NS: u64 = 100_000_000;
 
 /// Bits 26:24 of the descriptor: multicast, own address, broadcast.
 const MAR: u32 = 1 << 26;
@@ -170,7 +170,7 @@ impl Rtl8139 {
     pub(super) fn look_again(&mut self, cx: &mut Context<'_>) {
         self.look_for_any_room(cx);
         if self.starved.is_some() {
-            self.retry_ns = (2 * self.retry_ns).min(RETRY_MOST_NS);
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_MAX_NS);
             self.starved = Some(cx.now.after_ns(self.retry_ns));
             self.overflow(cx);
         }
@@ -278,7 +278,7 @@ impl Rtl8139 {
             }
         };
         if full {
-            self.retry_ns = if self.tally.received > before { RETRY_LEAST_NS } else { self.retry_ns };
+            self.retry_ns = if self.tally.received > before { RETRY_MIN_NS } else { self.retry_ns };
             self.starved = Some(cx.now.after_ns(self.retry_ns));
         }
         if self.tally.received > before {

@@ -11,7 +11,7 @@
 use nicety_memory::{Fault, Map, Rights, Window};
 
 /// Maximum descriptors of a ring (8139cp.c uses as many; the chip's limit).
-pub const MOST: u32 = 64;
+pub const MAX: u32 = 64;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR: usize = 16;
 
@@ -51,7 +51,7 @@ impl Descriptor {
 
 /// The descriptor after the one at `index`, whose first word this is.
 pub fn after(index: u32, first: u32) -> u32 {
-    if first & EOR != 0 || index + 1 >= MOST { 0 } else { index + 1 }
+    if first & EOR != 0 || index + 1 >= MAX { 0 } else { index + 1 }
 }
 
 /// Whether the chip owns the descriptor at `index`, if it is in memory.
@@ -64,13 +64,13 @@ pub fn holds(ring: &Window<'_>, index: u32) -> bool {
     (index as usize + 1) * DESCRIPTOR <= ring.len()
 }
 
-/// The ring at an address: room for [`MOST`] descriptors, or for as many as memory allows. Only its last descriptor shows its size.
+/// The ring at an address: room for [`MAX`] descriptors, or for as many as memory allows. Only its last descriptor shows its size.
 /// Addresses are multiples of 256.
 pub fn open(memory: &Map, address: u64, rights: Rights) -> Result<Window<'_>, Fault> {
     let base = address & !0xff;
     let window = |descriptors: u32| memory.window(base, descriptors * DESCRIPTOR as u32, rights);
-    window(MOST).or_else(|_| {
-        let (mut fits, mut not) = (1, MOST);
+    window(MAX).or_else(|_| {
+        let (mut fits, mut not) = (1, MAX);
         while not - fits > 1 {
             let middle = (fits + not) / 2;
             *(if window(middle).is_ok() { &mut fits } else { &mut not }) = middle;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rtl8139;
 use super::eeprom;
-use super::receive::RETRY_LEAST_NS;
+use super::receive::RETRY_MIN_NS;
 use super::registers as r;
 use super::ring;
 use super::slots::Slots;
@@ -120,7 +120,7 @@ impl Snapshot for Rtl8139 {
         }
         let (next, size) = state.receive;
         let places =
-            state.transmit.0 < ring::MOST && state.slot < 4 && next < ring::MOST && (1..=ring::MOST).contains(&size);
+            state.transmit.0 < ring::MAX && state.slot < 4 && next < ring::MAX && (1..=ring::MAX).contains(&size);
         if !places || !registers[r::CBR].is_multiple_of(4) {
             return impossible("position in a ring");
         }
@@ -148,8 +148,8 @@ impl Snapshot for Rtl8139 {
         } = state;
         (self.registers, self.eeprom, self.tally, self.timer) = (registers, eeprom, tally, timer);
         (self.transmit, self.slots) = (Transmit::at(fetch, skipping), Slots::at(slot));
-        (self.next, self.size, self.transmit_size) = (next, size, ring::MOST);
-        (self.starved, self.retry_ns) = (starved, RETRY_LEAST_NS);
+        (self.next, self.size, self.transmit_size) = (next, size, ring::MAX);
+        (self.starved, self.retry_ns) = (starved, RETRY_MIN_NS);
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
         // The driver's reads of ISR are not saved: it may have seen none of the frames that it has not taken.

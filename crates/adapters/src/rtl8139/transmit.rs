@@ -8,7 +8,7 @@ use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
 use nicety_memory::{Rights, Window};
 
 use super::registers::{self as r, cause, tcr};
-use super::ring::{self, Descriptor, EOR, FS, LS, MOST};
+use super::ring::{self, Descriptor, EOR, FS, LS, MAX};
 use super::{NOWHERE, Rtl8139, TRANSMIT_RING};
 
 const LGSEN: u32 = 1 << 27;
@@ -53,7 +53,7 @@ impl Transmit {
 
     /// Whether the walk has gone all the way round: fetched descriptors are not completed, so the chip still owns them.
     fn has_walked(&self, index: u32, descriptors: u32) -> bool {
-        descriptors > 0 && (index == self.oldest || descriptors >= MOST)
+        descriptors > 0 && (index == self.oldest || descriptors >= MAX)
     }
 }
 
@@ -175,7 +175,7 @@ impl Rtl8139 {
     fn dropped(&self, reason: Reason, ring: &Window<'_>, first: u32, cx: &mut Context<'_>) {
         let word = u64::from(Descriptor::read(ring, first).first);
         let (mut at, mut found) = (first, (first, word));
-        for _ in 0..MOST {
+        for _ in 0..MAX {
             if reason != Reason::BadAddress || !ring::holds(ring, at) {
                 break;
             }
@@ -199,7 +199,7 @@ impl Rtl8139 {
 
     /// Completes a descriptor of an abandoned packet.
     fn skip(&mut self, index: u32, descriptor: Descriptor) {
-        self.transmit.failed |= u64::from(self.transmit.blamed) << (index % MOST);
+        self.transmit.failed |= u64::from(self.transmit.blamed) << (index % MAX);
         self.transmit.skipping = descriptor.first & LS == 0;
         self.transmit.advance(1, descriptor.after(index));
     }
@@ -298,7 +298,7 @@ impl Rtl8139 {
             }
             let place = at as usize * ring::DESCRIPTOR;
             let first = ring.load_u32(place);
-            let errors = if failed >> (at % MOST) & 1 != 0 { UNF_TES } else { 0 };
+            let errors = if failed >> (at % MAX) & 1 != 0 { UNF_TES } else { 0 };
             ring.store_u32(place, first & (EOR | FS | LS | 0xffff) | errors);
             size = if first & EOR != 0 { at + 1 } else { size };
             at = ring::after(at, first);

@@ -11,9 +11,9 @@ use super::broken::Broken;
 
 /// Maximum buffers of a chain in any table, and maximum descriptors of an indirect table: QEMU's limit (VIRTQUEUE_MAX_SIZE).
 /// Linux's driver needs 19 (MAX_SKB_FRAGS + 2).
-pub(super) const CHAIN_MOST: u32 = 1024;
+pub(super) const CHAIN_MAX: u32 = 1024;
 /// Maximum bytes used of a buffer, more than any packet and header: a guest may name 4 GiB, in thousands of regions.
-pub(super) const BUFFER_MOST: u32 = 128 << 10;
+pub(super) const BUFFER_MAX: u32 = 128 << 10;
 /// Descriptor flags (2.7.5): chain continues (NEXT); device-writable (WRITE); indirect table (INDIRECT).
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
@@ -24,7 +24,7 @@ pub(super) const INDIRECT: u16 = 4;
 pub(super) struct Buffer {
     /// Bus address.
     pub address: u64,
-    /// Bytes, never 0, at most [`BUFFER_MOST`], or as many as the guest names: see [`Chain::with_whole_buffers`].
+    /// Bytes, never 0, at most [`BUFFER_MAX`], or as many as the guest names: see [`Chain::with_whole_buffers`].
     pub len: u32,
     /// The device writes it.
     pub write: bool,
@@ -60,7 +60,7 @@ impl Token {
     }
 }
 
-/// A walk along a chain: at most as many steps as the table has entries, and at most [`CHAIN_MOST`] buffers.
+/// A walk along a chain: at most as many steps as the table has entries, and at most [`CHAIN_MAX`] buffers.
 pub(super) struct Chain<'m> {
     memory: &'m Map,
     table: Window<'m>,
@@ -85,7 +85,7 @@ impl<'m> Chain<'m> {
     /// A walk from the head at this position of a ring's descriptors.
     pub fn new(memory: &'m Map, table: Window<'m>, size: u16, head: u16, indirect: bool, packed: bool) -> Self {
         let entries = u32::from(size);
-        let left = entries.min(CHAIN_MOST);
+        let left = entries.min(CHAIN_MAX);
         let token = if packed { Token::packed(0, 0) } else { Token(head.into()) };
         Self {
             memory,
@@ -94,7 +94,7 @@ impl<'m> Chain<'m> {
             at: u32::from(head),
             left,
             whole: left,
-            most: BUFFER_MOST,
+            most: BUFFER_MAX,
             tables: indirect,
             packed,
             inside: false,
@@ -142,14 +142,14 @@ impl<'m> Chain<'m> {
                 return Ok(Buffer { address, len: len.min(self.most), write: flags & WRITE != 0 });
             }
             let entries = len / 16;
-            if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MOST {
+            if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MAX {
                 return Err(Broken::Table);
             }
             let table = self.memory.window(address, len, Rights::READ);
             self.table = table.map_err(|fault| Broken::of(fault, self.memory, Broken::Table))?;
             // The descriptor that names the table is not a buffer.
             let walked = self.walked();
-            self.left = entries.min(CHAIN_MOST + 1 - walked);
+            self.left = entries.min(CHAIN_MAX + 1 - walked);
             self.whole = self.left + walked;
             (self.entries, self.at, self.tables) = (entries, 0, false);
             (self.inside, self.done) = (true, false);

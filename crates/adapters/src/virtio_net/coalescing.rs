@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use super::registers::{command, feature};
-use super::{RINGS_MOST, Role};
+use super::{RINGS_MAX, Role};
 
 /// A ring is notified after this many packets, or this long after the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,11 +15,11 @@ pub(super) struct Limits {
 }
 
 /// Settings, ring by ring.
-pub(super) type Coalescing = ArrayVec<Option<Limits>, RINGS_MOST>;
+pub(super) type Coalescing = ArrayVec<Option<Limits>, RINGS_MAX>;
 
 /// No settings.
 pub(super) fn none() -> Coalescing {
-    std::iter::repeat_n(None, RINGS_MOST).collect()
+    std::iter::repeat_n(None, RINGS_MAX).collect()
 }
 
 /// Executes a command of the class NOTF_COAL and returns its answer. `None`: refused.

@@ -16,10 +16,10 @@ use super::kept::Kept;
 use super::registers::{command, feature};
 use super::ring::Ring;
 use super::ring::areas::Areas;
-use super::{RINGS_MOST, VirtioNet, role, statistics};
+use super::{RINGS_MAX, VirtioNet, role, statistics};
 
 /// Bytes of a command that are read, address tables apart: enough for a query about each ring, and for RSS_CONFIG.
-const COMMAND_MOST: usize = 1024;
+const COMMAND_MAX: usize = 1024;
 /// Maximum commands in one call; a driver waits for each.
 const COMMANDS_PER_CALL: usize = 64;
 /// Fixed cost of a command, in descriptors, in addition to its buffers.
@@ -66,7 +66,7 @@ impl Control {
 
     /// Whether saved state is valid.
     pub fn possible(&self, pairs: u16) -> bool {
-        let counted = self.vlans.len() == VLAN_WORDS && self.coalescing.len() == RINGS_MOST;
+        let counted = self.vlans.len() == VLAN_WORDS && self.coalescing.len() == RINGS_MAX;
         (1..=pairs).contains(&self.pairs) && counted && self.off & !feature::OFFLOADS == 0
     }
 
@@ -158,11 +158,11 @@ impl Control {
 /// Maximum buffers of an answer.
 const PIECES: usize = 8;
 /// An answer, without its acknowledgement.
-type Answer = ArrayVec<u8, { statistics::ANSWER_MOST }>;
+type Answer = ArrayVec<u8, { statistics::ANSWER_MAX }>;
 
 /// One command from its chain: the bytes read, and the place for the answer.
 struct Command {
-    bytes: ArrayVec<u8, COMMAND_MOST>,
+    bytes: ArrayVec<u8, COMMAND_MAX>,
     long: bool,
     /// Addresses and lengths of the answer's buffers.
     answer: ArrayVec<(u64, u32), PIECES>,
@@ -181,10 +181,10 @@ impl Command {
                 this.answer.try_push((buffer.address, buffer.len)).map_err(|_| Broken::Answer)?;
                 continue;
             }
-            let room = COMMAND_MOST - this.bytes.len();
+            let room = COMMAND_MAX - this.bytes.len();
             let n = room.min(buffer.len as usize);
             this.long |= n < buffer.len as usize;
-            let mut part = [0; COMMAND_MOST];
+            let mut part = [0; COMMAND_MAX];
             memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken::Buffer)?;
             let _fits = this.bytes.try_extend_from_slice(&part[..n]);
         }
@@ -212,7 +212,7 @@ impl Command {
         let mut left = std::iter::once(acknowledge).chain(answer.iter().copied());
         let mut written = 0;
         for (address, len) in &self.answer {
-            let piece: Answer = left.by_ref().take((*len as usize).min(statistics::ANSWER_MOST)).collect();
+            let piece: Answer = left.by_ref().take((*len as usize).min(statistics::ANSWER_MAX)).collect();
             memory.write(*address, &piece).map_err(|_| Broken::Buffer)?;
             written += piece.len() as u32;
         }
@@ -279,7 +279,7 @@ impl VirtioNet {
 
     fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
-        let tallies: ArrayVec<_, RINGS_MOST> = self.rings.iter().map(Ring::statistics).take(RINGS_MOST).collect();
+        let tallies: ArrayVec<_, RINGS_MAX> = self.rings.iter().map(Ring::statistics).take(RINGS_MAX).collect();
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;

@@ -7,9 +7,9 @@ use nicety_frame::toeplitz::{HashKind, HashKinds, Input, Table};
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of a key (`rss_max_key_size`).
-pub(super) const KEY_MOST: usize = 40;
+pub(super) const KEY_MAX: usize = 40;
 /// Maximum entries of an indirection table (`rss_max_indirection_table_length`).
-pub(super) const TABLE_MOST: usize = 128;
+pub(super) const TABLE_MAX: usize = 128;
 /// Offered `hash_types`: IPv4, IPv6, and TCP and UDP over either.
 pub(super) const TYPES: u32 = 0x3f;
 /// Each kind of hash: its type bits, and its value in a header (5.1.6.4.4).
@@ -26,11 +26,11 @@ const KINDS: [(HashKind, u32, u16); 6] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Conf {
     types: u32,
-    key: ArrayVec<u8, KEY_MOST>,
+    key: ArrayVec<u8, KEY_MAX>,
     /// Queue of frames without a hash.
     unclassified: u16,
     /// Queues by the hash's low bits; empty: no scaling.
-    table: ArrayVec<u16, TABLE_MOST>,
+    table: ArrayVec<u16, TABLE_MAX>,
 }
 
 /// The active configuration.
@@ -66,7 +66,7 @@ impl<'a> Fields<'a> {
         self.take().map(u32::from_le_bytes).filter(|types| types & !TYPES == 0)
     }
 
-    fn key(&mut self) -> Option<ArrayVec<u8, KEY_MOST>> {
+    fn key(&mut self) -> Option<ArrayVec<u8, KEY_MAX>> {
         let [len] = self.take()?;
         self.0.get(..usize::from(len))?.try_into().ok()
     }
@@ -84,11 +84,11 @@ impl Conf {
         let mut fields = Fields(data);
         let types = fields.types()?;
         let entries = usize::from(fields.u16()?) + 1;
-        if !entries.is_power_of_two() || entries > TABLE_MOST {
+        if !entries.is_power_of_two() || entries > TABLE_MAX {
             return None;
         }
         let unclassified = fields.u16()?;
-        let table: Option<ArrayVec<u16, TABLE_MOST>> = (0..entries).map(|_| fields.u16()).collect();
+        let table: Option<ArrayVec<u16, TABLE_MAX>> = (0..entries).map(|_| fields.u16()).collect();
         let table = table?;
         let transmit = fields.u16().filter(|queues| (1..=pairs).contains(queues))?;
         let conf = Self { types, key: fields.key()?, unclassified, table };

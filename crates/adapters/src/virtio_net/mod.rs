@@ -70,18 +70,18 @@ use ring::{Ring, Tally};
 use steering::Steering;
 
 /// Maximum number of queue pairs.
-const PAIRS_MOST: usize = 16;
+const PAIRS_MAX: usize = 16;
 /// Number of queue pairs if the port sets none.
 const PAIRS_USUAL: u16 = 8;
 /// Maximum number of rings, with the control queue.
-const RINGS_MOST: usize = 2 * PAIRS_MOST + 1;
+const RINGS_MAX: usize = 2 * PAIRS_MAX + 1;
 /// Action that makes a driver restart its rings: it must reset the device. Linux's ndo_stop and ndo_open (virtio_net.c) do not.
 const CURE: &str = "make the guest's driver start it anew: restart the guest, or take the driver off the device and put it \
      back (in Linux: write the device's name, say virtio0, to `unbind`, then to `bind`, in /sys/bus/virtio/drivers/virtio_net)";
 /// Link speed that the driver sees.
 const SPEED_MBPS: u32 = 10_000;
 /// Smallest MTU of IPv4 (virtio 1.2, 5.1.4.1: at least 68).
-const MTU_LEAST: u16 = 68;
+const MTU_MIN: u16 = 68;
 
 /// Description of virtio-net.
 pub static ABOUT: About = About {
@@ -94,7 +94,7 @@ pub static ABOUT: About = About {
     link_mbps: SPEED_MBPS,
     link_unless: Some("through QEMU none is shown (ethtool: Unknown), unless the device has speed=10000,duplex=full"),
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],
-    queues: PAIRS_MOST as u16,
+    queues: PAIRS_MAX as u16,
     mtu_max: 65_535,
     announces_mtu: true,
     promiscuous: true,
@@ -169,7 +169,7 @@ struct VirtioNet {
     control: Control,
     steering: Steering,
     hashing: Hashing,
-    rings: ArrayVec<Ring, RINGS_MOST>,
+    rings: ArrayVec<Ring, RINGS_MAX>,
     /// Positions of packed rings, kept for a successor server: see [`Kept`](kept::Kept).
     kept: Option<Arc<Map>>,
     /// Whether other adapters serve some of the queue pairs.
@@ -185,7 +185,7 @@ impl VirtioNet {
         if pairs == 1 {
             offer &= !(feature::MQ | feature::RSS);
         }
-        let mtu = settings.mtu.map(|mtu| mtu.max(MTU_LEAST));
+        let mtu = settings.mtu.map(|mtu| mtu.max(MTU_MIN));
         if mtu.is_none() {
             offer &= !feature::MTU;
         }

@@ -11,7 +11,7 @@ use nicety_memory::{Map, Rights};
 use super::ahead::{Ahead, Returns};
 use super::broken::Broken;
 use super::buffers::{FrameBuffers, PIECES};
-use super::chain::{CHAIN_MOST, Token};
+use super::chain::{CHAIN_MAX, Token};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
@@ -21,7 +21,7 @@ use super::{VirtioNet, receive_ring, steering};
 use crate::charge::STEPS_PAID;
 
 /// Maximum searches for one frame's buffers while the driver keeps adding too few.
-const SEARCHES_MOST: usize = 3;
+const SEARCHES_MAX: usize = 3;
 /// Bytes of a receive buffer to prefetch: the header and a short frame.
 const PREFETCH_BYTES: u32 = (header::LEN + 64) as u32;
 /// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
@@ -373,7 +373,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         let mergeable = self.features & feature::MRG_RXBUF != 0;
         let mut seen = self.areas.seen(ring)?;
         let (mut at, size) = (ring.next, u32::from(ring.size));
-        for search in 0..SEARCHES_MOST {
+        for search in 0..SEARCHES_MAX {
             while buffers.room < need && buffers.slots < size && self.areas.has(at, seen) {
                 match self.add(buffers, at)? {
                     Ok(token) => at = self.areas.behind(at, token),
@@ -383,7 +383,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                     if !mergeable {
                         return Ok(Found::Never(Reason::TooLong));
                     }
-                    if self.areas.walked() - before >= CHAIN_MOST {
+                    if self.areas.walked() - before >= CHAIN_MAX {
                         return Ok(Found::Never(Reason::TooManyPieces));
                     }
                 }
@@ -398,7 +398,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
                 // All buffers of the ring together are too small.
                 return Ok(Found::Never(Reason::TooLong));
             }
-            if search + 1 < SEARCHES_MOST && !self.areas.arm(ring, at) {
+            if search + 1 < SEARCHES_MAX && !self.areas.arm(ring, at) {
                 return Ok(Found::Short { again: false });
             }
             seen = self.areas.seen(ring)?;

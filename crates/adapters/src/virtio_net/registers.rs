@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hashing::{KEY_MOST, TABLE_MOST, TYPES};
+use super::hashing::{KEY_MAX, TABLE_MAX, TYPES};
 
 /// Feature bits. The field has 128 of them, because the device's own exceed 63.
 pub(super) mod feature {
@@ -237,8 +237,8 @@ impl Config {
         out[12..16].copy_from_slice(&self.speed_mbps.to_le_bytes());
         // Full duplex; supported hashes.
         out[16] = 1;
-        out[17] = KEY_MOST as u8;
-        out[18..20].copy_from_slice(&(TABLE_MOST as u16).to_le_bytes());
+        out[17] = KEY_MAX as u8;
+        out[18..20].copy_from_slice(&(TABLE_MAX as u16).to_le_bytes());
         out[20..24].copy_from_slice(&TYPES.to_le_bytes());
         out
     }

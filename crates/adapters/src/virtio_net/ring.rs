@@ -19,7 +19,7 @@ use super::kept::Kept;
 use super::registers::feature;
 
 /// Largest ring (section 2.7).
-const SIZE_MOST: u16 = 32768;
+const SIZE_MAX: u16 = 32768;
 
 /// One virtqueue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ impl Ring {
     /// a packed ring).
     pub fn possible(&self, features: u128) -> bool {
         let packed = features & feature::RING_PACKED != 0;
-        let sized = (1..=SIZE_MOST).contains(&self.size) && (packed || self.size.is_power_of_two());
+        let sized = (1..=SIZE_MAX).contains(&self.size) && (packed || self.size.is_power_of_two());
         let driver = if packed { 4 } else { 2 };
         let aligned = (self.descriptors % 16, self.driver % driver, self.device % 4) == (0, 0, 0);
         sized && aligned

@@ -9,7 +9,7 @@ use super::control::Control;
 use super::hashing::{Conf, Hashing};
 use super::registers::{Config, feature};
 use super::ring::Ring;
-use super::{ABOUT, RINGS_MOST, VirtioNet};
+use super::{ABOUT, RINGS_MAX, VirtioNet};
 
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -18,7 +18,7 @@ struct State {
     config: Config,
     control: Control,
     hashing: Conf,
-    rings: ArrayVec<Ring, RINGS_MOST>,
+    rings: ArrayVec<Ring, RINGS_MAX>,
 }
 
 impl Version for State {
@@ -66,7 +66,7 @@ impl Snapshot for VirtioNet {
         if !hashing.possible(config.pairs) {
             return Err(RestoreError::Impossible("settings of the receive hash"));
         }
-        let generations: ArrayVec<u32, RINGS_MOST> = self.rings.iter().map(|ring| ring.generation).collect();
+        let generations: ArrayVec<u32, RINGS_MAX> = self.rings.iter().map(|ring| ring.generation).collect();
         (self.taken, self.config, self.control, self.rings) = (features, config, control, rings);
         self.hashing = Hashing::new(hashing);
         for (ring, generation) in self.rings.iter_mut().zip(generations) {

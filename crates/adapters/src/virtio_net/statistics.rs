@@ -7,11 +7,11 @@ use super::Role;
 use super::registers::command;
 
 /// Maximum queues in one query: each of them once.
-const ASKED_MOST: usize = 40;
+const ASKED_MAX: usize = 40;
 /// Bytes of one answer: a header and six counters.
 const ANSWER: usize = 8 + 6 * 8;
 /// Maximum bytes of an answer.
-pub(super) const ANSWER_MOST: usize = ASKED_MOST * ANSWER;
+pub(super) const ANSWER_MAX: usize = ASKED_MAX * ANSWER;
 /// Types of statistics: a bit in a query, a number in an answer.
 const RX_BASIC: u64 = 1;
 const TX_BASIC: u64 = 1 << 16;
@@ -24,14 +24,14 @@ pub(super) fn obey(
     data: &[u8],
     tallies: &[[u64; 4]],
     role: impl Fn(u16) -> Role,
-) -> Option<ArrayVec<u8, ANSWER_MOST>> {
+) -> Option<ArrayVec<u8, ANSWER_MAX>> {
     let mut out = ArrayVec::new();
     match command {
         command::STATS_QUERY => out.extend((RX_BASIC | TX_BASIC).to_le_bytes()),
         command::STATS_GET => {
             // A ring, six reserved bytes, and the requested types.
             let (asked, rest) = data.as_chunks::<16>();
-            if !rest.is_empty() || asked.len() > ASKED_MOST {
+            if !rest.is_empty() || asked.len() > ASKED_MAX {
                 return None;
             }
             for question in asked {
@@ -47,7 +47,7 @@ pub(super) fn obey(
 }
 
 /// The answer for one queue; empty for types that this queue lacks. `None`: no such queue.
-fn one(ring: u16, types: u64, role: Role, tally: [u64; 4], out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+fn one(ring: u16, types: u64, role: Role, tally: [u64; 4], out: &mut ArrayVec<u8, ANSWER_MAX>) -> Option<()> {
     let [by_driver, packets, bytes, by_device] = tally;
     let (kind, wanted) = match role {
         Role::Receive(_) => (REPLY_RX_BASIC, RX_BASIC),

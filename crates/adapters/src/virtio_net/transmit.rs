@@ -21,7 +21,7 @@ use super::{VirtioNet, steering, transmit_ring};
 use crate::charge::STEPS_PAID;
 
 /// Shortest Ethernet frame, without its check sequence.
-const FRAME_LEAST: usize = 60;
+const FRAME_MIN: usize = 60;
 
 /// Shortest frame accepted: two addresses and a type.
 const FRAME_SHORTEST: u32 = 14;
@@ -39,7 +39,7 @@ enum Taken {
 }
 
 /// Buffers of a dropped chain that are searched for the wrong one.
-const BLAMED_MOST: usize = 32;
+const BLAMED_MAX: usize = 32;
 
 /// State shared by all chains of a call.
 struct Sender<'a> {
@@ -91,7 +91,7 @@ impl VirtioNet {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let memory = Arc::clone(cx.memory);
         let Ok(areas) = ring.open::<PACKED>(&memory, features) else { return };
-        for buffer in areas.chain(ring.next).into_iter().flatten().map_while(Result::ok).take(BLAMED_MOST) {
+        for buffer in areas.chain(ring.next).into_iter().flatten().map_while(Result::ok).take(BLAMED_MAX) {
             let _asked = memory.translate(buffer.address, buffer.len, Rights::READ, |_| true);
         }
         if ring.unsignalled > 0 && ring.publish(&areas) {
@@ -322,7 +322,7 @@ impl Sender<'_> {
         let header = Header::of_words(self.memory.read_words(span));
         let frame = span.piece(len, span.len());
         let drafted = if header.asks_nothing() && frame.len() >= FRAME_SHORTEST {
-            batch.push_plain(frame, FRAME_LEAST, u64::from(token.0)).map(|_| Taken::Packet)
+            batch.push_plain(frame, FRAME_MIN, u64::from(token.0)).map(|_| Taken::Packet)
         } else {
             let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Taken::Later };
             draft.push_span(frame).map(|()| self.finish(token, &header, draft))
@@ -343,7 +343,7 @@ impl Sender<'_> {
         let Some(offload) = offload(header, self.features, draft.head_mut(), len) else {
             return Taken::Dropped(Reason::BadOffload);
         };
-        draft.pad_to(FRAME_LEAST);
+        draft.pad_to(FRAME_MIN);
         match draft.finish(offload, u64::from(token.0)) {
             Ok(()) => Taken::Packet,
             Err(reason) => Taken::Dropped(reason),
@@ -413,7 +413,7 @@ fn blame<const PACKED: bool>(blamed: &Blamed, queue: u16, ring: &Ring, features:
         let mut value = 0;
         let areas = areas.as_ref().filter(|_| reason.sender_expected().is_some());
         let chain = areas.and_then(|areas| areas.chain(*at).ok());
-        for buffer in chain.into_iter().flatten().flatten().take(BLAMED_MOST) {
+        for buffer in chain.into_iter().flatten().flatten().take(BLAMED_MAX) {
             let readable = memory.translate(buffer.address, buffer.len, Rights::READ, |_| true).is_ok();
             if value == 0 || buffer.write || !readable {
                 value = buffer.address;

@@ -15,7 +15,7 @@ use super::transmit::Transmit;
 /// Cost of INIT_LENGTH, in descriptors: see `Outbox::charge`.
 const INIT_COST: u32 = 500;
 /// Maximum bytes of headers that PIN_TX_BUFFERS may name.
-const PINNED_MOST: u32 = 1 << 20;
+const PINNED_MAX: u32 = 1 << 20;
 
 impl Registers for Vmxnet {
     type Name = r::Reg;
@@ -154,7 +154,7 @@ impl Vmxnet {
     fn pin(&mut self, cx: &mut Context<'_>) -> u32 {
         let shared = self.running().and_then(|setup| setup.open(cx.memory).ok());
         let buffers = shared.map(|shared| shared.pinned()).filter(|buffers| {
-            let within = (1..=PINNED_MOST).contains(&buffers.len);
+            let within = (1..=PINNED_MAX).contains(&buffers.len);
             within && cx.memory.translate(buffers.at.into(), buffers.len, Rights::READ, |_| true).is_ok()
         });
         self.pinned = buffers.is_some();

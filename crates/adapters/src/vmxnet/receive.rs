@@ -25,10 +25,10 @@ const SHORTEST: u32 = ethernet::FRAME_LEN_MIN as u32;
 /// Bytes of the longest frame without tags: with an MTU of 1500; with VMXNET_MAX_MTU.
 const LONGEST: u32 = 1514;
 const LONGEST_JUMBO: u32 = 16 * 1024 - 18 + 14;
-/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MOST`]. No message reports buffers that the
+/// First delay between a refusal and a check of the ring; it doubles up to [`ROOM_MAX`]. No message reports buffers that the
 /// driver returned.
 const ROOM_FIRST: Duration = Duration::from_micros(100);
-const ROOM_MOST: Duration = Duration::from_millis(4);
+const ROOM_MAX: Duration = Duration::from_millis(4);
 
 /// VMXNET2_RX_*.
 const HW_XSUM_OK: u16 = 1;
@@ -56,7 +56,7 @@ impl Receive {
 
     /// Whether saved state is valid.
     pub fn fits(&self) -> bool {
-        self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MOST).contains(&after))
+        self.look.is_none_or(|(_, after)| (ROOM_FIRST..=ROOM_MAX).contains(&after))
     }
 }
 
@@ -118,7 +118,7 @@ impl Vmxnet {
         if let Some((due, after)) = self.receive.look
             && due <= cx.now
         {
-            self.receive.look = Some((cx.now.after(after), (after * 2).min(ROOM_MOST)));
+            self.receive.look = Some((cx.now.after(after), (after * 2).min(ROOM_MAX)));
         }
     }
 

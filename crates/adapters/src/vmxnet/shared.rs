@@ -9,7 +9,7 @@ use super::registers::MAGIC;
 /// Bytes of `Vmxnet2_DriverData`.
 const LEN: u32 = 176;
 /// Maximum bytes of it and its rings: twice what the longest rings take.
-const LEN_MOST: u32 = 256 << 10;
+const LEN_MAX: u32 = 256 << 10;
 /// Offsets of its fields.
 const RX_LENGTH: usize = 0x04;
 const RX_LENGTH_2: usize = 0x0c;
@@ -27,15 +27,15 @@ const RX_OFFSET_2: usize = 0x70;
 const TX_OFFSET: usize = 0x74;
 const TX_BUFFER: usize = 0x7c;
 const TX_BUFFER_LEN: usize = 0x80;
-const TX_PACKET_MOST: usize = 0x84;
+const TX_PACKET_MAX: usize = 0x84;
 
 /// Bytes of a `Vmxnet2_RxRingEntry` and of a `Vmxnet2_TxRingEntry`.
 const RX_ENTRY: u32 = 24;
 const TX_ENTRY: u32 = 64;
 /// Maximum entries: ENHANCED_VMXNET2_MAX_NUM_RX_BUFFERS, VMXNET2_MAX_NUM_RX_BUFFERS2, VMXNET2_MAX_NUM_TX_BUFFERS_TSO.
-const RX_MOST: u32 = 512;
-const RX_MOST_2: u32 = 2048;
-const TX_MOST: u32 = 512;
+const RX_MAX: u32 = 512;
+const RX_MAX_2: u32 = 2048;
+const TX_MAX: u32 = 512;
 /// Maximum entries of the second receive ring for one packet.
 pub const FRAGS: usize = 32;
 
@@ -118,7 +118,7 @@ pub type Positions = [u32; 3];
 impl Setup {
     /// Reads it. `enhanced`: the second ring is used.
     pub fn read(memory: &Map, at: u32, length: u32, enhanced: bool) -> Result<(Self, Positions), SetupError> {
-        if !(LEN..=LEN_MOST).contains(&length) {
+        if !(LEN..=LEN_MAX).contains(&length) {
             return Err(SetupError::Invalid);
         }
         let data = memory.window(at.into(), length, Rights::BOTH)?;
@@ -141,12 +141,12 @@ impl Setup {
     pub fn valid(&self) -> bool {
         let Self { at, length, receive: [first, second], transmit, frags, large } = self;
         *at <= u32::MAX.into()
-            && (LEN..=LEN_MOST).contains(length)
-            && first.valid(*length, RX_ENTRY, RX_MOST)
+            && (LEN..=LEN_MAX).contains(length)
+            && first.valid(*length, RX_ENTRY, RX_MAX)
             && first.len > 0
             // A ring that does not exist has no offset either.
-            && (second.len == 0 || second.valid(*length, RX_ENTRY, RX_MOST_2))
-            && transmit.valid(*length, TX_ENTRY, TX_MOST)
+            && (second.len == 0 || second.valid(*length, RX_ENTRY, RX_MAX_2))
+            && transmit.valid(*length, TX_ENTRY, TX_MAX)
             && transmit.len > 0
             && usize::from(*frags) <= FRAGS
             && u32::from(*frags) <= second.len
@@ -224,6 +224,6 @@ impl<'m> Shared<'m> {
 
     /// The buffers that PIN_TX_BUFFERS names.
     pub fn pinned(&self) -> Pinned {
-        Pinned { at: self.word(TX_BUFFER), len: self.word(TX_BUFFER_LEN), each: self.word(TX_PACKET_MOST) }
+        Pinned { at: self.word(TX_BUFFER), len: self.word(TX_BUFFER_LEN), each: self.word(TX_PACKET_MAX) }
     }
 }

@@ -122,7 +122,7 @@ fn is_owned(shared: &Window<'_>, place: usize) -> bool {
 }
 
 /// Entries of a dropped packet that are searched for the wrong one.
-const BLAMED_MOST: u32 = 64;
+const BLAMED_MAX: u32 = 64;
 /// The expectation of an entry.
 const ENTRY: &str = "a physical address list (NET_SG_PHYS_ADDR) of at most 4 pieces; the value: length, address type";
 
@@ -231,7 +231,7 @@ impl Vmxnet {
         let first = self.transmit.next;
         let mut at = first;
         let mut found = (first, u64::from(Entry::read(window, ring.place(first)).flags), None);
-        for _ in 0..entries.min(BLAMED_MOST) {
+        for _ in 0..entries.min(BLAMED_MAX) {
             let entry = Entry::read(window, ring.place(at));
             if reason == Reason::BadDescriptor && (entry.kind != PHYSICAL || usize::from(entry.pieces) > PIECES) {
                 found = (at, u64::from(entry.pieces) << 16 | u64::from(entry.kind), Some(ENTRY));

@@ -8,7 +8,7 @@ use super::shared::{COMMAND_DATA, SetupError, read32, read64};
 /// Bytes of the structure.
 const LEN: u32 = 16;
 /// VMXNET3_COAL_STATIC_MAX_DEPTH.
-const DEPTH_MOST: u32 = 128;
+const DEPTH_MAX: u32 = 128;
 /// VMXNET3_COAL_RBC_MIN_RATE, VMXNET3_COAL_RBC_MAX_RATE.
 const RATES: std::ops::RangeInclusive<u32> = 100..=100_000;
 
@@ -37,7 +37,7 @@ impl Coalescing {
         match self {
             Self::Disabled | Self::Adaptive => true,
             Self::Static { transmit, receive } => {
-                [transmit, receive].iter().all(|depth| (1..=DEPTH_MOST).contains(depth))
+                [transmit, receive].iter().all(|depth| (1..=DEPTH_MAX).contains(depth))
             }
             Self::Rate(rate) => RATES.contains(&rate),
         }

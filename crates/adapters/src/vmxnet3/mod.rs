@@ -121,9 +121,9 @@ const CURE: &str = "Linux's driver resets the device by itself; if it stays so, 
      `ip link set eth0 down`, then up)";
 /// Default number of queue pairs: the maximum that drivers before version 6 use for transmit.
 const QUEUES_DEFAULT: u16 = 8;
-/// First delay between a refusal and a check of the rings; it doubles up to [`ROOM_MOST`].
+/// First delay between a refusal and a check of the rings; it doubles up to [`ROOM_MAX`].
 const ROOM_FIRST: Duration = Duration::from_micros(200);
-const ROOM_MOST: Duration = Duration::from_millis(4);
+const ROOM_MAX: Duration = Duration::from_millis(4);
 /// Interval of mask checks in a mapped page: this fraction of the time since a vector started to wait, at most as long as for
 /// rings. A driver that polls never lifts its masks.
 const MASKED_PART: u32 = 8;
@@ -282,7 +282,7 @@ impl Vmxnet3 {
         let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
         let delay = self.transmit.iter().filter_map(|queue| queue.delay.due()).min();
         let mask = (cx.page.is_some() && self.masked_and_waiting() != 0)
-            .then(|| (cx.now.since(self.masked_at.unwrap_or(cx.now)) / MASKED_PART).clamp(ROOM_FIRST, ROOM_MOST))
+            .then(|| (cx.now.since(self.masked_at.unwrap_or(cx.now)) / MASKED_PART).clamp(ROOM_FIRST, ROOM_MAX))
             .map(|wait| cx.now.after(wait));
         let held = self.receive.iter().filter_map(|queue| queue.moderation.due()).min();
         if let Some(next) = recheck.into_iter().chain(delay).chain(held).chain(self.room_at).chain(mask).min() {
@@ -507,7 +507,7 @@ impl Adapter for Vmxnet3 {
             self.look_for_room(cx);
             if self.room_at.is_some() {
                 self.room_at = Some(cx.now.after(self.room_delay));
-                self.room_delay = (self.room_delay * 2).min(ROOM_MOST);
+                self.room_delay = (self.room_delay * 2).min(ROOM_MAX);
             }
         }
         self.signal_arrivals(cx);

@@ -17,7 +17,7 @@ use super::registers::{QUEUES, VERSIONS, event, stopped};
 use super::rss::{Conf, FIELDS_ALL, Rss};
 use super::shared::Setup;
 use super::transmit::TransmitQueue;
-use super::{ABOUT, ROOM_MOST, Vmxnet3};
+use super::{ABOUT, ROOM_MAX, Vmxnet3};
 
 /// Number of registers that store a value: those of BAR 1.
 const REGISTERS: usize = 11;
@@ -65,7 +65,7 @@ impl Saved {
         if !self.interrupts.fits(&interrupts()) || !self.filter.valid() || !self.rss.valid() {
             return impossible("interrupts, filter or receive hash");
         }
-        if self.room_delay > ROOM_MOST || !self.coalescing.valid() {
+        if self.room_delay > ROOM_MAX || !self.coalescing.valid() {
             return impossible("delay");
         }
         let most = usize::from(QUEUES);

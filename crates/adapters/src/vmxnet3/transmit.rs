@@ -24,7 +24,7 @@ const NEVER_SOON: u32 = 1024;
 /// Delay from arming to the second check of the ring.
 const RECHECK_NS: u64 = 50_000;
 /// Longest piece, encoded as length 0 (14 bits).
-const PIECE_MOST: u32 = 1 << 14;
+const PIECE_MAX: u32 = 1 << 14;
 
 const OM_NONE: u32 = 0;
 const OM_ENCAP: u32 = 1;
@@ -77,7 +77,7 @@ impl Tunnels {
 }
 
 /// Descriptors of a dropped packet that are searched for the wrong one.
-const BLAMED_MOST: u16 = 64;
+const BLAMED_MAX: u16 = 64;
 
 /// A fetched packet that is not completed yet.
 #[derive(Clone, Copy, Debug)]
@@ -129,8 +129,8 @@ impl Descriptor {
     }
 
     fn len(&self) -> u32 {
-        match self.low & (PIECE_MOST - 1) {
-            0 => PIECE_MOST,
+        match self.low & (PIECE_MAX - 1) {
+            0 => PIECE_MAX,
             len => len,
         }
     }
@@ -346,7 +346,7 @@ impl TransmitQueue {
         let mut ring = self.ring;
         let first = Descriptor::read(window, ring.next);
         let mut found = (ring.next, u64::from(first.high) << 32 | u64::from(first.low));
-        let searched = if reason == Reason::BadAddress { descriptors.min(BLAMED_MOST) } else { 0 };
+        let searched = if reason == Reason::BadAddress { descriptors.min(BLAMED_MAX) } else { 0 };
         for _ in 0..searched {
             let descriptor = Descriptor::read(window, ring.next);
             if cx.memory.translate(descriptor.address, descriptor.len(), Rights::READ, |_| true).is_err() {

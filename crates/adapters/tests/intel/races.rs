@@ -7,7 +7,7 @@ use crate::driver::{Driver, Event, Kind};
 const GAPS: usize = 16;
 const EVENTS: [Event; 4] = [Event::Frame, Event::Sent, Event::Link, Event::Wait];
 /// Most interrupts for three events: one each, and as many whose event was already handled with another.
-const MOST: u64 = 6;
+const MAX: u64 = 6;
 /// Every kind of interrupt of each driver, with two throttles.
 const KINDS: [(&str, Kind, [u32; 2]); 7] = [
     ("e1000", Kind::Line, [0, 195]),
@@ -37,7 +37,7 @@ fn happen(name: &str, stories: impl Iterator<Item = Story> + Clone) {
                 let what = || format!("{name}, {kind:?}, throttle {throttle}: {story:?}");
                 driver.finish().unwrap_or_else(|why| panic!("{}: {why}", what()));
                 let interrupts = driver.interrupts() - before;
-                assert!((1..=MOST).contains(&interrupts), "{}: {interrupts} interrupts", what());
+                assert!((1..=MAX).contains(&interrupts), "{}: {interrupts} interrupts", what());
             }
         }
     }

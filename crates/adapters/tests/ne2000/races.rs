@@ -10,14 +10,14 @@ const GAPS: usize = 50;
 /// Distances from the second event to the third. Two are enough, as each event occurs at every distance from the driver's work.
 const THIRD: [usize; 2] = [0, 10];
 /// Most interrupts for a story's events: one each, and as many whose event was already handled with another.
-const MOST: u32 = 8;
+const MAX: u32 = 8;
 
 fn happen(stories: impl Iterator<Item = [(usize, Event); 4]> + Clone) {
     for acknowledges in [false, true] {
         let mut driver = Driver::new(acknowledges);
         for story in stories.clone() {
             let interrupts = driver.play(&story).unwrap_or_else(|why| panic!("{acknowledges}, {story:?}: {why}"));
-            assert!(interrupts <= MOST, "{acknowledges}, {story:?}: {interrupts} interrupts");
+            assert!(interrupts <= MAX, "{acknowledges}, {story:?}: {interrupts} interrupts");
         }
     }
 }

@@ -14,7 +14,7 @@ const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0x20_0000, driver:
 /// Zeros: a header, and the bytes after it.
 const BUFFERS: u64 = 0x30_0000;
 /// QEMU's VIRTQUEUE_MAX_SIZE.
-const CHAIN_MOST: u16 = 1024;
+const CHAIN_MAX: u16 = 1024;
 /// Most accesses to guest memory by a call, as in the hostile guest's trials.
 const WORK: u64 = 16_384;
 
@@ -56,12 +56,12 @@ fn fetch(guest: &mut Guest) -> (Progress, u64) {
 #[test]
 fn a_chain_of_1024_buffers_passes_and_a_longer_one_breaks_the_ring() {
     for (before, in_table, passes) in [
-        (CHAIN_MOST, 0, true),
-        (CHAIN_MOST + 1, 0, false),
+        (CHAIN_MAX, 0, true),
+        (CHAIN_MAX + 1, 0, false),
         (SIZE, 0, false),
-        (0, CHAIN_MOST, true),
-        (3, CHAIN_MOST - 3, true),
-        (3, CHAIN_MOST - 2, false),
+        (0, CHAIN_MAX, true),
+        (3, CHAIN_MAX - 3, true),
+        (3, CHAIN_MAX - 2, false),
     ] {
         let mut guest = guest(rich(), 1);
         let all = bytes(before.saturating_add(in_table), 1, false);
@@ -93,7 +93,7 @@ fn a_chain_of_1024_buffers_passes_and_a_longer_one_breaks_the_ring() {
 
 #[test]
 fn a_table_of_more_than_1024_descriptors_breaks_the_ring_however_few_are_used() {
-    for (entries, breaks) in [(CHAIN_MOST, false), (CHAIN_MOST + 1, true)] {
+    for (entries, breaks) in [(CHAIN_MAX, false), (CHAIN_MAX + 1, true)] {
         let mut guest = guest(rich(), 1);
         let header = Part { address: BUFFERS, len: 100, write: false };
         guest.add_indirect(1, &[header]);
@@ -107,7 +107,7 @@ fn a_table_of_more_than_1024_descriptors_breaks_the_ring_however_few_are_used() 
 #[test]
 fn long_chains_that_go_nowhere_are_walked_a_few_in_each_call_and_the_port_is_charged() {
     // The last buffer is for the device to write, which is wrong.
-    let mut parts = bytes(CHAIN_MOST, 1, false);
+    let mut parts = bytes(CHAIN_MAX, 1, false);
     parts.last_mut().unwrap().write = true;
     let mut guest = guest(plain(), 1);
     let head = guest.add(1, &parts);
@@ -173,7 +173,7 @@ fn a_receive_chain_of_more_than_1024_buffers_breaks_its_ring() {
 #[test]
 fn frames_for_long_chains_are_taken_a_few_in_each_call_and_the_rest_is_looked_at_again() {
     let mut guest = guest(plain(), 0);
-    let head = guest.add(0, &bytes(CHAIN_MOST, 1, true));
+    let head = guest.add(0, &bytes(CHAIN_MAX, 1, true));
     again(&mut guest, 0, head, 63);
     let sender = sender(32, 100);
     let (refused, _) = deliver(&mut guest, &sender);
@@ -188,7 +188,7 @@ fn frames_for_long_chains_are_taken_a_few_in_each_call_and_the_rest_is_looked_at
 #[test]
 fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
     // With merging a frame may take several chains; 32 of them are walked for 1526 bytes, but no more than 1024 descriptors.
-    for (features, count, reason) in [(plain(), CHAIN_MOST, Reason::TooLong), (rich(), 32, Reason::TooManyPieces)] {
+    for (features, count, reason) in [(plain(), CHAIN_MAX, Reason::TooLong), (rich(), 32, Reason::TooManyPieces)] {
         let mut guest = guest(features, 0);
         let head = guest.add(0, &bytes(count, 1, true));
         again(&mut guest, 0, head, 200);
@@ -196,7 +196,7 @@ fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
         let (refused, work) = deliver(&mut guest, &long);
         let drops = |guest: &Guest| guest.counters.receive_drops[reason as usize];
         assert_eq!((refused, drops(&guest)), (0, 32));
-        assert!(work < 5 * u64::from(CHAIN_MOST), "{work} accesses");
+        assert!(work < 5 * u64::from(CHAIN_MAX), "{work} accesses");
         let (_, work) = deliver(&mut guest, &long);
         assert_eq!(drops(&guest), 64);
         assert!(work < 100, "{work} accesses");
@@ -211,7 +211,7 @@ fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
         deliver(&mut guest, &sender(1, 100));
         assert_eq!(guest.counters.taken().packets, 1);
         let (_, work) = deliver(&mut guest, &long);
-        assert!(work > u64::from(CHAIN_MOST), "{work} accesses");
+        assert!(work > u64::from(CHAIN_MAX), "{work} accesses");
         assert_eq!(drops(&guest), 130);
     }
 }
@@ -237,7 +237,7 @@ fn buffers_of_a_ring_that_was_started_anew_are_looked_at_though_those_before_wer
 #[test]
 fn long_commands_are_served_a_few_in_each_call() {
     let mut guest = guest(plain() | bit(VIRTIO_NET_F_CTRL_VQ), 2);
-    let mut parts = bytes(CHAIN_MOST, 1, false);
+    let mut parts = bytes(CHAIN_MAX, 1, false);
     parts.last_mut().unwrap().write = true;
     let head = guest.add(2, &parts);
     again(&mut guest, 2, head, 63);
@@ -249,11 +249,7 @@ fn long_commands_are_served_a_few_in_each_call() {
     assert!(work <= WORK, "{work} accesses in a call");
     let first = guest.used(2).len();
     assert!((1..10).contains(&first), "{first} commands in a call");
-    assert!(
-        guest.out.excess >= first as u32 * u32::from(CHAIN_MOST),
-        "the port pays for {first}: {}",
-        guest.out.excess
-    );
+    assert!(guest.out.excess >= first as u32 * u32::from(CHAIN_MAX), "the port pays for {first}: {}", guest.out.excess);
     for _ in 0..64 {
         guest.later();
     }

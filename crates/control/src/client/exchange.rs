@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{AskError, foreign};
 
 /// Most bytes of an answer's body.
-const BODY_MOST: usize = 64 << 20;
+const BODY_MAX: usize = 64 << 20;
 
 /// An answer whose head has arrived.
 pub(super) struct Exchange {
@@ -74,8 +74,8 @@ impl Exchange {
                     Err(_) => return Err(server.silent()),
                     Ok(None) => return Ok(whole),
                     Ok(Some(Err(error))) => return Err(server.failed(&error)),
-                    Ok(Some(Ok(piece))) if whole.len() + piece.len() > BODY_MOST => {
-                        return Err(foreign(&server.path, format!("its answer has more than {BODY_MOST} bytes")));
+                    Ok(Some(Ok(piece))) if whole.len() + piece.len() > BODY_MAX => {
+                        return Err(foreign(&server.path, format!("its answer has more than {BODY_MAX} bytes")));
                     }
                     Ok(Some(Ok(piece))) => whole.extend_from_slice(&piece),
                 }

@@ -11,7 +11,7 @@ use super::describe::{CLASS_WAYS, count, link, plural};
 use super::reasons::sentence;
 
 /// Most sentences.
-const MOST: usize = 40;
+const MAX: usize = 40;
 /// Drops by which nobody misses a frame: a guest's own filter, frames that no bridge forwards, copies of floods on a link that its team
 /// does not use, and frames of a mirror's port.
 const HARMLESS: [&str; 4] = ["filtered", "mirror-port", "policy", "unused-link"];
@@ -36,11 +36,11 @@ impl Blocked {
             return;
         }
         main.push_str("<ul class=\"blocked\">");
-        for Self { key, html, .. } in all.iter().take(MOST) {
+        for Self { key, html, .. } in all.iter().take(MAX) {
             let _ = write!(main, "<li data-key=\"{}\">{html}</li>", Escaped(key));
         }
-        if all.len() > MOST {
-            let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MOST) as u64));
+        if all.len() > MAX {
+            let _ = write!(main, "<li class=\"soft\">And {} more.</li>", count((all.len() - MAX) as u64));
         }
         main.push_str("</ul>");
     }

@@ -15,10 +15,10 @@ pub(super) const FRESH: Duration = Duration::from_millis(500);
 /// The list of addresses may be long: it is made at most this often.
 const ADDRESSES_FRESH: Duration = Duration::from_secs(5);
 /// Most addresses that are kept for a page.
-pub(super) const ADDRESSES_MOST: usize = 200;
+pub(super) const ADDRESSES_MAX: usize = 200;
 /// Most series whose rates are kept: 22 MB.
-const RINGS_MOST: usize = 4096;
-const _: () = assert!(RINGS_MOST * RING_BYTES < 23 << 20);
+const RINGS_MAX: usize = 4096;
+const _: () = assert!(RINGS_MAX * RING_BYTES < 23 << 20);
 /// The time of which drops are told.
 const DROPS_SHOWN: Duration = Duration::from_secs(120);
 /// Steps of a chart in one point of a small picture.
@@ -134,9 +134,9 @@ impl History {
         let (mut first, more) = (list.addresses, list.more);
         let all = first.len() + more;
         let key = |address: &AddressReport| (address.port.clone(), address.address.clone());
-        if first.len() > ADDRESSES_MOST {
-            first.select_nth_unstable_by_key(ADDRESSES_MOST, key);
-            first.truncate(ADDRESSES_MOST);
+        if first.len() > ADDRESSES_MAX {
+            first.select_nth_unstable_by_key(ADDRESSES_MAX, key);
+            first.truncate(ADDRESSES_MAX);
         }
         first.sort_by_key(key);
         let addresses = Arc::new(Addresses { first, all });
@@ -168,7 +168,7 @@ impl History {
                 },
             };
             rings -= usize::from(carried.has_rings());
-            carried.note(bytes, at_ns, rings < RINGS_MOST);
+            carried.note(bytes, at_ns, rings < RINGS_MAX);
             rings += usize::from(carried.has_rings());
         });
         // Others have gone.
@@ -357,7 +357,7 @@ mod tests {
                 port.name = format!("vm{number:04}");
                 port
             };
-            let ports: Vec<PortReport> = (0..RINGS_MOST + 1).map(port).collect();
+            let ports: Vec<PortReport> = (0..RINGS_MAX + 1).map(port).collect();
             history.note_reports(&ports, begin + Duration::from_secs(second));
         }
         let (kept, last) = (Series::port("vm0000"), Series::port("vm4096"));

@@ -21,7 +21,7 @@ use super::shown::Shown;
 use super::view::{View, spans};
 
 /// Most charts of uplinks. Each uplink's own page has its chart.
-const CHARTS_MOST: usize = 8;
+const CHARTS_MAX: usize = 8;
 
 /// The sections, by identifier and heading.
 const SECTIONS: [(&str, &str); 8] = [
@@ -94,7 +94,7 @@ fn charts(main: &mut String, links: &[&PortReport], history: &History, limits: &
     }
     spans(main, view);
     main.push_str("<div class=\"panels\">");
-    for (number, port) in all.into_iter().take(CHARTS_MOST).enumerate() {
+    for (number, port) in all.into_iter().take(CHARTS_MAX).enumerate() {
         let (series, span) = (Series::port(&port.name), view.span);
         let limits = limits.get(&series);
         let (id, heading) = (format!("chart{number}"), port.name.clone());

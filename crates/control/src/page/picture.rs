@@ -10,7 +10,7 @@ use super::describe::{count, link, plural, state, vlan};
 use super::ports::Guests;
 
 /// Most ports of a group in the picture.
-const CHIPS_MOST: usize = 64;
+const CHIPS_MAX: usize = 64;
 
 /// Uplinks that are no members of a team, and teams.
 pub(super) fn of_themselves<'a>(links: &[&'a PortReport]) -> Vec<&'a PortReport> {
@@ -32,7 +32,7 @@ pub(super) fn picture(main: &mut String, guests: &Guests<'_>, links: &[&PortRepo
         let name = if group.is_empty() { "no group" } else { group };
         begin_box(main, &format!("group {group}"), name, &format!("Ports: {name}"));
         let shown: Vec<&&PortReport> = ports.iter().filter(|port| !guests.folds(port)).collect();
-        let most = if guests.view.all { shown.len() } else { CHIPS_MOST };
+        let most = if guests.view.all { shown.len() } else { CHIPS_MAX };
         shown.iter().take(most).for_each(|port| chip(main, port));
         let (idle, more) = (ports.len() - shown.len(), shown.len().saturating_sub(most));
         for (key, number, word) in [("more", more, "more"), ("idle", idle, "idle")] {

@@ -9,12 +9,12 @@ use nicety_daemon::report::{Condition, PortReport};
 use super::blocked::Blocked;
 use super::describe::{LINK_WAYS, PORT_WAYS, TABLE_END, begin_table, count, link, number, plural, rate, spark, state};
 use super::history::{History, Series, Total};
-use super::view::{FILTER_MOST, Sort, View, network};
+use super::view::{FILTER_MAX, Sort, View, network};
 
 /// Fewer idle ports are shown: a link in their place would save nothing.
-const FOLDED_LEAST: usize = 4;
+const FOLDED_MIN: usize = 4;
 /// Most rows, unless the reader asks for all.
-const ROWS_MOST: usize = 256;
+const ROWS_MAX: usize = 256;
 
 /// The ports that VMs use, as a reader has chosen to see them.
 pub(super) struct Guests<'a> {
@@ -35,7 +35,7 @@ impl<'a> Guests<'a> {
         if !view.all && view.filter.is_empty() {
             folded = all.iter().filter(is_idle).map(|port| port.name.as_str()).collect();
         }
-        if folded.len() < FOLDED_LEAST {
+        if folded.len() < FOLDED_MIN {
             folded.clear();
         }
         Self { all, view, folded }
@@ -64,7 +64,7 @@ pub(super) fn section(main: &mut String, guests: &Guests<'_>, history: &History)
     view.arrange(&mut rows, history);
     let found = rows.len();
     if !view.all {
-        rows.truncate(ROWS_MOST);
+        rows.truncate(ROWS_MAX);
     }
     form(main, view, found + folded.len(), all.len());
     if rows.is_empty() && !view.filter.is_empty() {
@@ -117,7 +117,7 @@ fn form(main: &mut String, view: &View, found: usize, all: usize) {
     let _ = write!(
         main,
         "<form class=\"filter\" role=\"search\" aria-label=\"Ports\" action=\"/\" method=\"get\"><label for=\"filter\">Filter</label>\
-         <input id=\"filter\" name=\"q\" type=\"search\" value=\"{filter}\" maxlength=\"{FILTER_MOST}\" placeholder=\"name, state, adapter, group, VLAN\" \
+         <input id=\"filter\" name=\"q\" type=\"search\" value=\"{filter}\" maxlength=\"{FILTER_MAX}\" placeholder=\"name, state, adapter, group, VLAN\" \
          autocomplete=\"off\" spellcheck=\"false\" autocapitalize=\"off\">{hidden}<button>Filter</button><span class=\"soft\">{of}</span></form>"
     );
 }

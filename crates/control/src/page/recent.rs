@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 /// Most lines that are kept of each.
-const LINES_MOST: usize = 40;
-const CHANGES_MOST: usize = 12;
+const LINES_MAX: usize = 40;
+const CHANGES_MAX: usize = 12;
 /// Longest text of a line, in bytes.
-const TEXT_MOST: usize = 400;
+const TEXT_MAX: usize = 400;
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ fn push(ring: &mut VecDeque<Line>, most: usize, line: Line) {
 impl Recent {
     /// Adds a line. Called from any thread.
     pub fn push(&self, mut line: Line) {
-        if line.text.len() > TEXT_MOST {
-            let end = (0..=TEXT_MOST).rev().find(|end| line.text.is_char_boundary(*end)).unwrap_or(0);
+        if line.text.len() > TEXT_MAX {
+            let end = (0..=TEXT_MAX).rev().find(|end| line.text.is_char_boundary(*end)).unwrap_or(0);
             line.text.truncate(end);
             line.text.push('…');
         }
         let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if line.is_change {
-            push(&mut rings.changes, CHANGES_MOST, line.clone());
+            push(&mut rings.changes, CHANGES_MAX, line.clone());
         }
-        push(&mut rings.lines, LINES_MOST, line);
+        push(&mut rings.lines, LINES_MAX, line);
     }
 
     /// The last lines, the newest first.
@@ -77,9 +77,9 @@ mod tests {
         (0..300).for_each(|number| recent.push(line(number)));
         assert_eq!(recent.changes(), [line(0)]);
         let lines = recent.lines();
-        assert_eq!(lines.len(), LINES_MOST);
-        assert!(lines.iter().all(|line| line.text.len() <= TEXT_MOST + "…".len() && line.text.ends_with('…')));
+        assert_eq!(lines.len(), LINES_MAX);
+        assert!(lines.iter().all(|line| line.text.len() <= TEXT_MAX + "…".len() && line.text.ends_with('…')));
         (0..300).for_each(|_| recent.push(line(0)));
-        assert_eq!(recent.changes().len(), CHANGES_MOST);
+        assert_eq!(recent.changes().len(), CHANGES_MAX);
     }
 }

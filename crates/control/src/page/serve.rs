@@ -23,7 +23,7 @@ use super::shown::Shown;
 use crate::Inspect;
 
 /// Most connections at once. Further ones wait to be accepted.
-const CONNECTIONS_MOST: usize = 32;
+const CONNECTIONS_MAX: usize = 32;
 /// The time that a client may take to ask, and to ask again.
 const QUIET: Duration = Duration::from_secs(5);
 /// Ports are looked at so often without a reader.
@@ -66,7 +66,7 @@ impl Server {
             Place::Loopback(_) => Accepting::Loopback(TcpListener::from_std(descriptor.into())?),
             Place::Socket(_) => Accepting::Socket(UnixListener::from_std(descriptor.into())?),
         };
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

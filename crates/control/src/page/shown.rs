@@ -16,7 +16,7 @@ use crate::Inspect;
 
 /// The host file's rates are read at most this often.
 const LIMITS_FRESH: Duration = Duration::from_secs(1);
-const PAGES_MOST: usize = 4;
+const PAGES_MAX: usize = 4;
 
 /// What requests are answered from.
 pub(super) struct Shown {
@@ -56,7 +56,7 @@ impl Shown {
             return page.clone();
         }
         let page = Bytes::from(make());
-        if made.len() == PAGES_MOST {
+        if made.len() == PAGES_MAX {
             made.pop_front();
         }
         made.push_back((view.clone(), Instant::now(), page.clone()));

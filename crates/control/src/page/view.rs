@@ -10,7 +10,7 @@ use super::history::{History, Series, Total};
 use super::ring::Span;
 
 /// Longest filter in bytes.
-pub(super) const FILTER_MOST: usize = 100;
+pub(super) const FILTER_MAX: usize = 100;
 
 /// A column by which ports are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,9 +77,9 @@ impl View {
             let value =
                 from_path(&value.replace('+', " ")).ok_or_else(|| format!("{key} in the address is no UTF-8 text"))?;
             match (key, value.as_str()) {
-                ("q", filter) if filter.len() > FILTER_MOST => {
+                ("q", filter) if filter.len() > FILTER_MAX => {
                     return Err(format!(
-                        "q in the address has {} bytes: a filter has at most {FILTER_MOST}",
+                        "q in the address has {} bytes: a filter has at most {FILTER_MAX}",
                         filter.len()
                     ));
                 }

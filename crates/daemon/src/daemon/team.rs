@@ -8,7 +8,7 @@ use nicety_adapter::{PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_host::{LacpConfig, TeamMode, TransmitHash};
 use nicety_lacp::Settings;
-use nicety_plane::{Capacity, ClassState, Group, Hash, Loop, MEMBERS_MOST, MemberState, Mode, Port, State, Steering};
+use nicety_plane::{Capacity, ClassState, Group, Hash, Loop, MEMBERS_MAX, MemberState, Mode, Port, State, Steering};
 use nicety_switch::Policy;
 use nicety_uplink::Interface;
 use tracing::{info, warn};
@@ -25,7 +25,7 @@ const LACP_PORT_PRIORITY: u16 = 128;
 pub struct TeamSpec {
     /// Its name.
     pub name: String,
-    /// Its uplinks by name, in the order of preference. At most [`MEMBERS_MOST`].
+    /// Its uplinks by name, in the order of preference. At most [`MEMBERS_MAX`].
     pub members: Vec<String>,
     /// The rule by which it uses them.
     pub mode: TeamMode,
@@ -42,9 +42,9 @@ pub(super) struct RunningTeam {
     pub spec: TeamSpec,
     steering: Arc<Steering>,
     /// The members' names by their places. A member keeps its place; a new one gets the first that is free.
-    names: [Option<String>; MEMBERS_MOST],
+    names: [Option<String>; MEMBERS_MAX],
     /// The uplinks that are open, by their places.
-    ports: [Option<Arc<Port>>; MEMBERS_MOST],
+    ports: [Option<Arc<Port>>; MEMBERS_MAX],
     /// Counts of uplinks that have left.
     pub gone: Counts,
 }
@@ -168,7 +168,7 @@ impl Daemon {
         let id = image.map_or_else(|| self.free_id(0), |image| PortId(image.id));
         let nobody = Mode::Standby { order: Vec::new(), fail_back: Duration::ZERO };
         let steering = Arc::new(Steering::in_mode(&nobody, Hash::default()));
-        let (mut names, ports) = <([Option<String>; MEMBERS_MOST], _)>::default();
+        let (mut names, ports) = <([Option<String>; MEMBERS_MAX], _)>::default();
         let places = image.map(|image| &image.places[..]).unwrap_or_default();
         names.iter_mut().zip(places).for_each(|(name, place)| name.clone_from(place));
         let mut team = RunningTeam { id, spec: spec.clone(), steering, names, ports, gone: Counts::default() };
@@ -332,7 +332,7 @@ impl Daemon {
     }
 
     fn members_of(&self, team: &RunningTeam, uplink: impl Fn(PortId) -> Option<String>, now: Time) -> MemberViews {
-        let states = team.steering.states(MEMBERS_MOST, now);
+        let states = team.steering.states(MEMBERS_MAX, now);
         let open =
             team.order().filter_map(|place| Some((team.ports[place].as_ref()?.id(), states.get(place)?.clone())));
         open.filter_map(|(id, state)| Some((uplink(id)?, state))).collect()

@@ -24,14 +24,14 @@ use nicety_plane::{Fate, Watcher};
 use nicety_switch::{PORTS, Plan};
 use tokio::sync::mpsc;
 
-pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
+pub use bpf::{BpfError, INSTRUCTIONS_MAX, Program, Raw};
 pub use file::{Encoder, Names};
 pub use record::FileCapture;
 
 /// Most bytes that may wait for a reader.
-const WAITING_MOST: usize = 8 << 20;
+const WAITING_MAX: usize = 8 << 20;
 /// Most chunks that may wait for a reader.
-const CHUNKS_MOST: usize = 4096;
+const CHUNKS_MAX: usize = 4096;
 
 /// The side of the switch where frames are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ pub(crate) struct Reader {
 
 /// Both ends of a capture.
 pub(crate) fn tap(scope: Scope) -> (Arc<dyn Watcher>, Reader) {
-    let (sender, chunks) = mpsc::channel(CHUNKS_MOST);
+    let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
     let tallies: Arc<[Tally]> = (0..PORTS).map(|_| Tally::default()).collect();
     let waiting = Arc::<AtomicUsize>::default();
     let reader = Reader { chunks, waiting: Arc::clone(&waiting), tallies: Arc::clone(&tallies) };
@@ -211,7 +211,7 @@ impl<'a> Gathering<'a> {
         tally.seen.fetch_add(1, Ordering::Relaxed);
         let bytes = most.min(*snap);
         self.chunk.bytes.truncate(begin + bytes as usize);
-        if self.tap.waiting.load(Ordering::Relaxed) + self.chunk.bytes.len() > WAITING_MOST {
+        if self.tap.waiting.load(Ordering::Relaxed) + self.chunk.bytes.len() > WAITING_MAX {
             self.chunk.bytes.truncate(begin);
             tally.lost.fetch_add(1, Ordering::Relaxed);
             return;

@@ -186,12 +186,12 @@ fn who_reads_slowly_loses_frames_which_the_file_counts_and_memory_is_bounded() {
     let mut encoder = encoder(reader);
     encoder.begin(&[PortId(0), PortId(1)]);
     world.send(B, &[1500; 64], Offload::default());
-    let rounds = 2 * WAITING_MOST / (64 * 1500);
+    let rounds = 2 * WAITING_MAX / (64 * 1500);
     for _ in 0..rounds {
         world.show(&tap);
     }
     let waiting = encoder.waiting();
-    assert!(waiting <= WAITING_MOST && waiting > WAITING_MOST - 2 * 64 * 1500, "{waiting} bytes");
+    assert!(waiting <= WAITING_MAX && waiting > WAITING_MAX - 2 * 64 * 1500, "{waiting} bytes");
     let seen = all(&mut encoder).len() as u64;
     let all_of_them = 64 * rounds as u64;
     let (_, statistics) = decoded(&encoder.statistics(Duration::from_secs(2)));

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::daemon::{Daemon, PortView};
 
 /// Most names of ports that one step lists.
-const NAMES_MOST: usize = 8;
+const NAMES_MAX: usize = 8;
 /// The first filtering identifier of service VLANs ([`nicety_switch::Learned::fid`]).
 const SERVICE: u16 = 4096;
 
@@ -241,9 +241,9 @@ impl Words<'_> {
     }
 
     fn passes_by(&self, reason: Reason, ports: &[PortId]) -> TraceStep {
-        let mut names = ports.iter().take(NAMES_MOST).map(|port| self.name(*port)).collect::<Vec<_>>().join(", ");
-        if ports.len() > NAMES_MOST {
-            names.push_str(&format!(" and {} more", ports.len() - NAMES_MOST));
+        let mut names = ports.iter().take(NAMES_MAX).map(|port| self.name(*port)).collect::<Vec<_>>().join(", ");
+        if ports.len() > NAMES_MAX {
+            names.push_str(&format!(" and {} more", ports.len() - NAMES_MAX));
         }
         let why = match reason {
             Reason::Vlan => "not in this VLAN",

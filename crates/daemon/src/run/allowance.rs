@@ -14,9 +14,9 @@ pub const PART: u32 = 10;
 /// Processor time that may be used at once. A VM that starts needs some ten milliseconds.
 pub const BURST: Duration = Duration::from_millis(50);
 /// The longest rest. Freeing the memory of one VM may take seconds; the next VM need not pay for that.
-pub const REST_MOST: Duration = Duration::from_secs(1);
+pub const REST_MAX: Duration = Duration::from_secs(1);
 /// The shortest rest. A shorter one would cost more than it saves.
-const REST_LEAST: Duration = Duration::from_millis(1);
+const REST_MIN: Duration = Duration::from_millis(1);
 
 /// A token bucket of processor time.
 #[derive(Debug)]
@@ -39,10 +39,10 @@ impl Allowance {
         let fresh = ns(now.since(self.at)) / i64::from(PART);
         let spent = ns(used.saturating_sub(self.used));
         (self.at, self.used) = (now, used);
-        let least = -ns(REST_MOST / PART);
+        let least = -ns(REST_MAX / PART);
         self.left_ns = self.left_ns.saturating_add(fresh).min(ns(BURST)).saturating_sub(spent).max(least);
         let rest = Duration::from_nanos(self.left_ns.min(0).unsigned_abs()) * PART;
-        (rest >= REST_LEAST).then_some(rest)
+        (rest >= REST_MIN).then_some(rest)
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     fn a_thread_that_always_has_work_uses_a_tenth_of_a_processor_and_a_burst() {
         let minute = Duration::from_secs(60);
         for piece in [10, 1_000, 90_000].map(Duration::from_micros) {
-            let (used, most) = (used_within(minute, piece), minute / 10 + BURST + piece + REST_LEAST);
+            let (used, most) = (used_within(minute, piece), minute / 10 + BURST + piece + REST_MIN);
             assert!(used <= most && used >= minute / 11, "pieces of {piece:?}: {used:?}");
         }
     }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn nothing_rests_for_longer_than_a_second() {
         let mut allowance = Allowance::default();
-        assert_eq!(allowance.rest(Duration::from_secs(60), Time::ZERO), Some(REST_MOST));
+        assert_eq!(allowance.rest(Duration::from_secs(60), Time::ZERO), Some(REST_MAX));
     }
 
     #[test]

@@ -35,7 +35,7 @@ const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: usize = 9;
 /// Most changes of memory that are kept by themselves: as many are rarely handled at once.
-const MEMORY_CHANGES_MOST: usize = 256;
+const MEMORY_CHANGES_MAX: usize = 256;
 /// Descriptor reads that take as long as a register write with its message.
 const DESCRIPTORS_PER_ACCESS: u32 = 64;
 /// A writable mapping without a file, below this address and at least as large, is the VM's RAM: a mistake in its configuration.
@@ -343,7 +343,7 @@ impl PortDevice {
     fn publish(&mut self, map: Map, change: MemoryChange) -> Arc<Map> {
         let is_same = self.map.mappings() == map.mappings();
         self.kept(if is_same { Kept::Memory } else { Kept::Changed });
-        if self.memory_changes.len() == MEMORY_CHANGES_MOST {
+        if self.memory_changes.len() == MEMORY_CHANGES_MAX {
             self.kept(Kept::Changed);
         }
         if self.change == Kept::Memory {

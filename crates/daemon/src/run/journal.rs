@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_keeper::{ChannelError, FDS_MOST, Group, Holder, Renewal};
+use nicety_keeper::{ChannelError, FDS_MAX, Group, Holder, Renewal};
 use nicety_memory::{Map, Mapping, Rights, Window, shared_file};
 use nicety_peer::{Origin, Table, Tally};
 use nicety_vfio_user::Batch;
@@ -44,7 +44,7 @@ const HEAD: u64 = 4096;
 /// Offset of the positions of rings.
 const RINGS: u64 = rings_at(HALF);
 /// Most bytes of them.
-const RINGS_MOST: u64 = 1 << 20;
+const RINGS_MAX: u64 = 1 << 20;
 /// Offsets in the head.
 const VALID: usize = 0;
 const LENGTHS: [usize; 2] = [4, 8];
@@ -55,7 +55,7 @@ const CHANGES: [usize; 2] = [36, 40];
 const LOOKED: usize = 44;
 /// Most bytes of changes behind a shorter record. Behind a longer one there are as many as the record has: so a new record, which takes
 /// their place, costs no more than they did.
-const CHANGES_MOST: u64 = 64 << 10;
+const CHANGES_MAX: u64 = 64 << 10;
 
 const fn rings_at(half: u64) -> u64 {
     HEAD + 2 * half
@@ -182,22 +182,22 @@ struct Groups {
 
 impl Groups {
     /// At once: a VM that starts changes its interrupts some hundred times.
-    const MOST: u32 = if cfg!(test) { 400 } else { 1000 };
+    const MAX: u32 = if cfg!(test) { 400 } else { 1000 };
     /// And then one in this time.
     const PERIOD_NS: u64 = if cfg!(test) { 50_000_000 } else { 20_000_000 };
 
     fn new() -> Self {
-        Self { left: Self::MOST, at_ns: 0, is_exceeded: false }
+        Self { left: Self::MAX, at_ns: 0, is_exceeded: false }
     }
 
     /// Whether another group may be sent.
     fn is_left(&mut self, now_ns: u64) -> bool {
         let fresh = now_ns.saturating_sub(self.at_ns) / Self::PERIOD_NS;
         if fresh > 0 {
-            self.left = self.left.saturating_add(u32::try_from(fresh).unwrap_or(Self::MOST)).min(Self::MOST);
+            self.left = self.left.saturating_add(u32::try_from(fresh).unwrap_or(Self::MAX)).min(Self::MAX);
             self.at_ns = now_ns;
         }
-        self.is_exceeded = if self.is_exceeded { self.left < Self::MOST / 2 } else { self.left == 0 };
+        self.is_exceeded = if self.is_exceeded { self.left < Self::MAX / 2 } else { self.left == 0 };
         !self.is_exceeded
     }
 
@@ -387,8 +387,8 @@ impl Journal {
         if bytes.len() as u64 > HALF {
             return Err(NotKept::lasting(format!("{} bytes of state are too many", bytes.len())));
         }
-        if members.len() >= FDS_MOST {
-            let words = format!("{} descriptors are too many: at most {}", members.len(), FDS_MOST - 1);
+        if members.len() >= FDS_MAX {
+            let words = format!("{} descriptors are too many: at most {}", members.len(), FDS_MAX - 1);
             return Err(NotKept::lasting(words));
         }
         if is_new {
@@ -442,7 +442,7 @@ impl Journal {
         let half = (head.load_u32(VALID) as usize).checked_sub(1).filter(|half| *half < 2)?;
         let (record, before) = (u64::from(head.load_u32(LENGTHS[half])), u64::from(head.load_u32(CHANGES[half])));
         let after = before + bytes.len() as u64;
-        if after > record.max(CHANGES_MOST).min(HALF.saturating_sub(record)) {
+        if after > record.max(CHANGES_MAX).min(HALF.saturating_sub(record)) {
             return None;
         }
         self.map.write(HEAD + half as u64 * HALF + record + before, &bytes).ok()?;
@@ -558,7 +558,7 @@ fn record(file: &OwnedFd) -> Result<(PortRecord, Vec<Batch>, Vec<u8>), String> {
         batches.push(Batch { first: head.read(NOTED_FIRST), len: head.load_u32(NOTED_BYTES) });
     }
     let rings_at = rings_at(half_bytes);
-    let mut rings = vec![0; len.saturating_sub(rings_at).min(RINGS_MOST) as usize];
+    let mut rings = vec![0; len.saturating_sub(rings_at).min(RINGS_MAX) as usize];
     if !rings.is_empty() {
         mapped(file, rings_at, rings.len() as u64)?.read(0, &mut rings).map_err(|_| "reading the journal")?;
     }

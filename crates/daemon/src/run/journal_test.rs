@@ -107,7 +107,7 @@ fn so_many_changes_lie_behind_a_record_that_the_next_one_costs_no_more_than_they
     let change = [map(1 << 40, None), MemoryChange::UnmapAll];
     let appended: Vec<u64> = std::iter::from_fn(|| journal.append(&change, None)).collect();
     let sum: u64 = appended.iter().sum();
-    assert!((CHANGES_MOST - 64..=CHANGES_MOST).contains(&sum), "{sum}");
+    assert!((CHANGES_MAX - 64..=CHANGES_MAX).contains(&sum), "{sum}");
     assert!(record_bytes < sum);
     journal.write(2, function, &table, None);
     assert!(journal.append(&change, None).is_some());
@@ -133,7 +133,7 @@ fn a_port_that_finds_the_keeper_full_is_not_kept_until_there_is_room_and_no_old_
     assert!(journal.owes() != Again::Soon && journal.lacks.is_none());
     assert_eq!(read(groups(&keeper)).unwrap().function, function(3));
     // What can never be kept lets the keeper close what it holds.
-    let files: Vec<_> = (0..FDS_MOST).map(|_| tempfile::tempfile().unwrap()).collect();
+    let files: Vec<_> = (0..FDS_MAX).map(|_| tempfile::tempfile().unwrap()).collect();
     files.iter().for_each(|file| _ = table.put(file).unwrap());
     assert_eq!(journal.write(5, function(4), &table, None), 0);
     let lacks = journal.lacks.clone().unwrap();

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::named;
 
 /// Longest description of what is held, in bytes. A longer one, such as a path, is named by its digest.
-const WHAT_MOST: usize = 64;
+const WHAT_MAX: usize = 64;
 
 /// How names of interfaces' queues begin.
 const XDP: &str = "/xdp ";
@@ -34,7 +34,7 @@ pub(crate) fn name(config: &UplinkConfig, place: usize) -> Option<String> {
         // A peer connects again, and bytes that were read of a message are lost with the process.
         UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => return None,
     };
-    if what.len() > WHAT_MOST {
+    if what.len() > WHAT_MAX {
         let digest = Sha256::digest(&what);
         what = String::new();
         // Writing to a String cannot fail.

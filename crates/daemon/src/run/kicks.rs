@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Most kicks of one port in flight.
-pub const KICKS_MOST: usize = 64;
+pub const KICKS_MAX: usize = 64;
 
 /// The number of kicks in flight, and their limit.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Kicks {
 
     /// Waits until one more may be sent. Returns `None` once the port is released.
     pub fn send_one(self: &Arc<Self>) -> Option<KickInFlight> {
-        let waits = |state: &mut State| state.in_flight >= KICKS_MOST && !state.over;
+        let waits = |state: &mut State| state.in_flight >= KICKS_MAX && !state.over;
         let mut state = self.fewer.wait_while(self.state(), waits).unwrap_or_else(|poisoned| poisoned.into_inner());
         if state.over {
             return None;

@@ -29,11 +29,11 @@ use crate::clock::Clock;
 /// The interval at which waiting events are written.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Most events that wait; further ones are counted as lost. 10 MB.
-const WAITING_MOST: usize = 1 << 16;
+const WAITING_MAX: usize = 1 << 16;
 /// Most bytes of adapters' calls that wait.
-const CALLS_MOST: usize = 64 << 20;
+const CALLS_MAX: usize = 64 << 20;
 /// Most bytes of one file.
-const FILE_MOST: u64 = 32 << 20;
+const FILE_MAX: u64 = 32 << 20;
 
 /// The ports that are recorded, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,14 +209,14 @@ impl Recorder {
         let cost = if let What::Event(Event::Call(entry)) = &record.1 { entry.cost() } else { 0 };
         let mut waiting = lock(&self.waiting);
         // A tape cannot be played past a loss.
-        if waiting.records.len() >= WAITING_MOST || waiting.bytes + cost > CALLS_MOST {
+        if waiting.records.len() >= WAITING_MAX || waiting.bytes + cost > CALLS_MAX {
             waiting.lost += 1;
             return;
         }
         waiting.records.push(record);
         let before = waiting.bytes;
         waiting.bytes += cost;
-        if waiting.records.len() == WAITING_MOST / 2 || (before < CALLS_MOST / 4) != (waiting.bytes < CALLS_MOST / 4) {
+        if waiting.records.len() == WAITING_MAX / 2 || (before < CALLS_MAX / 4) != (waiting.bytes < CALLS_MAX / 4) {
             self.bell.rung.notify_one();
         }
     }
@@ -355,7 +355,7 @@ impl Output {
             made.map_err(|source| RecordError::of(&files[0], source))?;
         }
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
-        let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MOST);
+        let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MAX);
         Ok(Self { recorder, name, entry, made: None, files, new, file, most, part: 0, written: 0, records, text })
     }
 

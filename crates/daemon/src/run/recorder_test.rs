@@ -132,15 +132,15 @@ fn a_port_that_comes_to_a_recording_that_has_begun_is_recorded_at_once() {
 fn what_comes_faster_than_it_is_written_is_counted_as_lost() {
     let folder = TempDir::new().unwrap();
     let mut output = output(&folder);
-    for _ in 0..WAITING_MOST + 3 {
+    for _ in 0..WAITING_MAX + 3 {
         output.recorder.note(Event::Reset);
     }
     output.drain();
     output.recorder.note(Event::Connect);
     output.drain();
     let trace = Trace::parse(&read(&folder, "vm1.trace")).unwrap();
-    assert_eq!(trace.records.len(), WAITING_MOST + 2);
-    let last: Vec<&Event> = trace.records[WAITING_MOST..].iter().map(|(_, record)| &record.event).collect();
+    assert_eq!(trace.records.len(), WAITING_MAX + 2);
+    let last: Vec<&Event> = trace.records[WAITING_MAX..].iter().map(|(_, record)| &record.event).collect();
     assert_eq!(last, [&Event::Lost(3), &Event::Connect]);
 }
 

@@ -17,7 +17,7 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_peer::{Table, UNCLOSED_MOST};
+use nicety_peer::{Table, UNCLOSED_MAX};
 use nicety_plane::Group;
 use nicety_vhost_user::{
     Accepted, Bell, Closer, Ended, Kick, Listener, NotSaved, RECORD_RING_BYTES, Refusal, SavedSession,
@@ -311,7 +311,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
         }
         if nicety_peer::this_threads_is_exceeded() {
             let what =
-                format_args!("no front end is let in: {UNCLOSED_MOST} descriptors of earlier ones are slow to close");
+                format_args!("no front end is let in: {UNCLOSED_MAX} descriptors of earlier ones are slow to close");
             served.log.say(Kind::NotAccepted, what);
             stop.pause(ACCEPT_PAUSE, served, Some(listener));
             continue;

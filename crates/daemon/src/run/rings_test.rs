@@ -15,7 +15,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tempfile::TempDir;
 
 use super::*;
-use crate::run::kicks::KICKS_MOST;
+use crate::run::kicks::KICKS_MAX;
 use crate::run::shell::PortShell;
 
 /// Most time for any step of these tests.
@@ -89,11 +89,11 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
     let stage = Stage::new();
     // The socket takes a number of kicks, plus those that were taken in between.
     let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
-    assert!(sent > KICKS_MOST, "{sent} were sent");
+    assert!(sent > KICKS_MAX, "{sent} were sent");
     let (done, ended) = std::sync::mpsc::channel();
     let Stage { server, inbox, front, _folder } = stage;
     let end = Instant::now() + TIMEOUT;
-    while Arc::strong_count(&server.kicks) < 2 + KICKS_MOST {
+    while Arc::strong_count(&server.kicks) < 2 + KICKS_MAX {
         assert!(Instant::now() < end, "no kicks came");
         std::thread::yield_now();
     }
@@ -104,7 +104,7 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
     ended.recv_timeout(TIMEOUT).expect("it waits for its worker");
     let mut notes = Vec::new();
     inbox.take(&mut notes);
-    assert_eq!(notes.iter().filter(|note| matches!(note, Note::Kick(..))).count(), KICKS_MOST);
+    assert_eq!(notes.iter().filter(|note| matches!(note, Note::Kick(..))).count(), KICKS_MAX);
     drop(front);
 }
 
@@ -112,10 +112,10 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
 fn a_port_whose_thread_is_stopped_in_a_message_is_handed_over_without_its_front_end() {
     let stage = Stage::new();
     let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
-    assert!(sent > KICKS_MOST, "{sent} were sent");
+    assert!(sent > KICKS_MAX, "{sent} were sent");
     // The thread waits for the worker, which takes no kicks.
     let end = Instant::now() + TIMEOUT;
-    while Arc::strong_count(&stage.server.kicks) < 2 + KICKS_MOST {
+    while Arc::strong_count(&stage.server.kicks) < 2 + KICKS_MAX {
         assert!(Instant::now() < end, "no kicks came");
         std::thread::yield_now();
     }
@@ -152,7 +152,7 @@ fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
     while taken < KICKS {
         assert!(Instant::now() < end, "{taken} kicks within {TIMEOUT:?}");
         let now = stage.take();
-        assert!(now <= KICKS_MOST, "{now} were on their way at once");
+        assert!(now <= KICKS_MAX, "{now} were on their way at once");
         taken += now;
     }
     sender.join().unwrap();
@@ -176,5 +176,5 @@ fn a_front_end_that_shares_its_memory_without_end_has_a_tenth_of_a_processor_for
     // The thread rests for longer than this, but its end does not wait for the rest.
     let begin = Instant::now();
     drop(server);
-    assert!(begin.elapsed() < crate::run::allowance::REST_MOST / 2, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < crate::run::allowance::REST_MAX / 2, "{:?}", begin.elapsed());
 }

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_keeper::{Channel, ChannelError, FDS_MOST, Message};
+use nicety_keeper::{Channel, ChannelError, FDS_MAX, Message};
 use nicety_peer::Table;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
@@ -46,7 +46,7 @@ const PREPARES: Duration = Duration::from_secs(10);
 /// The new daemon has this long to read the images: VMs stand still meanwhile, and QEMU waits 5 s for an answer.
 const TAKES: Duration = Duration::from_secs(3);
 /// The longest state of all ports of a worker, in bytes.
-const STATE_MOST: u64 = 1 << 30;
+const STATE_MAX: u64 = 1 << 30;
 
 /// Messages.
 mod kind {
@@ -249,7 +249,7 @@ pub(crate) fn sealed_file_of(bytes: &[u8]) -> Result<OwnedFd, ChannelError> {
 pub(crate) fn bytes_of(fd: Option<OwnedFd>) -> Result<Vec<u8>, String> {
     let file = File::from(fd.ok_or("a file is missing")?);
     let len = file.metadata().map_err(|error| error.to_string())?.len();
-    if len > STATE_MOST {
+    if len > STATE_MAX {
         return Err(format!("a state of {len} bytes is too large"));
     }
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
@@ -270,7 +270,7 @@ fn send_state(
     let first: Vec<BorrowedFd<'_>> = [file.as_fd()].into_iter().chain(more.iter().copied()).collect();
     channel.send(kind, &count, &first, TAKES)?;
     let fds: Vec<BorrowedFd<'_>> = table.iter().collect();
-    fds.chunks(FDS_MOST).try_for_each(|fds| channel.send(kind::DESCRIPTORS, b"", fds, TAKES))
+    fds.chunks(FDS_MAX).try_for_each(|fds| channel.send(kind::DESCRIPTORS, b"", fds, TAKES))
 }
 
 /// Receives the descriptors of a state.

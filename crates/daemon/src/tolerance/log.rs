@@ -15,7 +15,7 @@ use super::report::ToleranceReport;
 use crate::spec::PortSpec;
 
 /// Most bytes of calls that wait to be sent. With more the log ends.
-const WAITING_MOST: usize = 64 << 20;
+const WAITING_MAX: usize = 64 << 20;
 /// Calls with which a log begins: the adapter's memory, its state, and the notice that it goes on from it.
 const BEGINNING: usize = 3;
 /// Latencies that are kept.
@@ -192,7 +192,7 @@ impl Log for PortTape {
             return;
         }
         waiting.bytes += entry.cost();
-        if waiting.bytes > WAITING_MOST {
+        if waiting.bytes > WAITING_MAX {
             *waiting = Waiting { is_overfull: true, ..Waiting::default() };
         } else {
             waiting.calls.push_back(entry);

@@ -13,7 +13,7 @@ use crate::random::random;
 const PROTOCOL: Protocol = Protocol { magic: *b"NcPL", version: 1 };
 
 /// Longest option ROM that goes along. A longer one is left out, and a driver that reads its size sees a difference.
-const ROM_MOST: u32 = 2 << 20;
+const ROM_MAX: u32 = 2 << 20;
 
 /// An adapter's settings. Its state has none: a vmxnet3 tells its permanent address after each reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ impl MadeWith {
             rom.read(0, &mut bytes);
             bytes
         };
-        let rom = rom.as_ref().filter(|rom| rom.size() <= ROM_MOST).map(bytes);
+        let rom = rom.as_ref().filter(|rom| rom.size() <= ROM_MAX).map(bytes);
         Self { mac: mac.0, mtu: *mtu, queues: *queues, rom, subsystem: *subsystem, standby: *standby }
     }
 

@@ -11,7 +11,7 @@ use nicety_sealed::Place;
 /// A name is looked up again after this time, while its peer does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Most addresses of a name that are tried.
-pub const ADDRESSES_MOST: usize = 16;
+pub const ADDRESSES_MAX: usize = 16;
 
 type Found = Result<Vec<SocketAddr>, String>;
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Question {
 
 fn look_up(host: &str, port: u16) -> Found {
     let found = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
-    Ok(found.take(ADDRESSES_MOST).collect())
+    Ok(found.take(ADDRESSES_MAX).collect())
 }
 
 impl Names {

@@ -12,7 +12,7 @@ use crate::{Arena, DriverError};
 /// Bytes per descriptor: Linux uses the same limit for this family.
 const BUFFER: u32 = 4096;
 /// Longest headers of a packet to segment: the context's header length has 8 bits.
-const HEADERS_MOST: usize = 255;
+const HEADERS_MAX: usize = 255;
 
 /// A packet in the ring: its last descriptor, its frames and bytes on the wire.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,7 +140,7 @@ struct Request {
     command: u32,
     options: u32,
     /// Headers rewritten for segmentation, and their length.
-    head: Option<([u8; HEADERS_MOST], usize)>,
+    head: Option<([u8; HEADERS_MAX], usize)>,
 }
 
 impl Request {
@@ -165,11 +165,11 @@ impl Request {
         };
         let headers = usize::from(segment.headers);
         let layout = Layout::parse(packet);
-        let (Some(l3), Some(given)) = (layout.l3, packet.get(..headers).filter(|_| headers <= HEADERS_MOST)) else {
+        let (Some(l3), Some(given)) = (layout.l3, packet.get(..headers).filter(|_| headers <= HEADERS_MAX)) else {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
         // Section 3.5.8: lengths and the IP checksum are zero. The TCP checksum is the pseudo-header's, without the length.
-        let mut head = [0; HEADERS_MOST];
+        let mut head = [0; HEADERS_MAX];
         head[..headers].copy_from_slice(given);
         let at = usize::from(l3.offset);
         let zeros: &[usize] = if l3.kind == L3Kind::V4 { &[2, 3, 10, 11] } else { &[4, 5] };

@@ -34,9 +34,9 @@ pub(crate) const REFILL: u16 = 16;
 /// Bytes of the longest packet that the device segments: the limit of the 16-bit IP length.
 pub(crate) const SEGMENT_BYTES: u32 = 65_535;
 /// Reads of a register before the driver gives up waiting for a change.
-const READS_MOST: u32 = 1_000;
+const READS_MAX: u32 = 1_000;
 /// Most pairs of queues, as in Linux.
-const QUEUES_MOST: u16 = 8;
+const QUEUES_MAX: u16 = 8;
 
 /// The driver.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Igb {
     pub fn with(arena: Arena, queues: u16) -> Igb {
         Igb {
             arena,
-            queues: queues.clamp(1, QUEUES_MOST),
+            queues: queues.clamp(1, QUEUES_MAX),
             memory: Map::empty(),
             mac: Mac([0; 6]),
             link: false,
@@ -212,7 +212,7 @@ pub(crate) fn wait(
     otherwise: &'static str,
     mut done: impl FnMut(&mut dyn Bus) -> Result<bool, DriverError>,
 ) -> Result<(), DriverError> {
-    for _ in 0..READS_MOST {
+    for _ in 0..READS_MAX {
         if done(bus)? {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::{Arena, DriverError};
 /// Bytes per descriptor.
 const BUFFER: u32 = 4096;
 /// Longest headers of a packet to segment.
-const HEADERS_MOST: usize = 255;
+const HEADERS_MAX: usize = 255;
 
 #[derive(Debug)]
 pub(crate) struct Transmit {
@@ -116,7 +116,7 @@ struct Request {
     /// Option bits of the first data descriptor.
     options: u32,
     /// Headers rewritten for segmentation, and their length.
-    head: Option<([u8; HEADERS_MOST], usize)>,
+    head: Option<([u8; HEADERS_MAX], usize)>,
 }
 
 impl Request {
@@ -138,14 +138,14 @@ impl Request {
             let context = Some([lengths, 0, kind, 0]);
             return Ok(Request { context, command: data, options: whole | TX_TXSM, head: None });
         };
-        let (headers, possible) = (usize::from(segment.headers), usize::from(start)..=HEADERS_MOST);
+        let (headers, possible) = (usize::from(segment.headers), usize::from(start)..=HEADERS_MAX);
         let (Some(given), true) =
             (packet.get(..headers).filter(|_| possible.contains(&headers)), segment.kind == SegmentKind::Tcp)
         else {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
         // 7.2.4: lengths and the IP checksum are zero. The TCP checksum is the pseudo-header's, without the length.
-        let mut head = [0; HEADERS_MOST];
+        let mut head = [0; HEADERS_MAX];
         head[..headers].copy_from_slice(given);
         let at = usize::from(l3.offset);
         let zeros: &[usize] = if v4 != 0 { &[2, 3, 10, 11] } else { &[4, 5] };

@@ -157,7 +157,7 @@ impl Pcnet {
         let good = status & ENP != 0 && status & ERR == 0;
         if good {
             self.packet.truncate(self.packet.len().saturating_sub(FCS));
-        } else if status & (ENP | ERR) != 0 || self.packet.len() > BUFFER_MOST as usize {
+        } else if status & (ENP | ERR) != 0 || self.packet.len() > BUFFER_MAX as usize {
             self.packet.clear();
         }
         Ok(Some(good))

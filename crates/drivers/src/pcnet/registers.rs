@@ -58,7 +58,7 @@ pub(super) const MODE_TWISTED: u16 = 0x0080;
 pub(super) const BLOCK: usize = 28;
 pub(super) const DESCRIPTOR: usize = 16;
 /// Most bytes of a descriptor's 12-bit count.
-pub(super) const BUFFER_MOST: u32 = 4096;
+pub(super) const BUFFER_MAX: u32 = 4096;
 
 /// The second dword of a descriptor.
 pub(super) const OWN: u32 = 1 << 31;

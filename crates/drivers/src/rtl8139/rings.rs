@@ -41,7 +41,7 @@ pub(super) fn commands(packet: &[u8], offload: &Offload) -> Result<Option<u32>, 
     let layout = Layout::parse(packet);
     let v4 = layout.l3.is_some_and(|l3| l3.kind == L3Kind::V4);
     if let Some(segment) = offload.segment {
-        if !v4 || segment.kind != SegmentKind::Tcp || segment.mss > MSS_MOST {
+        if !v4 || segment.kind != SegmentKind::Tcp || segment.mss > MSS_MAX {
             return Err(DriverError::Device("cannot segment what is not TCP over IPv4, or into frames so long"));
         }
         return Ok(Some(LARGE_SEND | u32::from(segment.mss) << MSS_SHIFT));

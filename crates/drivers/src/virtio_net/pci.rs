@@ -16,7 +16,7 @@ pub const DEVICES: [(u16, u16); 1] = [(0x1af4, 0x1000)];
 const VENDOR: u8 = 9;
 const CAPABILITIES: u16 = 0x34;
 /// Capabilities that the driver follows: a longer list is a loop.
-const CAPABILITIES_MOST: usize = 48;
+const CAPABILITIES_MAX: usize = 48;
 /// `cfg_type` (4.1.4).
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
@@ -80,7 +80,7 @@ impl Function {
     fn find(bus: &mut dyn Bus) -> Result<Self, DriverError> {
         let mut this = Self::default();
         let (mut found, mut at) = (0, config::read16(bus, CAPABILITIES)? & 0xfc);
-        for _ in 0..CAPABILITIES_MOST {
+        for _ in 0..CAPABILITIES_MAX {
             if at == 0 {
                 break;
             }

@@ -77,7 +77,7 @@ pub(super) mod data {
     pub const TX_OFFSET: usize = 0x74;
     pub const TX_BUFFER: usize = 0x7c;
     pub const TX_BUFFER_LENGTH: usize = 0x80;
-    pub const TX_PACKET_MOST: usize = 0x84;
+    pub const TX_PACKET_MAX: usize = 0x84;
 }
 
 /// An entry's owner.
@@ -109,7 +109,7 @@ pub(super) mod tx {
     pub const PIECES: usize = 14;
     pub const SG: usize = 16;
     /// Pieces per entry.
-    pub const PIECES_MOST: usize = 6;
+    pub const PIECES_MAX: usize = 6;
     pub const PHYSICAL: u16 = 1;
     pub const CAN_KEEP: u16 = 1;
     pub const RING_LOW: u16 = 1 << 1;

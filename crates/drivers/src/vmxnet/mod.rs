@@ -27,9 +27,9 @@ use self::transmit::Transmit;
 use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
 /// Most entries of the rings, and pages of an enhanced device: the arena holds as many. Linux uses the device's numbers.
-const RECEIVE_MOST: u32 = 256;
+const RECEIVE_MAX: u32 = 256;
 const PAGES: u32 = 256;
-const TRANSMIT_MOST: u32 = 128;
+const TRANSMIT_MAX: u32 = 128;
 /// Entries if the device suggests no usable number.
 const DEFAULT: u32 = 100;
 /// Bytes of the longest packet that the device segments.
@@ -108,8 +108,8 @@ impl Vmxnet {
 
     fn make_rings(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         let count = |advice: u32, most: u32| if advice == 0 { DEFAULT.min(most) } else { advice.min(most) };
-        let receive = count(self.ports.ask(bus, GET_RX_BUFFERS)?, RECEIVE_MOST);
-        let transmit = count(self.ports.ask(bus, GET_TX_BUFFERS)?, TRANSMIT_MOST);
+        let receive = count(self.ports.ask(bus, GET_RX_BUFFERS)?, RECEIVE_MAX);
+        let transmit = count(self.ports.ask(bus, GET_TX_BUFFERS)?, TRANSMIT_MAX);
         let jumbo = self.features & FEATURE_JUMBO != 0;
         // Each open allocates the driver's memory from the beginning.
         let (memory, mut arena) = (Arc::clone(&self.memory), self.arena);

@@ -13,7 +13,7 @@ const HEADER: u32 = 128;
 const PAGE: u32 = 4096;
 /// Pages per entry, one piece each.
 const PAGES: u32 = 4;
-const _: () = assert!(PAGES < tx::PIECES_MOST as u32);
+const _: () = assert!(PAGES < tx::PIECES_MAX as u32);
 /// The ring counts as low when fewer than this many entries are free.
 const LOW: u32 = 5;
 
@@ -42,7 +42,7 @@ impl Transmit {
         let window = shared.window(memory)?;
         window.store_u32(data::TX_BUFFER, headers as u32);
         window.store_u32(data::TX_BUFFER_LENGTH, len * HEADER);
-        window.store_u32(data::TX_PACKET_MOST, HEADER);
+        window.store_u32(data::TX_PACKET_MAX, HEADER);
         Ok(Transmit { offset, len, headers, pages, each, ..Transmit::default() })
     }
 

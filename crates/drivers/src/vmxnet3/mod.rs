@@ -40,8 +40,8 @@ const SEGMENT_BYTES: u32 = 65_535;
 /// `VMXNET3_MAX_MTU` and `VMXNET3_MIN_MTU`.
 const MTUS: std::ops::RangeInclusive<u32> = 60..=9000;
 /// A driver of version 3 has at most 16 receive queues and 8 transmit queues.
-const QUEUES_MOST: u16 = 8;
-const RING_MOST: u32 = 4096;
+const QUEUES_MAX: u16 = 8;
+const RING_MAX: u32 = 4096;
 
 /// The driver's settings. Sizes default to Linux's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +93,9 @@ impl Vmxnet3 {
 
     /// A driver with other settings. Impossible values are moved to the nearest possible ones.
     pub fn with(arena: Arena, settings: Settings) -> Vmxnet3 {
-        let ring = |size: u32| size.clamp(SIZE_UNIT, RING_MOST).next_multiple_of(SIZE_UNIT);
+        let ring = |size: u32| size.clamp(SIZE_UNIT, RING_MAX).next_multiple_of(SIZE_UNIT);
         let settings = Settings {
-            queues: settings.queues.clamp(1, QUEUES_MOST),
+            queues: settings.queues.clamp(1, QUEUES_MAX),
             mtu: settings.mtu.clamp(*MTUS.start(), *MTUS.end()),
             lro: settings.lro,
             transmit_ring: ring(settings.transmit_ring),

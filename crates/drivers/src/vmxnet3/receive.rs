@@ -9,10 +9,10 @@ use crate::{Arena, DriverError, Received};
 
 const PAGE: u32 = 4096;
 /// `VMXNET3_MAX_ETH_HDR_SIZE` and `VMXNET3_MAX_SKB_BUF_SIZE`.
-const ETHERNET_MOST: u32 = 22;
-const HEAD_MOST: u32 = 3 * 1024;
+const ETHERNET_MAX: u32 = 22;
+const HEAD_MAX: u32 = 3 * 1024;
 /// `VMXNET3_MIN_T0_BUF_SIZE`.
-const HEAD_LEAST: u32 = 128;
+const HEAD_MIN: u32 = 128;
 /// Ring sizes are multiples of this.
 pub(super) const SIZE_UNIT: u32 = 32;
 
@@ -93,10 +93,10 @@ pub(super) struct Shape {
 
 impl Receive {
     pub(super) fn new(memory: &Map, arena: &mut Arena, shape: &Shape, shared: u64) -> Result<Receive, DriverError> {
-        let whole = shape.mtu + ETHERNET_MOST;
+        let whole = shape.mtu + ETHERNET_MAX;
         let (head, per_packet) = match whole {
-            ..=HEAD_MOST => (whole.max(HEAD_LEAST), 1),
-            _ => (HEAD_MOST, 1 + (whole - HEAD_MOST).div_ceil(PAGE)),
+            ..=HEAD_MAX => (whole.max(HEAD_MIN), 1),
+            _ => (HEAD_MAX, 1 + (whole - HEAD_MAX).div_ceil(PAGE)),
         };
         let unit = per_packet * SIZE_UNIT;
         let [first, second] = shape.sizes.map(|size| size.max(1).next_multiple_of(unit));

@@ -13,7 +13,7 @@ const BUFFER: usize = 4096;
 /// Bytes that a packet without offloads puts into the data ring (`VMXNET3_HDR_COPY_SIZE`).
 const HEADER_COPY: usize = 128;
 /// Largest offset of a checksum field (`VMXNET3_MAX_CSUM_OFFSET`).
-const OFFSET_MOST: u16 = 1024;
+const OFFSET_MAX: u16 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Transmit {
@@ -183,7 +183,7 @@ impl Request {
         let mut request = Request { third: 0, fourth: tag, headers: HEADER_COPY, mss: 0, changes: [None; 2] };
         let Checksum::Partial { start, field } = offload.checksum else { return Ok(request) };
         let (start, field) = (start.saturating_sub(shift), field.saturating_sub(shift));
-        if field >= OFFSET_MOST || start > field {
+        if field >= OFFSET_MAX || start > field {
             return Err(DriverError::Device("cannot make a checksum so far into a packet"));
         }
         let layout = Layout::parse(packet);
@@ -197,7 +197,7 @@ impl Request {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
         let headers = segment.headers.saturating_sub(shift);
-        if headers >= OFFSET_MOST || segment.mss == 0 || segment.mss >= 1 << 14 {
+        if headers >= OFFSET_MAX || segment.mss == 0 || segment.mss >= 1 << 14 {
             return Err(DriverError::Device("cannot segment with such headers"));
         }
         // Linux: no IP checksum. The TCP checksum is the pseudo-header's without the length.

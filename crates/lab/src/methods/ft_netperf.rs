@@ -65,7 +65,7 @@ const FIGURES: [Figure; 4] = [
 /// Bytes of a message of the latency-bound load.
 const MESSAGE: usize = 1024;
 /// Payload bytes of a measurement at least: a machine that is busy takes longer.
-const LEAST: u64 = 50_000;
+const MIN: u64 = 50_000;
 /// Buffer bytes of the client, each way.
 const BUFFER: usize = 256 << 10;
 /// Time that traffic runs before it is measured.
@@ -226,7 +226,7 @@ fn measure(
     let (before, begun) = (session.counts(), Instant::now());
     session.pass(duration, stop)?;
     let end = Instant::now() + SOON;
-    while session.client.moved < before.payload + LEAST && Instant::now() < end {
+    while session.client.moved < before.payload + MIN && Instant::now() < end {
         session.turn()?;
     }
     let (after, seconds) = (session.counts(), begun.elapsed().as_secs_f64());

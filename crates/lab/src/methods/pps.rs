@@ -50,7 +50,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const FIRST_RATE: f64 = 1_000.0;
 const FIRST_OFFER: Duration = Duration::from_millis(50);
 /// A trial in which fewer of the due frames were sent is none of that rate: the ring was full, or the generator too slow.
-const SENT_LEAST: f64 = 0.99;
+const SENT_MIN: f64 = 0.99;
 /// A rate beyond any: the generator sends as fast as it can.
 const FULL_RATE: f64 = 1e9;
 
@@ -363,7 +363,7 @@ fn counted(found: Option<f64>, most: f64) -> (f64, Option<String>) {
 }
 
 fn is_loss_free(offered: &Offered) -> bool {
-    offered.sent > 0 && offered.received == offered.sent && offered.sent as f64 >= SENT_LEAST * offered.due as f64
+    offered.sent > 0 && offered.received == offered.sent && offered.sent as f64 >= SENT_MIN * offered.due as f64
 }
 
 /// The highest rate that passes, by halving the range below `most`. None if no rate passed.

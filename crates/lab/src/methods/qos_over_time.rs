@@ -32,7 +32,7 @@ const STORAGE_STREAMS: usize = 4;
 /// Frame of a full TCP segment on the wire, in bytes. Bytes count there as I/O control counts them: with the Ethernet header.
 const FRAME_BYTES: f64 = 1514.0;
 /// Windows below this are a picture of a machine that was too busy, and give no percentile.
-const COUNTED_LEAST: usize = 10;
+const COUNTED_MIN: usize = 10;
 const ADAPTERS: Adapters = Adapters::sharing(&["vmxnet3", "virtio-net"]);
 
 /// The ports in their order: title and name of their line.
@@ -272,7 +272,7 @@ fn taken(
     let kept = |port: usize| flows.while_full(port, rates.shared(shape) * share, stolen);
     let [first, second] = RESERVED_PORTS.map(kept);
     let counted = first.len();
-    if counted < COUNTED_LEAST {
+    if counted < COUNTED_MIN {
         taken.marks.push(format!("the link was full in {counted} of {} windows: no percentile", flows.len()));
     } else {
         // The rates are in rising order.

@@ -6,7 +6,7 @@ use std::{fs::File, io, path::Path};
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 /// Minimum number of frames in a file, so that a generator's bursts have their usual length.
-const FRAMES_LEAST: u32 = 256;
+const FRAMES_MIN: u32 = 256;
 
 /// Traffic of one port: to each address behind the other port in turn, from an equal number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Traffic {
         for word in header {
             out.write_all(&word.to_le_bytes())?;
         }
-        for index in 0..self.addresses.max(FRAMES_LEAST) {
+        for index in 0..self.addresses.max(FRAMES_MIN) {
             let frame = self.frame(index);
             let len = frame.len() as u32;
             for word in [0, index, len, len] {

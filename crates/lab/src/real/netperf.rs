@@ -14,7 +14,7 @@ use crate::{
 const SLACK: Duration = Duration::from_secs(30);
 
 /// Shortest interval between two interim rates, so that netperf's own overhead does not affect the figures.
-const LEAST_INTERVAL_S: f64 = 0.25;
+const MIN_INTERVAL_S: f64 = 0.25;
 /// Shortest interval with a meaningful rate. The one at the end of a run may be shorter, and is dropped.
 const SHORTEST_S: f64 = 0.05;
 
@@ -94,7 +94,7 @@ fn words(address: &str, test: Test, seconds: u32) -> Vec<String> {
         Test::Maerts => ("TCP_MAERTS", ""),
         Test::RequestResponse => ("TCP_RR", ",P50_LATENCY,P90_LATENCY,P99_LATENCY,MAX_LATENCY"),
     };
-    let every = (f64::from(seconds) / POINTS as f64).max(LEAST_INTERVAL_S);
+    let every = (f64::from(seconds) / POINTS as f64).max(MIN_INTERVAL_S);
     let line = format!(
         "-4 -H {address} -t {name} -l {seconds} -D {every:.3} -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME{more}"
     );

@@ -22,7 +22,7 @@ const SHEET: f64 = 900.0;
 /// Height of a chart's heading and of the gap below it.
 const CHART_HEAD: f64 = 34.0;
 /// Smallest zoom of a chart on paper at which its text, 11.5 pixels high, can still be read: 5.2 points.
-const ZOOM_LEAST: f64 = 0.6;
+const ZOOM_MIN: f64 = 0.6;
 
 /// The whole page.
 pub(super) fn page(results: &Results) -> String {
@@ -105,7 +105,7 @@ fn tests(out: &mut String, results: &Results) {
 fn on_paper(results: &Results) -> (f64, u32) {
     let height = chart::height(results);
     let zoom = |charts: f64| (SHEET / charts - CHART_HEAD) / height;
-    let zoom = [4.0, 3.0, 2.0].into_iter().map(zoom).find(|zoom| *zoom >= ZOOM_LEAST).unwrap_or(zoom(1.0));
+    let zoom = [4.0, 3.0, 2.0].into_iter().map(zoom).find(|zoom| *zoom >= ZOOM_MIN).unwrap_or(zoom(1.0));
     let zoom = zoom.clamp(0.3, 1.0);
     // Two servers' charts are high: three beside each other, smaller.
     if height > 500.0 { (zoom.min(0.72), 3) } else { (zoom, 2) }

@@ -22,7 +22,7 @@ use crate::subject::Subject;
 /// A subject's load is given up after this many failures in a row.
 const FAILURES_IN_A_ROW: usize = 2;
 /// A run with more stolen time than this, in percent, is repeated.
-const STEAL_MOST_PERCENT: f64 = 2.0;
+const STEAL_MAX_PERCENT: f64 = 2.0;
 /// How often a disturbed run is repeated.
 const REPEATS: u32 = 2;
 /// Mark of a run that stayed disturbed.
@@ -162,7 +162,7 @@ impl Walk<'_> {
             record.took_seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
             record.steal_percent = record.steal_percent.or_else(|| CpuTimes::stolen_percent(before));
             record.others_percent = Shares::others_percent(shares);
-            let disturbed = record.steal_percent.is_some_and(|percent| percent > STEAL_MOST_PERCENT) && times == 0;
+            let disturbed = record.steal_percent.is_some_and(|percent| percent > STEAL_MAX_PERCENT) && times == 0;
             // A disturbed run that was not stable is not made again: among several tries one that is would come.
             record.discarded = disturbed && attempt < self.repeats && !says_no(self.method, &record);
             if disturbed && !record.discarded {

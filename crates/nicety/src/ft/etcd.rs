@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::tolerance::names::{ADDRESSES_MOST, Addresses, Names};
+use nicety_daemon::tolerance::names::{ADDRESSES_MAX, Addresses, Names};
 use nicety_host::PeerAddress;
 use nicety_sealed::Place;
 use nicety_tolerance::{Answer, Lease, NodeId, Request};
@@ -61,7 +61,7 @@ impl Server {
     /// Connects to the address that answered last, or to the next one that can be reached until `end`.
     fn connect(&mut self, end: Instant) -> io::Result<(TcpStream, SocketAddr)> {
         let (mut first, mut why) = (None, None);
-        for _ in 0..ADDRESSES_MOST {
+        for _ in 0..ADDRESSES_MAX {
             let Ok(left) = left_until(end) else { break };
             let next = || match self.addresses.next_within(&self.names, Instant::now(), left) {
                 Ok(Some(Place::Tcp(address))) => Ok(Some(address)),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use nicety_control::{Begun, Change, HEAD_MOST, TIMEOUT, body, change_in, opened_by};
+use nicety_control::{Begun, Change, HEAD_MAX, TIMEOUT, body, change_in, opened_by};
 use nicety_host::Host;
 use nicety_keeper::{Accepting, Heard, Opening};
 use nicety_socket::PeerCredentials;
@@ -22,13 +22,13 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use super::{may_name, named_by};
 
 /// Most connections whose first request is being read.
-const READING_MOST: usize = 64;
+const READING_MAX: usize = 64;
 /// The same of one user.
-const READING_OF_USER_MOST: usize = 16;
+const READING_OF_USER_MAX: usize = 16;
 /// Most changes that have a thread.
-const CHANGES_MOST: usize = 8;
+const CHANGES_MAX: usize = 8;
 /// The same of one user.
-const CHANGES_OF_USER_MOST: usize = 2;
+const CHANGES_OF_USER_MAX: usize = 2;
 /// A change waits so long for a thread.
 const THREAD_WITHIN: Duration = Duration::from_secs(10);
 /// The daemon reads within this time, or the client has no answer: it may stand still for an upgrade.
@@ -71,8 +71,8 @@ struct Place(Arc<Threads>, Option<u32>);
 impl Place {
     fn take(threads: &Arc<Threads>, user: Option<u32>) -> Option<Self> {
         let mut counts = threads.lock();
-        let is_full = counts.values().sum::<usize>() >= CHANGES_MOST;
-        if is_full || counts.get(&user).is_some_and(|count| *count >= CHANGES_OF_USER_MOST) {
+        let is_full = counts.values().sum::<usize>() >= CHANGES_MAX;
+        if is_full || counts.get(&user).is_some_and(|count| *count >= CHANGES_OF_USER_MAX) {
             return None;
         }
         *counts.entry(user).or_default() += 1;
@@ -188,9 +188,9 @@ impl Acceptor {
     fn make_room_for(&mut self, user: Option<u32>) {
         let of = |user| self.reading.iter().filter(|reading| reading.user() == user).count();
         let users: BTreeSet<Option<u32>> = self.reading.iter().map(Reading::user).collect();
-        let gives = if of(user) >= READING_OF_USER_MOST {
+        let gives = if of(user) >= READING_OF_USER_MAX {
             user
-        } else if self.reading.len() >= READING_MOST {
+        } else if self.reading.len() >= READING_MAX {
             users.into_iter().max_by_key(|user| of(*user)).flatten()
         } else {
             return;
@@ -204,7 +204,7 @@ impl Acceptor {
     /// Reads what there is of a request's head, and decides who goes on with the connection.
     fn look_at(&mut self, mut reading: Reading, now: Instant) {
         if reading.change.is_none() {
-            let is_open = read_some(&reading.socket, &mut reading.read, HEAD_MOST);
+            let is_open = read_some(&reading.socket, &mut reading.read, HEAD_MAX);
             match change_in(&reading.read) {
                 Begun::Head if is_open && now < reading.until => return self.reading.push(reading),
                 Begun::Head | Begun::Other => return self.pass(reading),

@@ -2,16 +2,16 @@
 
 use nicety_daemon::report::{Condition, PortReport, QueueReport};
 
-use super::{LISTED_MOST, word};
+use super::{LISTED_MAX, word};
 use crate::cli::{Chosen, PortState};
 use crate::output::columns;
 
 /// Columns of a text that may be cut, and the least that stays of each.
-const CUT_LEAST: usize = 8;
+const CUT_MIN: usize = 8;
 /// The widest table.
-const WIDTH_MOST: usize = 120;
+const WIDTH_MAX: usize = 120;
 /// The narrowest terminal for which a table is cut.
-const WIDTH_LEAST: usize = 80;
+const WIDTH_MIN: usize = 80;
 /// From here on a number has three digits and a letter.
 const LONG_NUMBER: u64 = 100_000;
 
@@ -119,7 +119,7 @@ pub fn table(ports: &[PortReport], width: Option<usize>) -> String {
     align_right(&mut rows, texts);
     if let Some(width) = width {
         // The state is never cut.
-        fit(&mut rows, texts - 1, width.clamp(WIDTH_LEAST, WIDTH_MOST));
+        fit(&mut rows, texts - 1, width.clamp(WIDTH_MIN, WIDTH_MAX));
     }
     columns(&rows)
 }
@@ -141,7 +141,7 @@ fn fit(rows: &mut [Vec<String>], cut: usize, width: usize) {
     let mut widths: Vec<usize> = (0..rows[0].len()).map(|column| width_of(rows, column)).collect();
     let total = |widths: &[usize]| widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
     while total(&widths) > width {
-        let is_long = |column: &usize| widths[*column] > CUT_LEAST;
+        let is_long = |column: &usize| widths[*column] > CUT_MIN;
         let widest = (1..cut).filter(is_long).max_by_key(|column| widths[*column]);
         let Some(column) = widest.or(Some(0).filter(is_long)) else { break };
         widths[column] -= 1;
@@ -164,8 +164,8 @@ fn troubles(ports: &[PortReport]) -> String {
     let is_bad =
         |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let bad: Vec<&PortReport> = ports.iter().filter(is_bad).collect();
-    let lines = bad.iter().take(LISTED_MOST).map(|port| format!("{}: {}\n", port.name, port.sentence));
-    let more = match bad.len().saturating_sub(LISTED_MOST) {
+    let lines = bad.iter().take(LISTED_MAX).map(|port| format!("{}: {}\n", port.name, port.sentence));
+    let more = match bad.len().saturating_sub(LISTED_MAX) {
         0 => String::new(),
         more => format!("and {more} more: nicety ports --state broken,failed,blocked --long\n"),
     };

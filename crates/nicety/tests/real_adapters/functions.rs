@@ -260,7 +260,7 @@ fn host_sets(chip: &str, adapter: &str) {
 
 /// A link of so many Mbit/s, of which a function is promised so many.
 const LINK_MBIT: u32 = 8;
-const LEAST_MBIT: u32 = 6;
+const MIN_MBIT: u32 = 6;
 /// Bytes that leave by it while they are counted.
 const COUNTED: u64 = 1_500_000;
 
@@ -289,7 +289,7 @@ fn a_function_has_its_minimum_rate_of_a_full_link_and_who_has_it_changes_live() 
     let all = |stage: &Stage| bytes(stage, "vm1") + bytes(stage, "vm2");
     for (promised, other, number) in [("vm1", 1, 0), ("vm2", 0, 1)] {
         change(&mut stage, &format!("vf set nic/{other} min-rate 0"));
-        change(&mut stage, &format!("vf set nic/{number} min-rate {LEAST_MBIT}"));
+        change(&mut stage, &format!("vf set nic/{number} min-rate {MIN_MBIT}"));
         // Frames that waited before have left.
         stage.wait_more("bytes", COUNTED / 2, || all(&stage));
         let part = || {
@@ -297,7 +297,7 @@ fn a_function_has_its_minimum_rate_of_a_full_link_and_who_has_it_changes_live() 
             stage.wait_more("bytes", COUNTED, || all(&stage));
             (bytes(&stage, promised) - before) as f64 / (all(&stage) - of_all) as f64
         };
-        let promise = f64::from(LEAST_MBIT) / f64::from(LINK_MBIT);
+        let promise = f64::from(MIN_MBIT) / f64::from(LINK_MBIT);
         let has_its_part = (0..WINDOWS).any(|_| {
             let part = part();
             println!("{promised} has {part:.3} of the link, and was promised {promise}");

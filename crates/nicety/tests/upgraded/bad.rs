@@ -118,11 +118,11 @@ fn a_keeper_without_a_free_descriptor_starts_the_next_daemon_all_the_same() {
 /// The new program's address space is limited: with little of it the loader fails, with more the mapping of the VMs' memory.
 #[test]
 fn a_new_program_that_runs_out_of_memory_at_any_step_leaves_a_daemon_that_serves() {
-    const LEAST_MIB: usize = 20;
+    const MIN_MIB: usize = 20;
     const STEP_MIB: usize = 20;
     let mut kept = Kept::start(&[LIVES_ON; 2]);
     kept.answers("before");
-    let (program, mut mib, mut ends) = (kept.path("small"), LEAST_MIB, BTreeSet::new());
+    let (program, mut mib, mut ends) = (kept.path("small"), MIN_MIB, BTreeSet::new());
     loop {
         let (limit, nicety) = (mib << 10, env!("CARGO_BIN_EXE_nicety"));
         std::fs::write(&program, format!("#!/bin/sh\nulimit -v {limit}\nexec '{nicety}' \"$@\"\n")).unwrap();

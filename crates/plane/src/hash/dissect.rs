@@ -7,7 +7,7 @@ use super::{Flow, SumByXor, echo, is_fragment_field, ports_of, word};
 use nicety_frame::ethernet::ethertype;
 
 /// Most headers that it walks (`MAX_FLOW_DISSECT_HDRS`).
-const HEADERS_MOST: usize = 15;
+const HEADERS_MAX: usize = 15;
 
 const PPPOE_SESSION: u16 = 0x8864;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
@@ -54,7 +54,7 @@ pub(super) fn innermost(head: &[u8]) -> Option<Flow> {
     // An echo's identifier is found once and not cleared by what follows it: nothing does.
     let mut next = Next::Frame(half(head, 12)?, 14);
     let mut is_v6 = false;
-    for _ in 0..HEADERS_MOST {
+    for _ in 0..HEADERS_MAX {
         next = match next {
             Next::End => break,
             Next::Frame(kind, at) => {

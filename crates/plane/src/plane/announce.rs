@@ -12,10 +12,10 @@ use nicety_switch::{Vlan, VlanId};
 use super::Plane;
 use crate::announced;
 use crate::group::Group;
-use crate::team::MEMBERS_MOST;
+use crate::team::MEMBERS_MAX;
 
 /// Most addresses that are announced after one change.
-const MOVED_MOST: usize = 4096;
+const MOVED_MAX: usize = 4096;
 
 /// How a frame of a VLAN leaves by a port: `None` if it does not.
 fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
@@ -38,10 +38,10 @@ impl Plane {
         let Some(member) = steering.take_moved() else { return };
         let vlan = self.switch().policy(team.id()).vlan;
         let here = self.switch().addresses().iter(now).filter(|learned| learned.port != team.id());
-        let mut frames: [VecDeque<Vec<u8>>; MEMBERS_MOST] = Default::default();
+        let mut frames: [VecDeque<Vec<u8>>; MEMBERS_MAX] = Default::default();
         let choice = steering.choice();
         let mut bound: BTreeMap<PortId, (Option<Mac>, Vec<IpAddr>)> = BTreeMap::new();
-        for learned in here.take(MOVED_MOST) {
+        for learned in here.take(MOVED_MAX) {
             let Some(tag) = tag(&vlan, learned.fid) else { continue };
             let (own, ips) = bound.entry(learned.port).or_insert_with(|| {
                 let policy = self.switch().policy(learned.port);

@@ -6,7 +6,7 @@
 //!
 //! - It never came in: a guest sent it, and it comes back. It is dropped as `looped`.
 //! - It came in by an uplink before: it went round, or a station repeats it (ARP, VRRP), or stations on both sides send the same. It is
-//!   forwarded; but of frames that came in by both uplinks only [`DOUBTS_MOST`] until the suspicion is settled.
+//!   forwarded; but of frames that came in by both uplinks only [`DOUBTS_MAX`] until the suspicion is settled.
 //!
 //! Each raises a suspicion, and that alone blocks nobody. The guard sends a *probe* by the other uplink, as often as the suspicion grows: a
 //! broadcast with a number that only this process knows. If the probe comes in here, the two lead into one network, and the newer one is
@@ -34,22 +34,22 @@ const WINDOW_NS: u64 = 250_000_000;
 /// Frames that are remembered. Another frame may take a place earlier: then less is known, and less is dropped.
 const FRAMES: usize = 1024;
 /// Uplinks that are told apart. Others are not guarded.
-const UPLINKS_MOST: usize = u64::BITS as usize;
+const UPLINKS_MAX: usize = u64::BITS as usize;
 /// Bytes of a frame that tell it from others, without its tags.
 const COMPARED: usize = 256;
 /// The least length of a frame without tags: adapters pad to it (IEEE 802.3, 4.2.3.3).
-const LEAST: usize = 60;
+const MIN: usize = 60;
 
 /// Pairs of uplinks that are suspected at once.
-const SUSPECTS_MOST: usize = 16;
+const SUSPECTS_MAX: usize = 16;
 /// A suspicion without a sign for this long is over.
 const CALM_NS: u64 = 1_000_000_000;
 /// The least time between two probes.
 const PROBE_NS: u64 = 10_000_000;
 /// Each probe without an answer needs twice as many signs as the one before, at most so many.
-const SIGNS_MOST: u32 = 64;
+const SIGNS_MAX: u32 = 64;
 /// Frames that came in by both uplinks, and that are forwarded before the suspicion is settled.
-const DOUBTS_MOST: u32 = 16;
+const DOUBTS_MAX: u32 = 16;
 /// After so many probes, and this time, without an answer the two lead into different networks.
 const PROBES: u32 = 4;
 const ANSWER_NS: u64 = 100_000_000;
@@ -125,7 +125,7 @@ struct Suspicion {
 struct Memory {
     /// Empty while there is nothing to guard.
     frames: Vec<Seen>,
-    suspicions: ArrayVec<Suspicion, SUSPECTS_MOST>,
+    suspicions: ArrayVec<Suspicion, SUSPECTS_MAX>,
     loops: Vec<Loop>,
     numbers: u64,
     /// Until then a frame for one station may be one that was flooded.
@@ -177,9 +177,9 @@ struct Found {
     looped: u64,
     /// Probes that came in here.
     taken: u64,
-    probes: ArrayVec<Probe, SUSPECTS_MOST>,
+    probes: ArrayVec<Probe, SUSPECTS_MAX>,
     /// The uplinks by which probes had left that came in here.
-    proven: ArrayVec<PortId, SUSPECTS_MOST>,
+    proven: ArrayVec<PortId, SUSPECTS_MAX>,
 }
 
 impl Found {
@@ -224,7 +224,7 @@ fn compared(batch: &Batch, packet: &Packet) -> ([u8; COMPARED], usize) {
     if let Some(field) = offset.and_then(|at| frame.get_mut(at..at + 2)) {
         field.fill(0);
     }
-    (frame, whole.max(LEAST))
+    (frame, whole.max(MIN))
 }
 
 /// A probe's number, and the name of the guard that has sent it, if a frame has the form of one.
@@ -253,7 +253,7 @@ fn probe(probe: &Probe, seed: u64) -> Vec<u8> {
     fields.iter().for_each(|field| frame.extend(field.to_le_bytes()));
     frame.extend(probe.number.to_be_bytes());
     frame.extend(name(seed).to_be_bytes());
-    frame.resize(frame.len().max(LEAST), 0);
+    frame.resize(frame.len().max(MIN), 0);
     frame
 }
 
@@ -334,7 +334,7 @@ impl Memory {
         let is_due = known.probes == 0 || !is_within(known.sent, PROBE_NS, now);
         let goes = known.signs >= known.needed && is_due && !is_held;
         if goes {
-            (known.signs, known.needed, known.sent) = (0, (known.needed * 2).min(SIGNS_MOST), now);
+            (known.signs, known.needed, known.sent) = (0, (known.needed * 2).min(SIGNS_MAX), now);
             known.probes = known.probes.saturating_add(1);
         }
         Signs {
@@ -400,7 +400,7 @@ impl Plane {
     pub fn guard_uplink(&self, id: PortId, name: &str) {
         self.guard_changes(|uplinks| {
             let is_known = uplinks.iter().any(|known| known.id == id);
-            let free = (0..UPLINKS_MOST).find(|place| uplinks.iter().all(|known| known.place != *place));
+            let free = (0..UPLINKS_MAX).find(|place| uplinks.iter().all(|known| known.place != *place));
             if let (Some(place), false) = (free, is_known) {
                 uplinks.push(Guarded { id, name: name.to_owned(), place });
             }
@@ -507,7 +507,7 @@ impl Plane {
                     continue;
                 }
                 let Signs { probe, doubts, is_refuted } = memory.suspect((other.id, to), by_both, self.guard.seed, now);
-                if is_same && !is_refuted && (is_guests || doubts > DOUBTS_MOST) {
+                if is_same && !is_refuted && (is_guests || doubts > DOUBTS_MAX) {
                     found.looped |= 1u64.wrapping_shl(index);
                 }
                 let edit = self.switch().edit_for(to, head, other.id).unwrap_or(Edit::Keep);

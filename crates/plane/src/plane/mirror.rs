@@ -13,9 +13,9 @@ use super::{Plane, Slot};
 use crate::port::Port;
 
 /// Most mirrors of a switch.
-pub const MIRRORS_MOST: usize = 16;
+pub const MIRRORS_MAX: usize = 16;
 
-const _: () = assert!(MIRRORS_MOST <= u16::BITS as usize);
+const _: () = assert!(MIRRORS_MAX <= u16::BITS as usize);
 
 /// A mirror.
 #[derive(Clone, Debug)]
@@ -92,10 +92,10 @@ impl Mirrors {
 }
 
 impl Plane {
-    /// Replaces all mirrors; of more than [`MIRRORS_MOST`] the first ones count. A port that was a mirror's and is no longer belongs to
+    /// Replaces all mirrors; of more than [`MIRRORS_MAX`] the first ones count. A port that was a mirror's and is no longer belongs to
     /// the networks again. No frame of a mirrored port is lost or delayed by the change.
     pub fn set_mirrors(&self, mut list: Vec<Mirror>) {
-        list.truncate(MIRRORS_MOST);
+        list.truncate(MIRRORS_MAX);
         let old = self.mirrors.load_full();
         for mirror in &list {
             let is_new = mirror.to.set_copies(Some(mirror.rate));

@@ -1,7 +1,7 @@
 //! I/O control of an uplink: frames are divided into classes, and each class keeps what it was promised.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Delivery, Frames, HEAD_MOST, PACKETS, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, Delivery, Frames, HEAD_MAX, PACKETS, Pick, PortId, Reason, Time};
 use nicety_ioc::{Class, Classifier, Lane, mark_dscp};
 use nicety_memory::MapError;
 
@@ -193,7 +193,7 @@ impl Inner {
                 let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
                 let Some(packet) = batch.packet(pick.packet) else { continue };
                 let pick = Pick { from: refusal.from, ..*pick };
-                let mut copy = [0; HEAD_MOST];
+                let mut copy = [0; HEAD_MAX];
                 let marked =
                     dscp.and_then(|dscp| with_mark(batch, packet, &mut copy, |head, l3| mark_dscp(head, l3, dscp)));
                 let plain = Arrival::new(batch, packet, pick);

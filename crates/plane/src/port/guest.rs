@@ -56,7 +56,7 @@ pub struct Guest {
 /// The minimum time between two logged refusals.
 const LOG_NS: u64 = 1_000_000_000;
 /// Most asks that one call can make: after a restore, a reset, a message, an acknowledgement.
-const ASKS_MOST: usize = 4;
+const ASKS_MAX: usize = 4;
 
 /// A time, shifted to a clock that is `ns` ahead.
 fn shifted(time: Time, ns: i64) -> Time {
@@ -179,7 +179,7 @@ impl Guest {
     fn answer_asks(&mut self, counters: &mut Counters) {
         let Self { adapter: Some(adapter), family: Some(family), memory, page, out, .. } = self else { return };
         let window = window(page);
-        for _ in 0..ASKS_MOST {
+        for _ in 0..ASKS_MAX {
             let Some(ask) = adapter.ask() else { break };
             let answer = family.answer(&ask);
             // The ask has the time by the adapter's clock.

@@ -29,7 +29,7 @@ const DESCRIPTOR_COST: u64 = 32;
 pub(super) const MESSAGE_COST: u64 = 1 << 10;
 pub(super) const CHANGE_COST: u64 = 16 * MESSAGE_COST;
 /// The largest charge for work between a port's turns.
-const OWED_MOST: u64 = 128 << 10;
+const OWED_MAX: u64 = 128 << 10;
 
 /// The cost of this many descriptors.
 fn bytes_of(descriptors: u32) -> u64 {
@@ -343,7 +343,7 @@ impl Inner {
 
     /// Charges the next turn.
     pub fn owe(&mut self, bytes: u64) {
-        self.owed = (self.owed + bytes).min(OWED_MOST);
+        self.owed = (self.owed + bytes).min(OWED_MAX);
     }
 
     /// Number of transmit packets dropped so far.

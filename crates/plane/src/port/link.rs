@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Outbox, PortId, Progress, Set, Time, Uplink};
-use nicety_ioc::CLASSES_MOST;
+use nicety_ioc::CLASSES_MAX;
 use nicety_memory::Map;
 
 use super::caught::caught;
@@ -33,11 +33,11 @@ impl Used {
             self.before = if age_ns < 2 * USED_NS { self.now } else { 0 };
             (self.now, self.since) = (0, now);
         }
-        self.now |= 1 << (class % CLASSES_MOST as u16);
+        self.now |= 1 << (class % CLASSES_MAX as u16);
     }
 
     pub fn has(self, class: u16) -> bool {
-        (self.now | self.before) & 1 << (class % CLASSES_MOST as u16) != 0
+        (self.now | self.before) & 1 << (class % CLASSES_MAX as u16) != 0
     }
 }
 

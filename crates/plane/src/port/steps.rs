@@ -25,16 +25,16 @@ pub(crate) struct Gathered {
     /// The adapter's work beside its frames, in bytes.
     pub owed: u64,
     /// Senders to release: those of drained lanes, and those of a stuck uplink.
-    pub released: ArrayVec<HeldSender, RELEASED_MOST>,
+    pub released: ArrayVec<HeldSender, RELEASED_MAX>,
     pub let_go: Vec<HeldSender>,
     /// All that waited when the member took over in its team was fetched.
     pub is_drained: bool,
 }
 
 /// Most senders that are released in a turn by the lanes that it drains; the other lanes are drained in the next one.
-const RELEASED_MOST: usize = 8;
+const RELEASED_MAX: usize = 8;
 /// Most frames that wait in a tap (its `txqueuelen`, 1000 as Linux makes it) before the first that came after them.
-const WAITING_MOST: u32 = 1024;
+const WAITING_MAX: u32 = 1024;
 
 impl Inner {
     /// A member that has just taken over has fetched so many frames. True if these were the last that waited before.
@@ -42,7 +42,7 @@ impl Inner {
     fn note_drained(&mut self, frames: usize, progress: Progress) -> bool {
         self.in_team.drained += frames as u32;
         let is_empty = !progress.more && !self.ask(|end, _| either!(end, end => end.withholds()));
-        let is_drained = is_empty || self.in_team.drained >= WAITING_MOST;
+        let is_drained = is_empty || self.in_team.drained >= WAITING_MAX;
         if is_drained {
             self.in_team.drained = 0;
         } else {
@@ -185,8 +185,8 @@ impl Port {
         inner.active = now;
         inner.usual_idle.received();
         // The guest may answer, and a write to a mapped doorbell causes no event.
-        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
-            inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
+        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::MIN_NS)) {
+            inner.poll_by(now.after_ns(poll::MIN_NS), self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
     }

@@ -10,7 +10,7 @@ use nicety_memory::{Map, MapError};
 use super::caught::caught;
 use super::end::either;
 use super::{AGENTS, Inner, LOOKED_AT_FIRST, Port};
-use crate::agent::{Agent, INWARD_MOST, LinkState, Neighbour, OUTWARD_MOST, Role, SavedAgent};
+use crate::agent::{Agent, INWARD_MAX, LinkState, Neighbour, OUTWARD_MAX, Role, SavedAgent};
 use crate::announced;
 use crate::herald::Herald;
 use crate::lldp::Listener;
@@ -26,7 +26,7 @@ pub(super) struct Voice {
 
 impl Voice {
     pub fn new() -> Result<Self, MapError> {
-        Ok(Self { batch: Batch::new(), map: Arc::new(Map::private(OUTWARD_MOST)?) })
+        Ok(Self { batch: Batch::new(), map: Arc::new(Map::private(OUTWARD_MAX)?) })
     }
 }
 
@@ -82,7 +82,7 @@ impl Inner {
     pub fn speak_inward(&mut self, queue: u16, budget: Budget, batch: &mut Batch, now: Time) -> bool {
         self.with_agents(|inner, agents| {
             let mut send = |frame: &[u8]| {
-                if batch.len() >= budget.packets || frame.len() > INWARD_MOST {
+                if batch.len() >= budget.packets || frame.len() > INWARD_MAX {
                     return false;
                 }
                 let Some(mut draft) = batch.draft(frame.len()) else { return false };
@@ -140,7 +140,7 @@ impl Inner {
     pub fn hear(&mut self, batch: &Batch, drops: &[(u16, Reason)], now: Time) -> u64 {
         let mut taken = 0;
         self.with_agents(|_, agents| {
-            let mut frame = [0; OUTWARD_MOST];
+            let mut frame = [0; OUTWARD_MAX];
             for (index, _) in drops.iter().filter(|(_, reason)| is_unforwarded(*reason)) {
                 let Some(packet) = batch.packet(*index) else { continue };
                 let len = batch.copy(packet, &mut frame);

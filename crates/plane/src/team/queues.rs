@@ -9,7 +9,7 @@
 
 use nicety_adapter::Time;
 
-use super::MEMBERS_MOST;
+use super::MEMBERS_MAX;
 use super::mode::Mode;
 use super::rule::{Links, Rule};
 use super::saved::SavedRule;
@@ -57,7 +57,7 @@ impl Rule for Queues {
             SavedRule::Queues(up) => self.up = *up,
             SavedRule::OneQueue(SavedSender { up, sender }) => {
                 self.up = *up;
-                self.sender = Some(usize::from(*sender)).filter(|sender| *sender < MEMBERS_MOST);
+                self.sender = Some(usize::from(*sender)).filter(|sender| *sender < MEMBERS_MAX);
             }
             _ => return false,
         }

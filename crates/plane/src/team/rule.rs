@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use nicety_adapter::{PortId, Time};
 
-use super::MEMBERS_MOST;
+use super::MEMBERS_MAX;
 use super::mode::Mode;
 use super::saved::SavedRule;
 
@@ -23,7 +23,7 @@ pub struct Links {
 /// Bytes that members and ports have carried so far.
 pub struct Loads<'a> {
     /// By the members' places: bytes sent and taken.
-    pub links: &'a [[u64; 2]; MEMBERS_MOST],
+    pub links: &'a [[u64; 2]; MEMBERS_MAX],
     /// By the ports' numbers: bytes sent through the team.
     pub ports: &'a [AtomicU64],
     /// The member that a port uses.

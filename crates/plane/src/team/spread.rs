@@ -8,7 +8,7 @@ use super::mode::{Capacity, Mode};
 use super::rule::{Links, Loads, Moved, Rule};
 use super::saved::SavedRule;
 use super::saved::{SavedSpread, saved_place};
-use super::{MEMBERS_MOST, numbers};
+use super::{MEMBERS_MAX, numbers};
 
 /// Copies of a flooded frame come in by several members one after the other. When another member takes over the flooded ones, it takes them
 /// after this time: one that has come in by the former member comes in no more.
@@ -36,7 +36,7 @@ pub struct Spread {
     hears: Option<usize>,
     hears_at: Option<Time>,
     capacities: Vec<Capacity>,
-    loads: [Load; MEMBERS_MOST],
+    loads: [Load; MEMBERS_MAX],
     /// Bytes that each port had sent at the last measurement.
     sent: Vec<u64>,
     measured_at: Option<Time>,
@@ -56,7 +56,7 @@ impl Spread {
             hears: None,
             hears_at: None,
             capacities: capacities.to_vec(),
-            loads: [Load::default(); MEMBERS_MOST],
+            loads: [Load::default(); MEMBERS_MAX],
             sent: Vec::new(),
             measured_at: None,
             moved: None,
@@ -153,7 +153,7 @@ impl Rule for Spread {
 
     fn restore(&mut self, saved: &SavedRule) -> bool {
         let SavedRule::Spread(SavedSpread { up, hears, hears_at, loads, measured_at }) = saved else { return false };
-        let hears = hears.map(usize::from).filter(|place| *place < MEMBERS_MOST);
+        let hears = hears.map(usize::from).filter(|place| *place < MEMBERS_MAX);
         (self.up, self.hears, self.hears_at, self.measured_at) = (*up, hears, *hears_at, *measured_at);
         for (load, (bytes, percent, full_since)) in self.loads.iter_mut().zip(loads) {
             *load = Load { bytes: *bytes, percent: *percent, full_since: *full_since };

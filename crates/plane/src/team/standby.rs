@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 
-use super::MEMBERS_MOST;
+use super::MEMBERS_MAX;
 use super::mode::Mode;
 use super::rule::{Links, Rule};
 use super::saved::SavedRule;
@@ -37,7 +37,7 @@ pub struct Standby {
 impl Standby {
     /// The primary, then the others by their places. `primary` is its place in the team.
     pub fn new(primary: usize, fail_back: Duration) -> Self {
-        let others = (0..MEMBERS_MOST).filter(|member| *member != primary);
+        let others = (0..MEMBERS_MAX).filter(|member| *member != primary);
         Self::ordered(&std::iter::once(primary).chain(others).collect::<Vec<_>>(), fail_back)
     }
 
@@ -91,7 +91,7 @@ impl Rule for Standby {
         let SavedRule::Standby(SavedStandby { up, active, has_begun, back_at, lingering, takes_at }) = saved else {
             return false;
         };
-        let place = |place: &Option<u8>| place.map(usize::from).filter(|place| *place < MEMBERS_MOST);
+        let place = |place: &Option<u8>| place.map(usize::from).filter(|place| *place < MEMBERS_MAX);
         (self.up, self.active, self.has_begun) = (*up, place(active), *has_begun);
         (self.back_at, self.lingering, self.takes_at) = (*back_at, place(lingering), *takes_at);
         true

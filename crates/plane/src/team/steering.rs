@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nicety_adapter::{PortId, Time};
 use nicety_switch::PORTS;
 
-use super::MEMBERS_MOST;
+use super::MEMBERS_MAX;
 use super::lacp::Lacp;
 use super::mode::Mode;
 use super::queues::Queues;
@@ -51,7 +51,7 @@ pub(crate) struct Choice {
 }
 
 /// A set of members takes this many bits of the word.
-const SET_BITS: u32 = MEMBERS_MOST as u32;
+const SET_BITS: u32 = MEMBERS_MAX as u32;
 const SET: u64 = (1 << SET_BITS) - 1;
 
 impl Choice {
@@ -100,7 +100,7 @@ struct State {
     wanted_hash: Hash,
     /// Members whose link is up, and the bytes that they have sent and taken.
     up: u32,
-    bytes: [[u64; 2]; MEMBERS_MOST],
+    bytes: [[u64; 2]; MEMBERS_MAX],
     /// Members that have told their bytes since the last measurement.
     told_bytes: u32,
     /// A port that moves with the next change, and one that has moved, to be told.
@@ -111,7 +111,7 @@ struct State {
     /// Frames that found no usable member.
     lost: u64,
     /// The turns that members need, as they know them.
-    wakes: [Option<Time>; MEMBERS_MOST],
+    wakes: [Option<Time>; MEMBERS_MAX],
 }
 
 impl State {
@@ -156,7 +156,7 @@ pub struct Steering {
 fn rule_of(mode: &Mode) -> Box<dyn Rule> {
     match mode {
         Mode::Standby { order, fail_back } => Box::new(Standby::ordered(order, *fail_back)),
-        Mode::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MOST)),
+        Mode::Lacp(settings) => Box::new(Lacp::new(settings, MEMBERS_MAX)),
         Mode::Port | Mode::Source => Box::new(Spread::new()),
         Mode::Load(capacities) => Box::new(Spread::by_load(capacities)),
         Mode::Queues { one_sends } => Box::new(Queues::new(*one_sends)),
@@ -178,13 +178,13 @@ impl Steering {
             hash,
             wanted_hash: hash,
             up: 0,
-            bytes: [[0; 2]; MEMBERS_MOST],
+            bytes: [[0; 2]; MEMBERS_MAX],
             told_bytes: 0,
             moves: None,
             told: None,
             settling: None,
             lost: 0,
-            wakes: [None; MEMBERS_MOST],
+            wakes: [None; MEMBERS_MAX],
         };
         Self {
             choice: AtomicU64::new(0),
@@ -244,7 +244,7 @@ impl Steering {
     #[inline]
     pub(crate) fn floods(&self) -> Option<u32> {
         let floods = self.floods.load(Ordering::Acquire);
-        (floods != u32::MAX).then(|| floods & !(self.draining.load(Ordering::Acquire) >> MEMBERS_MOST))
+        (floods != u32::MAX).then(|| floods & !(self.draining.load(Ordering::Acquire) >> MEMBERS_MAX))
     }
 
     /// Whether frames that wait at a member may be copies of what another one has taken or sent: it has just taken over.
@@ -259,7 +259,7 @@ impl Steering {
     }
 
     fn drained(member: usize) -> u32 {
-        1 << member | 1 << (member + MEMBERS_MOST)
+        1 << member | 1 << (member + MEMBERS_MAX)
     }
 
     /// Publishes the members that collect, and those that take flooded frames. Those that begin to drop first what waits.
@@ -268,7 +268,7 @@ impl Steering {
         let floods_before = self.floods.load(Ordering::Acquire);
         let hears = if floods_before == u32::MAX { 0 } else { floods.unwrap_or(0) & !floods_before };
         if began | hears != 0 {
-            self.draining.fetch_or(began | hears << MEMBERS_MOST, Ordering::AcqRel);
+            self.draining.fetch_or(began | hears << MEMBERS_MAX, Ordering::AcqRel);
             self.due.fetch_or(u64::from(began | hears), Ordering::AcqRel);
             self.stirred.fetch_or(u64::from(began | hears), Ordering::AcqRel);
         }
@@ -409,7 +409,7 @@ impl Steering {
         let mut state = self.state();
         if !state.rule.set(mode, now) {
             let mut rule = rule_of(mode);
-            (0..MEMBERS_MOST).for_each(|member| rule.link(member, state.up >> member & 1 != 0, now));
+            (0..MEMBERS_MAX).for_each(|member| rule.link(member, state.up >> member & 1 != 0, now));
             state.rule = rule;
         }
         state.rule.tick(now);
@@ -426,7 +426,7 @@ impl Steering {
             rule: state.rule.save(),
             spread: state.spread,
             hash: state.hash as u8,
-            up: state.up | (self.draining.load(Ordering::Acquire) & SET as u32) << MEMBERS_MOST,
+            up: state.up | (self.draining.load(Ordering::Acquire) & SET as u32) << MEMBERS_MAX,
             lost: state.lost,
             settling: state.settling,
             changed_at: self.changed_at.load(Ordering::Acquire),
@@ -447,7 +447,7 @@ impl Steering {
         state.links = state.rule.links();
         for (port, member) in moved_to {
             if let Some(to) = self.moved_to.get(usize::from(*port))
-                && usize::from(*member) < MEMBERS_MOST
+                && usize::from(*member) < MEMBERS_MAX
             {
                 to.store(member + 1, Ordering::Release);
             }
@@ -455,7 +455,7 @@ impl Steering {
         self.changed_at.store(*changed_at, Ordering::Release);
         self.publish(&mut state, NO_MEMBER, now);
         // Members that took frames go on with what waits.
-        self.draining.store(*up >> MEMBERS_MOST, Ordering::Release);
+        self.draining.store(*up >> MEMBERS_MAX, Ordering::Release);
     }
 
     /// Publishes the rule's decision, in the turn of a member. Others that need an earlier turn than they know get one.
@@ -503,7 +503,7 @@ impl Steering {
             self.collect(collecting, state.rule.floods());
         }
         self.choice.store(choice.word(), Ordering::Release);
-        let wakes: [Option<Time>; MEMBERS_MOST] = std::array::from_fn(|other| state.wake(other));
+        let wakes: [Option<Time>; MEMBERS_MAX] = std::array::from_fn(|other| state.wake(other));
         for (other, known) in state.wakes.iter_mut().enumerate() {
             let wake = wakes[other];
             let is_earlier = wake.is_some_and(|wake| known.is_none_or(|known| wake < known));

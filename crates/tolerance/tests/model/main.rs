@@ -442,7 +442,7 @@ fn digest(world: &World) -> u64 {
 }
 
 /// A search with more states fails: it would not be complete.
-const STATES_MOST: usize = 20_000_000;
+const STATES_MAX: usize = 20_000_000;
 
 /// What a search came across: a search that never sees a takeover proves nothing.
 #[derive(Debug, Default)]
@@ -521,7 +521,7 @@ fn search(name: &str, start: World, bounds: Bounds) -> Result<Seen, String> {
             let moves = next.moves(bounds);
             path.push((next, moves, Some(choice)));
             seen.depth = seen.depth.max(path.len() - 1);
-            if seen.states >= STATES_MOST {
+            if seen.states >= STATES_MAX {
                 return Err(format!("not complete after {seen:?}"));
             }
         }

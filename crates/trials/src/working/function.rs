@@ -13,7 +13,7 @@ use crate::rig::Rig;
 /// Begin of the driver's memory.
 const BASE: u64 = 0x1000;
 /// Longer allocations of the driver hold buffers.
-const RING_MOST: u64 = 128 << 10;
+const RING_MAX: u64 = 128 << 10;
 
 /// A rig's function, as its driver sees it.
 struct Wires<'a>(&'a mut Rig);
@@ -84,9 +84,9 @@ pub fn begin(driver: &Entry, rig: &mut Rig) -> Option<Box<dyn Working>> {
     let Made::Pci(mut driver) = (driver.make)(Arena::new(BASE, MEMORY as u64 - BASE)) else { return None };
     let (opened, mut shared) = Arena::noting(|| driver.open(&mut Wires(rig)));
     opened.ok()?;
-    shared.retain(|(_, bytes)| *bytes <= RING_MOST);
+    shared.retain(|(_, bytes)| *bytes <= RING_MAX);
     if shared.is_empty() {
-        shared.push((BASE, RING_MOST));
+        shared.push((BASE, RING_MAX));
     }
     Some(Box::new(Driven { driver, shared }))
 }

@@ -14,7 +14,7 @@ use crate::buffers::{Buffers, SLOT_BYTES};
 /// Bytes that one receiving call asks for.
 const READ_BYTES: u32 = 64 << 10;
 /// Longest frame that QEMU takes from a peer (`NET_BUFSIZE` of its `include/net/net.h`: 4096 + 65536).
-const QEMU_MOST: u32 = 4096 + 65536;
+const QEMU_MAX: u32 = 4096 + 65536;
 
 /// The next item of the stream.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Arriving {
         let mut prefix = [0; PREFIX_BYTES as usize];
         self.buffers.map().read_span(self.buffers.span(self.start, PREFIX_BYTES), &mut prefix);
         let len = u32::from_be_bytes(prefix);
-        if len > QEMU_MOST {
+        if len > QEMU_MAX {
             return Next::Foreign(len);
         }
         if len > PACKET_BYTES {

@@ -15,7 +15,7 @@ use crate::system;
 /// Most bytes that are written before one call sends them.
 const LEAVING_BYTES: u32 = 256 << 10;
 /// The shortest Ethernet frame, without its check sequence (IEEE 802.3 section 4.4.2).
-const FRAME_LEAST: u32 = 60;
+const FRAME_MIN: u32 = 60;
 
 /// Bytes `[sent, end)` of the buffer are not sent yet.
 #[derive(Debug)]
@@ -73,12 +73,12 @@ impl Leaving {
     /// Writes a piece's length, and the piece.
     fn write(&mut self, piece: &mut Piece<'_>) {
         let (at, len) = (self.end, piece.len());
-        let padded = len.max(FRAME_LEAST);
+        let padded = len.max(FRAME_MIN);
         piece.write(self.buffers.map(), &[self.buffers.span(at + PREFIX_BYTES, len)]);
         self.buffers.map().write_span(self.buffers.span(at, PREFIX_BYTES), &padded.to_be_bytes());
         if padded > len {
             let pad = self.buffers.span(at + PREFIX_BYTES + len, padded - len);
-            self.buffers.map().write_span(pad, &[0; FRAME_LEAST as usize][..(padded - len) as usize]);
+            self.buffers.map().write_span(pad, &[0; FRAME_MIN as usize][..(padded - len) as usize]);
         }
         self.end = at + PREFIX_BYTES + padded;
     }
@@ -135,7 +135,7 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
 
 /// Bytes of the buffer that a frame takes.
 fn taken_by(len: u32) -> u32 {
-    PREFIX_BYTES + len.max(FRAME_LEAST)
+    PREFIX_BYTES + len.max(FRAME_MIN)
 }
 
 impl Stream {

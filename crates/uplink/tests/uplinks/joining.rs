@@ -112,12 +112,12 @@ fn longer(mut frame: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_packet_grows_to_65535_bytes_with_its_ip_header_and_no_further() {
-    const MOST: usize = 65_535;
+    const MAX: usize = 65_535;
     // The header's length field: IPv4's total length counts the header (RFC 791 section 3.1), IPv6's payload length does not (RFC
     // 8200 section 3).
-    for (headers, field, total) in [(20 + 20, 16, MOST), (40 + 20, 18, MOST - 40)] {
+    for (headers, field, total) in [(20 + 20, 16, MAX), (40 + 20, 18, MAX - 40)] {
         let segments = |longer_by_one: bool| {
-            let mut frames = cut_by(1500 - headers as u16, &payload(MOST - headers));
+            let mut frames = cut_by(1500 - headers as u16, &payload(MAX - headers));
             let last = frames.pop().unwrap();
             frames.push(if longer_by_one { longer(last) } else { last });
             if headers == 60 { frames.iter().map(|frame| over_ipv6(frame)).collect() } else { frames }
@@ -126,7 +126,7 @@ fn a_packet_grows_to_65535_bytes_with_its_ip_header_and_no_further() {
         let (mut stream, _peer) = sent(&segments(false));
         each(&mut stream, &mut Counters::default(), |batch| {
             for packet in frames(batch, WHOLE) {
-                assert_eq!(packet.len(), 14 + MOST);
+                assert_eq!(packet.len(), 14 + MAX);
                 assert_eq!(usize::from(u16::from_be_bytes([packet[field], packet[field + 1]])), total);
             }
         });

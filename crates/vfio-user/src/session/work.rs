@@ -8,7 +8,7 @@ use crate::codec::{Header, MULTI_WRITE_SIZE, errno_of};
 
 /// Most messages of one call; QEMU combines at most 200 writes. A message that takes longer than a write counts as several, and
 /// is always finished: a call ends with the first message that reaches this limit.
-const MOST: u32 = 256;
+const MAX: u32 = 256;
 /// Bytes of an access that take as long as handling a message.
 const BYTES: u32 = 64;
 /// The charge for a reset, or a change of memory or interrupts.
@@ -36,7 +36,7 @@ impl Work {
 
     /// Whether the call must end.
     pub fn is_enough(&self) -> bool {
-        self.0 >= MOST
+        self.0 >= MAX
     }
 
     /// Counts a device's extra work, in accesses.

@@ -4,7 +4,7 @@ use crate::kit::{DeviceCall, Raw, message, words};
 
 const POSTED: u32 = 0x10;
 /// Most messages of one call, of any kind.
-const MOST: u32 = 256;
+const MAX: u32 = 256;
 
 /// Calls until nothing is left, and checks that none handles more than `most` messages. Returns how many calls handled some.
 fn calls(raw: &mut Raw, messages: u32, most: u32) -> u32 {
@@ -24,7 +24,7 @@ fn of_a_flood_of_small_messages_a_call_handles_256_and_none_is_lost() {
     let mut raw = Raw::ready();
     let write = |value: u32| message(1, 10, POSTED, &[words(&[0, 0, 0, 4]), words(&[value])].concat());
     raw.send(&(0..1500).flat_map(write).collect::<Vec<u8>>(), &[]);
-    calls(&mut raw, 1500, MOST);
+    calls(&mut raw, 1500, MAX);
     let expected: Vec<DeviceCall> =
         (0..1500u32).map(|value| DeviceCall::Write(0, 0, value.to_le_bytes().to_vec())).collect();
     assert_eq!(raw.model.calls(), expected);
@@ -56,12 +56,12 @@ fn what_a_vmm_sends_together_is_handled_together() {
     let write = message(1, 10, POSTED, &words(&[0, 0, 0, 4, 7]));
     let read = message(2, 9, 0, &words(&[0, 0, 0, 4]));
     raw.send(&[write.repeat(100), read.clone()].concat(), &[]);
-    assert_eq!(calls(&mut raw, 101, MOST), 1);
+    assert_eq!(calls(&mut raw, 101, MAX), 1);
     // QEMU's VFIO_USER_MULTI_MAX: 200 writes in one message.
     let write = words(&[0, 0, 0, 8, 1, 2]);
     let multi = message(3, 15, POSTED, &[words(&[200, 0]), write.repeat(200)].concat());
     raw.send(&[multi, read].concat(), &[]);
-    assert_eq!(calls(&mut raw, 2, MOST), 1);
+    assert_eq!(calls(&mut raw, 2, MAX), 1);
     assert_eq!(raw.replies().iter().map(|reply| reply.payload[16]).collect::<Vec<_>>(), [7, 1]);
 }
 
@@ -118,7 +118,7 @@ fn a_message_of_many_writes_is_carried_out_in_parts_before_the_next_one_and_answ
             let before = raw.session.counters().writes;
             let progress = raw.turn().unwrap();
             let done = raw.session.counters().writes - before;
-            assert!(done <= u64::from(MOST), "{done} writes in one call");
+            assert!(done <= u64::from(MAX), "{done} writes in one call");
             if !progress.more {
                 break;
             }

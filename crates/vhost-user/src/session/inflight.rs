@@ -17,7 +17,7 @@ use crate::protocol::{F_RING_PACKED, Fields, Request};
 /// when it completes chains itself while it has no back end.
 const RING_AT: u64 = PAGE - 40;
 /// Most rings of one front end.
-const RINGS_MOST: u16 = 1024;
+const RINGS_MAX: u16 = 1024;
 
 /// `struct VhostUserInflight`: offset and length in the file, number of rings, and their size.
 struct Inflight {
@@ -35,7 +35,7 @@ impl Inflight {
             Some(Self { len, offset, rings: fields.u16()?, size: fields.u16()? })
         })();
         // Some front ends pad the structure to whole words: four more bytes.
-        let read = read.filter(|inflight| fields.0.len() <= 4 && (1..=RINGS_MOST).contains(&inflight.rings));
+        let read = read.filter(|inflight| fields.0.len() <= 4 && (1..=RINGS_MAX).contains(&inflight.rings));
         read.ok_or(Refusal::Body(request))
     }
 }

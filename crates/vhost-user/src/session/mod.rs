@@ -27,7 +27,7 @@ use crate::iotlb::{Iotlb, question};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
 use crate::protocol::{
-    BACKEND_IOTLB, F_ACCESS_PLATFORM, F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY,
+    BACKEND_IOTLB, F_ACCESS_PLATFORM, F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MAX, REPLY,
     Request, TIMEOUT,
 };
 use crate::wire::{self, Message};
@@ -363,7 +363,7 @@ impl Session {
             Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES | F_LOG_ALL | self.platform()),
             Request::GetProtocolFeatures => return number(ProtocolFeatures::OFFERED.0),
             Request::GetQueueNum => return number(u64::from(self.rings.count() / 2)),
-            Request::GetMaxMemSlots => return number(REGIONS_MOST as u64),
+            Request::GetMaxMemSlots => return number(REGIONS_MAX as u64),
             Request::GetStatus => return number(u64::from(self.status)),
             Request::SetFeatures => self.set_features(number_in(request, body)?)?,
             Request::SetProtocolFeatures => {

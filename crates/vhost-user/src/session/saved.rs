@@ -14,7 +14,7 @@ use super::Session;
 use super::rings::{Rings, SavedRing};
 use crate::memory::Region;
 use crate::port::Port;
-use crate::protocol::{F_ACCESS_PLATFORM, F_LOG_ALL, ProtocolFeatures, REGIONS_MOST};
+use crate::protocol::{F_ACCESS_PLATFORM, F_LOG_ALL, ProtocolFeatures, REGIONS_MAX};
 
 /// A saved session. Its descriptors are in a [`Table`]. The adapter's rings and the descriptors that they signal are saved by the
 /// port.
@@ -105,7 +105,7 @@ impl Session {
         let missing = || "a descriptor of its session is missing".to_owned();
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
-        if rings.len() != usize::from(count) || regions.len() > REGIONS_MOST {
+        if rings.len() != usize::from(count) || regions.len() > REGIONS_MAX {
             return Err("its session is impossible".to_owned());
         }
         let mut restored = Rings::new(count);

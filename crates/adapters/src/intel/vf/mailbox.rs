@@ -17,7 +17,7 @@ use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
 use super::VirtualFunction;
-use super::family::{ADDRESSES_MOST, VLANS_MOST, word};
+use super::family::{ADDRESSES_MAX, VLANS_MAX, word};
 use super::registers::{self as r, mailbox, rctl, tctl, vmolr};
 
 /// RAH.AV.
@@ -62,8 +62,8 @@ impl Mailbox {
         let valid = registers.of(r::RAH).iter().skip(1).filter(|high| *high & ADDRESS_VALID != 0).count();
         let tags: u32 = registers.of(r::VFTA).iter().map(|word| word.count_ones()).sum();
         let multicast = if self.promiscuous || self.overflow { rctl::MPE } else { 0 };
-        addresses <= ADDRESSES_MOST
-            && vlans <= VLANS_MOST
+        addresses <= ADDRESSES_MAX
+            && vlans <= VLANS_MAX
             && valid == usize::from(addresses)
             && tags == u32::from(vlans) + 1
             && registers[r::RCTL] & !rctl::EN == multicast | RECEIVER

@@ -57,13 +57,13 @@ use nicety_pci::{Bar, BuildError, Capability, Express, Function, Identity, MsixC
 use self::family::FunctionPolicy;
 use self::mailbox::Mailbox;
 use self::models::Model;
-use self::registers::{self as r, QUEUES_MOST};
+use self::registers::{self as r, QUEUES_MAX};
 use super::mac::model::CLASS;
 use super::mac::{MSIX_BAR, Mac};
 use crate::settings::{CreateError, Settings};
 
 /// A virtual function.
-type VirtualFunction = Mac<Virtual, QUEUES_MOST>;
+type VirtualFunction = Mac<Virtual, QUEUES_MAX>;
 
 /// State of virtual functions only.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub const VECTORS: u16 = 3;
 const QUEUES_82576: usize = 2;
 const QUEUES_82599: usize = 8;
 /// Most of any model.
-pub const QUEUES_MOST: usize = 8;
+pub const QUEUES_MAX: usize = 8;
 
 const REGIONS: &[Region] = &[
     Region { bars: &[0], len: WINDOW_BYTES, reads: Widths::ANY, writes: Widths::DWORD, hole: 0 },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registers::{NOTIFY_EVERY, Reg, TABLE, status};
 use super::{CONFIGURATION, QUEUE, RING_SIZE, VirtioPci};
-use crate::virtio_net::RINGS_MOST;
+use crate::virtio_net::RINGS_MAX;
 use crate::virtio_net::kept::Kept;
 use crate::virtio_net::registers::feature;
 use crate::virtio_net::ring::Ring;
@@ -44,7 +44,7 @@ pub(super) struct Common {
     pub generation: u8,
     pub config_vector: u16,
     pub select: u16,
-    pub queues: ArrayVec<Queue, RINGS_MOST>,
+    pub queues: ArrayVec<Queue, RINGS_MAX>,
 }
 
 impl Common {
@@ -340,4 +340,4 @@ impl VirtioPci {
     }
 }
 
-const _: () = assert!(NOTIFY_EVERY as usize * RINGS_MOST <= 256);
+const _: () = assert!(NOTIFY_EVERY as usize * RINGS_MAX <= 256);

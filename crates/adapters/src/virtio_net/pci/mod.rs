@@ -25,7 +25,7 @@ use nicety_pci::{Bar, Capability, Express, Function, Identity, Mode, MsixCapabil
 use self::common::{Common, NO_VECTOR};
 use self::registers::status;
 use super::registers::feature;
-use super::{RINGS_MOST, VirtioNet};
+use super::{RINGS_MAX, VirtioNet};
 use crate::about::About;
 use crate::block::NO_MASTER;
 use crate::settings::{CreateError, Settings};
@@ -35,7 +35,7 @@ pub use self::registers::TABLE;
 /// Maximum and initial number of descriptors of a queue: QEMU's value, and the size that a legacy driver gets.
 const RING_SIZE: u16 = 256;
 /// Vectors: one for each ring, one for configuration.
-const VECTORS: u16 = RINGS_MOST as u16 + 1;
+const VECTORS: u16 = RINGS_MAX as u16 + 1;
 /// Causes of INTx interrupts, in the bits of the interrupt status (4.1.4.5).
 const QUEUE: u128 = 1;
 const CONFIGURATION: u128 = 2;

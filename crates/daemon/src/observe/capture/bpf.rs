@@ -8,7 +8,7 @@
 use std::fmt;
 
 /// Most instructions of a program (BPF_MAXINSNS of linux/bpf_common.h).
-pub const INSTRUCTIONS_MOST: usize = 4096;
+pub const INSTRUCTIONS_MAX: usize = 4096;
 /// Words of memory (BPF_MEMWORDS).
 const WORDS: u32 = 16;
 
@@ -18,7 +18,7 @@ pub type Raw = (u16, u8, u8, u32);
 /// Errors of a program, with the number of the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BpfError {
-    /// The program has no instruction, or more than [`INSTRUCTIONS_MOST`].
+    /// The program has no instruction, or more than [`INSTRUCTIONS_MAX`].
     Length(usize),
     /// An instruction is unknown.
     Unknown(usize),
@@ -35,7 +35,7 @@ pub enum BpfError {
 impl fmt::Display for BpfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length(length) => write!(f, "a filter has 1 to {INSTRUCTIONS_MOST} instructions, not {length}"),
+            Self::Length(length) => write!(f, "a filter has 1 to {INSTRUCTIONS_MAX} instructions, not {length}"),
             Self::Unknown(at) => write!(f, "the filter's instruction {at} is none of classic BPF"),
             Self::Jump(at) => write!(f, "the filter's instruction {at} jumps behind the end"),
             Self::Word(at) => write!(f, "the filter's instruction {at} names a word of memory beyond {WORDS}"),
@@ -105,7 +105,7 @@ pub struct Program(Box<[Raw]>);
 impl Program {
     /// Checks a program.
     pub fn new(raw: &[Raw]) -> Result<Self, BpfError> {
-        if raw.is_empty() || raw.len() > INSTRUCTIONS_MOST {
+        if raw.is_empty() || raw.len() > INSTRUCTIONS_MAX {
             return Err(BpfError::Length(raw.len()));
         }
         for (at, &(code, yes, no, k)) in raw.iter().enumerate() {

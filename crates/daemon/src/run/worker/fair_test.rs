@@ -100,7 +100,7 @@ impl Bench {
 }
 
 const ROUNDS: u64 = 200;
-const MOST: u64 = ROUNDS * QUANTUM as u64 + TURN;
+const MAX: u64 = ROUNDS * QUANTUM as u64 + TURN;
 
 #[test]
 fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_its_turn() {
@@ -108,7 +108,7 @@ fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_it
         let mut bench = Bench::new(len);
         let cost = bench.served(ROUNDS);
         assert_eq!(bench.turns.load(Ordering::Relaxed), ROUNDS, "a turn in each round");
-        assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
+        assert!(cost <= MAX && cost * 2 > MAX, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MAX}");
     }
 }
 
@@ -120,7 +120,7 @@ fn turns_in_which_a_port_sent_nothing_are_not_saved_for_a_flood() {
         assert_eq!(bench.served(ROUNDS), 0);
         bench.most.store(usize::MAX, Ordering::Relaxed);
         let cost = bench.served(ROUNDS);
-        assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
+        assert!(cost <= MAX && cost * 2 > MAX, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MAX}");
     }
 }
 

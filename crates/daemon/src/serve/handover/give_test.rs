@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use nicety_host::Host;
-use nicety_keeper::{FDS_MOST, kind as keeper};
+use nicety_keeper::{FDS_MAX, kind as keeper};
 use nicety_vfio_user::Client;
 use tempfile::TempDir;
 
@@ -98,7 +98,7 @@ fn new_daemon(channel: Channel, fails: Fails) -> usize {
                 let bytes = bytes_of(message.fds.into_iter().next()).unwrap();
                 ports += Image::from_bytes(&bytes).unwrap().ports.len();
             }
-            kind::DESCRIPTORS => assert!((1..=FDS_MOST).contains(&message.fds.len())),
+            kind::DESCRIPTORS => assert!((1..=FDS_MAX).contains(&message.fds.len())),
             kind::END => break,
             other => panic!("message {other}"),
         }

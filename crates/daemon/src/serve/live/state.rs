@@ -22,7 +22,7 @@ use crate::whole::{self, Whole};
 /// The version of the format.
 const VERSION: u32 = 1;
 /// Longest state file in bytes: two host files as JSON.
-const MOST: u64 = 32 << 20;
+const MAX: u64 = 32 << 20;
 
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ impl Begin {
     pub fn new(file: Host) -> Self {
         let path = file.state();
         let mut state = StateFile { path: path.clone(), is_newer: false };
-        let found = match whole::read(&path, MOST) {
+        let found = match whole::read(&path, MAX) {
             Ok(None) => Found::Nothing,
             Ok(Some(bytes)) => match understand(&bytes, &file) {
                 Ok(Understood { host, running }) => {

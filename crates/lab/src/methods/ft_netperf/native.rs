@@ -10,7 +10,7 @@ use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::Socket;
 use smoltcp::time::Instant as Moment;
 
-use super::{Client, Frames, GUEST, LEAST, PORT, SETTLING, SOON, interface, since, socket};
+use super::{Client, Frames, GUEST, MIN, PORT, SETTLING, SOON, interface, since, socket};
 use crate::bench::BenchError;
 use crate::record::Taken;
 
@@ -108,7 +108,7 @@ pub(super) fn measure(application: Application, duration: Duration, stop: &Atomi
     let (before, begun) = (session.client.moved, Instant::now());
     session.pass(duration, stop)?;
     let end = Instant::now() + SOON;
-    while session.client.moved < before + LEAST && Instant::now() < end {
+    while session.client.moved < before + MIN && Instant::now() < end {
         session.turn();
     }
     let (moved, seconds) = (session.client.moved - before, begun.elapsed().as_secs_f64());

@@ -19,7 +19,7 @@
 use nicety_adapter::family::{Answer, Ask, Grant, Message, Reply, Request, Standing};
 
 use super::{
-    ADDRESSES_MOST, FunctionPolicy, PhysicalFunction, REFUSED, RESET, Verdict, address, is_station, multicast, read,
+    ADDRESSES_MAX, FunctionPolicy, PhysicalFunction, REFUSED, RESET, Verdict, address, is_station, multicast, read,
     reset, reset_event, vlan, word,
 };
 
@@ -95,7 +95,7 @@ fn set_address(policy: FunctionPolicy, message: &Message, standing: &Standing) -
         CLEAR => Grant::OnlyAddress(None).into(),
         _ if !is_station(address) => REFUSED,
         0 => Grant::Address(address).into(),
-        ADD if standing.addresses < ADDRESSES_MOST => Grant::AddAddress(address).into(),
+        ADD if standing.addresses < ADDRESSES_MAX => Grant::AddAddress(address).into(),
         _ => REFUSED,
     }
 }

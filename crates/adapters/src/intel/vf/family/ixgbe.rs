@@ -25,7 +25,7 @@
 use nicety_adapter::family::{Answer, Ask, Grant, MESSAGE_WORDS, Message, Reply, Request, Standing};
 
 use super::{
-    ADDRESSES_MOST, FunctionPolicy, PhysicalFunction, REFUSED, RESET, UNCHANGED, Verdict, address, is_station,
+    ADDRESSES_MAX, FunctionPolicy, PhysicalFunction, REFUSED, RESET, UNCHANGED, Verdict, address, is_station,
     multicast, read, reset, reset_event, vlan, word,
 };
 
@@ -162,7 +162,7 @@ fn further_address(policy: FunctionPolicy, message: &Message, standing: &Standin
         0 => Grant::OnlyAddress(None).into(),
         _ if !policy.trusted || !is_station(asked) => REFUSED,
         1 => Grant::OnlyAddress(Some(asked)).into(),
-        _ if standing.addresses >= ADDRESSES_MOST => REFUSED,
+        _ if standing.addresses >= ADDRESSES_MAX => REFUSED,
         _ => Grant::AddAddress(asked).into(),
     }
 }

@@ -28,9 +28,9 @@ pub mod word {
 /// The first message of every driver.
 const RESET: u32 = 1;
 /// Further addresses of a function: IGBVF_MAX_MAC_FILTERS; of an ixgbevf as many.
-pub const ADDRESSES_MOST: u8 = 3;
+pub const ADDRESSES_MAX: u8 = 3;
 /// VLANs of a function besides 0: E1000_VLVF_ARRAY_SIZE, of which the first is VLAN 0's.
-pub const VLANS_MOST: u8 = 31;
+pub const VLANS_MAX: u8 = 31;
 
 /// How a chip's driver answers one message, by the function's policy.
 pub type Answers = fn(FunctionPolicy, &Ask, &Message) -> Answer;
@@ -190,7 +190,7 @@ fn vlan(policy: FunctionPolicy, message: &Message, vlans: u8) -> Verdict {
     let (on, id) = (message[0] & word::INFO != 0, (message[1] & 0xfff) as u16);
     match (id, on) {
         (0, false) => UNCHANGED,
-        (1.., true) if vlans >= VLANS_MOST => REFUSED,
+        (1.., true) if vlans >= VLANS_MAX => REFUSED,
         _ => Grant::Vlan { id, on }.into(),
     }
 }
