@@ -59,7 +59,7 @@ pub enum Checksum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The kind.
-    #[serde(with = "crate::tape::segment_kind")]
+    #[serde(with = "crate::as_numbers::segment_kind")]
     pub kind: SegmentKind,
     /// Payload bytes of each frame but the last; never 0.
     pub mss: u16,

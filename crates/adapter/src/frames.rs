@@ -16,10 +16,10 @@ pub enum Edit {
     /// Removes the outer VLAN tag, if there is one.
     Untag,
     /// Inserts this VLAN tag before any other.
-    Tag(#[serde(with = "crate::tape::tag")] Tag),
+    Tag(#[serde(with = "crate::as_numbers::tag")] Tag),
     /// Replaces the outer tag with this VLAN tag, or inserts it if there is none: for a priority-tagged frame (VLAN id 0) into an
     /// access VLAN.
-    Retag(#[serde(with = "crate::tape::tag")] Tag),
+    Retag(#[serde(with = "crate::as_numbers::tag")] Tag),
 }
 
 /// One packet of a batch, for one receiver.

@@ -25,6 +25,7 @@
 
 mod access;
 mod adapter;
+mod as_numbers;
 pub mod bank;
 mod batch;
 mod bus;

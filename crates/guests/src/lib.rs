@@ -50,7 +50,6 @@ mod processor;
 mod qemu;
 mod root;
 mod served;
-mod snapshot;
 mod spawn;
 mod terminal;
 mod tool;

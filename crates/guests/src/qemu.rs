@@ -1,6 +1,7 @@
 //! A guest in QEMU: its configuration, and the command line derived from it.
 
 mod accel;
+mod snapshot;
 
 use std::{
     fs,
@@ -15,7 +16,6 @@ use super::{
     image::Image,
     kernel::Kernel,
     root::Root,
-    snapshot,
 };
 use crate::folder::Folder;
 

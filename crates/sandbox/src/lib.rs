@@ -18,7 +18,6 @@ mod accounts;
 mod calls;
 mod folders;
 mod names;
-mod procfs;
 mod signal;
 mod starter;
 
@@ -34,8 +33,8 @@ use seccompiler::BpfProgram;
 pub use accounts::{look_up, look_up_later};
 pub use folders::{Folders, Grant, Granted, NotGranted, granted, kernel_lacks};
 pub use names::spawn_for_names;
-pub use procfs::ProcFile;
 pub use signal::{Refusal, forget_refused_here, refused_here};
+pub use starter::ProcFile;
 
 /// The kinds of threads, as in ARCHITECTURE.md, *Threads*. Each has its own list of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

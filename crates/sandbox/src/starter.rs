@@ -1,5 +1,7 @@
 //! The thread that starts all others. It also logs refused calls: the handler of a signal cannot.
 
+mod procfs;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,9 +13,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::{Errno, write};
 use tracing::warn;
 
+pub use self::procfs::ProcFile;
 use crate::folders::Rules;
 use crate::signal::{self, NOTE};
-use crate::{KIND, Kind, ProcFile, enter};
+use crate::{KIND, Kind, enter};
 
 type Act = Box<dyn FnOnce() + Send>;
 

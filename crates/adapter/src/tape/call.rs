@@ -80,7 +80,7 @@ pub enum Call {
     /// Frames are offered.
     Deliver(Offer),
     /// Guest memory: its regions from now on. [`Event::Memory`] follows if the map was replaced.
-    Memory(#[serde(with = "super::bytes::places")] Vec<Place>),
+    Memory(#[serde(with = "crate::as_numbers::places")] Vec<Place>),
     /// Something happened.
     Notice(Event),
     /// A time that it asked for has come.
@@ -128,6 +128,19 @@ pub struct Entry {
     pub sum: u64,
     /// A digest of its state after it. Not with each entry.
     pub state: Option<u64>,
+}
+
+impl Entry {
+    /// The entry as bytes (postcard: integers are variable-length, frames and guest memory as they are), for [`Entry::from_bytes`] of the same build.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Plain data can be written.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// Reads an entry. `None`: these bytes are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
 }
 
 impl Entry {

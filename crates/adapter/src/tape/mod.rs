@@ -13,7 +13,6 @@
 //! Inputs of an adapter are: the arguments of its calls, times among them; the frames offered to it; the bytes that it reads of guest
 //! memory, and which memory there is. Counters are none. A recorded adapter has no mapped doorbells: its guest writes registers.
 
-mod bytes;
 mod call;
 mod ear;
 mod gate;
@@ -22,7 +21,6 @@ mod recorder;
 mod sum;
 mod text;
 
-pub(crate) use bytes::{segment_kind, tag};
 pub use call::{Call, Entry, Offer, Offered};
 pub use gate::{Commit, Gate, Log, Waiting};
 pub use player::{Divergence, Player};

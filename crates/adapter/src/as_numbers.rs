@@ -1,19 +1,4 @@
-//! An entry as bytes: postcard's. Integers are variable-length, frames and guest memory as they are.
-
-use super::call::Entry;
-
-impl Entry {
-    /// The entry as bytes, for [`Entry::from_bytes`] of the same build.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        // Plain data can be written.
-        postcard::to_allocvec(self).unwrap_or_default()
-    }
-
-    /// Reads an entry. `None`: these bytes are none.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
-    }
-}
+//! Values of lower crates as numbers, for serde: `#[serde(with = …)]`.
 
 /// A VLAN tag as two numbers.
 pub(crate) mod tag {
@@ -55,7 +40,7 @@ pub(crate) mod segment_kind {
 }
 
 /// Regions of guest memory as numbers: base, length, rights.
-pub(super) mod places {
+pub(crate) mod places {
     use nicety_memory::{Place, Rights};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

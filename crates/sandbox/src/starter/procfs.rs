@@ -2,8 +2,6 @@
 
 use std::io;
 
-use crate::starter;
-
 /// A file of this process in procfs (proc(5)), which the kernel itself answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcFile {
@@ -19,7 +17,7 @@ impl ProcFile {
     /// # Errors
     /// The system's.
     pub fn read(self) -> io::Result<String> {
-        starter::read(self)
+        super::read(self)
     }
 
     pub(crate) fn read_here(self) -> io::Result<String> {

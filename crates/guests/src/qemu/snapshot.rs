@@ -16,13 +16,13 @@ use rustix::{
     io::retry_on_intr,
 };
 
-use super::{
+use super::GuestConfig;
+use crate::{
     error::{Error, file},
+    folder::Folder,
     guest::{Guest, Launch},
-    qemu::GuestConfig,
     root::{Root, fingerprint},
 };
-use crate::folder::Folder;
 
 /// Word of a kernel's command line that makes crates/guests/init wait for its settings.
 pub(super) const WAIT: &str = "nicety.wait";
