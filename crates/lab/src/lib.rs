@@ -5,7 +5,7 @@
 //! returns [`results::Results`]; [`table::render`] and [`report::write`] show them. Only the bench knows how guests are made.
 //!
 //! The path of `nicety lab run`: a [`methods::Method`] and [`study::Options`] give a [`plan::Plan`]; [`study::run()`] makes its runs by the
-//! method's [`methods::Rig`] and keeps each in a [`study::Journal`]; [`report::study`] shows them.
+//! method's [`methods::Rig`] and keeps each in a [`study::Results`]; [`report::study`] shows them.
 #![forbid(unsafe_code)]
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

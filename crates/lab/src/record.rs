@@ -48,7 +48,7 @@ impl Taken {
 
 /// A run that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     /// The round, counted from 0.
     pub round: u32,
     /// The row of the tables.
@@ -92,15 +92,15 @@ pub struct Record {
     pub texts: BTreeMap<String, String>,
 }
 
-impl Record {
+impl RunRecord {
     /// The record of a run with these measurements.
-    pub fn new(item: &Item, taken: Result<Taken, String>) -> Record {
+    pub fn new(item: &Item, taken: Result<Taken, String>) -> RunRecord {
         let (taken, failure) = match taken {
             Ok(taken) => (taken, None),
             Err(why) => (Taken::default(), Some(why)),
         };
         let Taken { figures, series, lines, latency, texts, marks, steal_percent } = taken;
-        Record {
+        RunRecord {
             round: item.round,
             subject: item.subject.clone(),
             load: item.load.clone(),

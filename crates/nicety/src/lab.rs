@@ -17,7 +17,7 @@ use nicety_lab::study::diff;
 use nicety_lab::study::figures;
 use nicety_lab::study::here::{self, Here};
 use nicety_lab::study::parts;
-use nicety_lab::study::{self, End, Head, Journal, JournalError, Lock, Options, PlanError, Study, journal};
+use nicety_lab::study::{self, End, Head, Lock, Options, PlanError, Results, ResultsError, Study, results};
 use nicety_lab::subject::Subject;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -204,7 +204,7 @@ impl Place {
     /// `--report` and `--resume` name the report's folder. `--resume` may also name the method's own, as `lab diff` and `lab report` may.
     fn of(args: &LabRun, method: &dyn Method) -> Result<Place, Failure> {
         let name = method.about().name;
-        let Some(given) = args.resume.as_ref().filter(|given| given.join(journal::HEAD).exists()) else {
+        let Some(given) = args.resume.as_ref().filter(|given| given.join(results::HEAD).exists()) else {
             let parent = args.resume.as_ref().unwrap_or(&args.report).clone();
             return Ok(Place { folder: parent.join(name), parent });
         };
@@ -236,28 +236,28 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     let command = command(&plan, &options);
     let _lock = Lock::take(&command).map_err(Failure::with(Exit::Failed))?;
     let Place { parent, folder } = &Place::of(args, method)?;
-    let failed = Failure::with::<JournalError>(Exit::Failed);
+    let failed = Failure::with::<ResultsError>(Exit::Failed);
     let path = own_path()?;
     let here = this_machine(&path);
     let resumed = match args.resume {
-        Some(_) => Some(Journal::resume(folder, &options, &here).map_err(Failure::with(Exit::Usage))?),
-        None if folder.join(journal::HEAD).exists() => {
-            return Err(failed(JournalError::Taken(folder.clone(), parent.clone())));
+        Some(_) => Some(Results::resume(folder, &options, &here).map_err(Failure::with(Exit::Usage))?),
+        None if folder.join(results::HEAD).exists() => {
+            return Err(failed(ResultsError::Taken(folder.clone(), parent.clone())));
         }
         None => None,
     };
     report::study::check(parent, folder).map_err(Failure::with(Exit::Failed))?;
     let missing = Failure::with::<nicety_guests::Error>(Exit::Missing);
     let without = match &resumed {
-        Some(journal) => parts::needed(&journal.study.head.plan, &path).map(|()| None).map_err(missing)?,
+        Some(results) => parts::needed(&results.study.head.plan, &path).map(|()| None).map_err(missing)?,
         None => parts::leave_out(&mut plan, &path).map_err(missing)?,
     };
     if let Some(note) = &without {
         output::tell(format_args!("note: {note}"));
     }
     let program = program(path);
-    let whole = resumed.as_ref().map_or(&plan, |journal| &journal.study.head.plan);
-    let before = resumed.as_ref().map_or(&[][..], |journal| journal.study.runs.as_slice());
+    let whole = resumed.as_ref().map_or(&plan, |results| &results.study.head.plan);
+    let before = resumed.as_ref().map_or(&[][..], |results| results.study.runs.as_slice());
     let mut say = |line: &str| output::tell(line);
     let opened =
         while_stoppable(&cancel, || method.open(Opening { plan: whole, program: &program, before, say: &mut say }));
@@ -269,24 +269,24 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         Failure::new(exit, format!("{}: {why}", method.about().name))
     })?;
     let accelerator = rig.accelerator();
-    let mut journal = match resumed {
-        Some(journal) => journal,
-        None => Journal::begin(folder, parent, head(&command, &options, plan, here, accelerator)).map_err(&failed)?,
+    let mut results = match resumed {
+        Some(results) => results,
+        None => Results::begin(folder, parent, head(&command, &options, plan, here, accelerator)).map_err(&failed)?,
     };
-    journal.same_accelerator(accelerator).map_err(Failure::with(Exit::Usage))?;
-    journal.note(rig.notes().into_iter().chain(without).collect()).map_err(&failed)?;
-    announce(&journal.study);
+    results.same_accelerator(accelerator).map_err(Failure::with(Exit::Usage))?;
+    results.note(rig.notes().into_iter().chain(without).collect()).map_err(&failed)?;
+    announce(&results.study);
     let mut progress = Progress::stderr();
-    let end = study::run(method, rig.as_mut(), &mut journal, &mut progress, &cancel);
+    let end = study::run(method, rig.as_mut(), &mut results, &mut progress, &cancel);
     progress.finish();
     // Guests end before any further message, after success and failure.
     drop(rig);
-    let written = write_pages(&journal.study, folder, parent);
-    let printed = output::print(&report::study::table(&journal.study));
+    let written = write_pages(&results.study, folder, parent);
+    let printed = output::print(&report::study::table(&results.study));
     let end = end.map_err(Failure::with(Exit::Failed))?;
     written?;
     printed?;
-    ended(&end, method, &journal.study, folder)
+    ended(&end, method, &results.study, folder)
 }
 
 /// Prints the runs of a plan, and what keeps it from being carried out here.
@@ -340,8 +340,8 @@ fn this_machine(path: &Path) -> Here {
 fn head(command: &str, options: &Options, plan: Plan, here: Here, accelerator: Option<Accel>) -> Head {
     let Here { host, optimised, programs } = here;
     Head {
-        format: journal::FORMAT.to_owned(),
-        version: journal::VERSION,
+        format: results::FORMAT.to_owned(),
+        version: results::VERSION,
         command: command.to_owned(),
         options: options.clone(),
         plan,
@@ -369,7 +369,7 @@ fn studies_in(parent: &Path) -> Vec<(PathBuf, Study)> {
     studies.into_iter().map(|study| (parent.join(&study.head.plan.method), study)).collect()
 }
 
-fn sorted(read: Vec<Result<Study, JournalError>>) -> (Vec<Study>, Vec<JournalError>) {
+fn sorted(read: Vec<Result<Study, ResultsError>>) -> (Vec<Study>, Vec<ResultsError>) {
     let (mut studies, mut errors) = (Vec::new(), Vec::new());
     for read in read {
         match read {
@@ -381,7 +381,7 @@ fn sorted(read: Vec<Result<Study, JournalError>>) -> (Vec<Study>, Vec<JournalErr
 }
 
 /// Names results that cannot be read.
-pub fn left_out(errors: &[JournalError]) {
+pub fn left_out(errors: &[ResultsError]) {
     errors.iter().for_each(|error| output::tell(format_args!("left out: {error}")));
 }
 
@@ -433,7 +433,7 @@ fn ended(end: &End, method: &dyn Method, study: &Study, folder: &Path) -> Result
 fn again(folders: &[PathBuf]) -> Result<(), Failure> {
     let (mut studies, mut lost) = (Vec::new(), 0);
     for folder in folders {
-        let of_method = folder.join(journal::HEAD).exists();
+        let of_method = folder.join(results::HEAD).exists();
         let (read, errors) = read(folder)?;
         left_out(&errors);
         lost += errors.len();
@@ -447,7 +447,7 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
     }
     // A method's folder has a page of its own.
     let first = folders.first().map_or(Path::new("."), PathBuf::as_path);
-    let is_method = first.join(journal::HEAD).exists();
+    let is_method = first.join(results::HEAD).exists();
     let place = if is_method {
         std::path::absolute(first).ok().and_then(|path| path.parent().map(Path::to_owned))
     } else {
@@ -461,16 +461,16 @@ fn again(folders: &[PathBuf]) -> Result<(), Failure> {
 
 /// The studies of a report's folder, or the one of a method's folder; and why others in it cannot be read. A folder of which nothing can
 /// be read is an error.
-pub fn read(folder: &Path) -> Result<(Vec<Study>, Vec<JournalError>), Failure> {
-    let failed = Failure::with::<journal::JournalError>(Exit::Failed);
-    if folder.join(journal::HEAD).exists() {
+pub fn read(folder: &Path) -> Result<(Vec<Study>, Vec<ResultsError>), Failure> {
+    let failed = Failure::with::<results::ResultsError>(Exit::Failed);
+    if folder.join(results::HEAD).exists() {
         return Ok((vec![Study::read(folder).map_err(failed)?], Vec::new()));
     }
     let (studies, mut errors) = sorted(report::study::all_studies(folder));
     if studies.is_empty() {
         let last = errors.pop();
         left_out(&errors);
-        return Err(failed(last.unwrap_or_else(|| JournalError::Nothing(folder.to_owned()))));
+        return Err(failed(last.unwrap_or_else(|| ResultsError::Nothing(folder.to_owned()))));
     }
     Ok((studies, errors))
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::method;
 use crate::plan::{Item, Plan};
 use crate::plan::{Length, Load};
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::record::Taken;
 use crate::results::{Results, Row, Run, Test};
 use crate::run::UNOPTIMISED;
-use crate::study::{Head, Options, Study, journal};
+use crate::study::{Head, Options, Study, results};
 use crate::subject::Subject;
 
 /// The method's name.
@@ -69,8 +69,8 @@ pub fn of_comparison(results: &Results) -> Option<Study> {
         own: None,
     };
     let head = Head {
-        format: journal::FORMAT.to_owned(),
-        version: journal::VERSION,
+        format: results::FORMAT.to_owned(),
+        version: results::VERSION,
         command: of.command.clone(),
         options: Options::default(),
         plan,
@@ -82,9 +82,9 @@ pub fn of_comparison(results: &Results) -> Option<Study> {
     };
     let record = |(item, taken): (Item, Taken)| {
         let others_percent = others_percent(results, &item);
-        Record { others_percent, ..Record::new(&item, Ok(taken)) }
+        RunRecord { others_percent, ..RunRecord::new(&item, Ok(taken)) }
     };
-    let runs: Vec<Record> = runs.into_iter().map(record).collect();
+    let runs: Vec<RunRecord> = runs.into_iter().map(record).collect();
     (!runs.is_empty()).then_some(Study { head, runs })
 }
 

@@ -240,7 +240,7 @@ mod tests {
     use nicety_adapters::{Entry, REGISTRY};
 
     use crate::choose::{Choice, System, Table, Wishes, choose};
-    use crate::record::Record;
+    use crate::record::RunRecord;
     use crate::study::Options;
 
     use super::*;
@@ -264,14 +264,14 @@ mod tests {
 
     /// A study of this machine with these figures of adapters under one load, in seven rounds.
     fn study(method: &str, load: &str, figure: &str, of: &[(&str, [f64; 7])]) -> Study {
-        let mut head = crate::study::journal::tests::head(&Options::default());
+        let mut head = crate::study::results::tests::head(&Options::default());
         head.plan = Options::default().plan(methods::find(method).unwrap()).unwrap();
         let record = |item: crate::plan::Item| {
             let ours = item.load == load && item.subject.server == Some(Server::Nicety);
             let (_, values) = of.iter().find(|(name, _)| ours && *name == item.subject.adapter)?;
             let value = *values.get(item.round as usize)?;
             let taken = Taken { figures: [(figure.to_owned(), value)].into(), ..Taken::default() };
-            Some(Record::new(&item, Ok(taken)))
+            Some(RunRecord::new(&item, Ok(taken)))
         };
         let runs = head.plan.items().into_iter().filter_map(record).collect();
         Study { head, runs }

@@ -20,7 +20,7 @@ use crate::real::native::{self, Native};
 use crate::real::outside::{self, GUEST, Lone, OUTSIDE, Outside, subjects};
 use crate::real::veth::Tc;
 use crate::real::{netperf, quoted};
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::results::Direction;
 use crate::spent::{Spent, Stopwatch};
 
@@ -321,10 +321,10 @@ struct Bound(HashMap<(u32, Subject, Shape), bool>);
 
 impl Bound {
     /// What the runs of a study say that goes on: it may go on within a round.
-    fn of(before: &[Record]) -> Bound {
+    fn of(before: &[RunRecord]) -> Bound {
         let counted = before.iter().filter(|run| !run.discarded && run.figures.contains_key("mbit"));
         let at_one = counted.filter_map(|run| Some((run, Shape::of(&run.load).filter(|shape| shape.gbit == 1)?)));
-        let bound = |run: &Record| run.marks.iter().any(|mark| mark == GUEST_BOUND_MARK);
+        let bound = |run: &RunRecord| run.marks.iter().any(|mark| mark == GUEST_BOUND_MARK);
         Bound(at_one.map(|(run, shape)| ((run.round, run.subject.clone(), shape), bound(run))).collect())
     }
 
@@ -543,7 +543,7 @@ mod tests {
         let run = |round, mbit: f64| {
             let mut taken = Taken { figures: [("mbit".to_owned(), mbit)].into(), ..Taken::default() };
             Bound::default().mark(round, &subject, at(1), &mut taken);
-            Record::new(&crate::plan::Item { round, subject: subject.clone(), load: at(1).name() }, Ok(taken))
+            RunRecord::new(&crate::plan::Item { round, subject: subject.clone(), load: at(1).name() }, Ok(taken))
         };
         let bound = Bound::of(&[run(0, 950.0), run(1, 400.0)]);
         assert_eq!([0, 1].map(|round| bound.skips(round, &subject, at(10)).is_some()), [false, true]);

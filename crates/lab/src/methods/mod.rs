@@ -11,7 +11,7 @@ use crate::embedded::Program;
 use crate::method::{Guests, Own};
 use crate::plan::{Length, Load, Plan};
 use crate::real::veth::Tc;
-use crate::record::{Record, Taken};
+use crate::record::{RunRecord, Taken};
 use crate::results::Direction;
 use crate::subject::{NATIVE, Subject};
 
@@ -148,7 +148,7 @@ pub struct Opening<'a> {
     /// The program that is measured, with the words that make it a daemon or an embedded guest.
     pub program: &'a Program,
     /// Runs that are there already, of a study that goes on.
-    pub before: &'a [Record],
+    pub before: &'a [RunRecord],
     /// Gets a line for each step of laying guests.
     pub say: &'a mut dyn FnMut(&str),
 }

@@ -14,7 +14,7 @@ use crate::number;
 use crate::plan::Length;
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 use crate::study::figures::{self, Cell};
-use crate::study::{JournalError, Study, journal};
+use crate::study::{ResultsError, Study, results};
 use crate::subject::Subject;
 use nicety_chart::Escaped;
 
@@ -57,7 +57,7 @@ pub fn write_front(place: &Path, studies: &[(PathBuf, Study)]) -> Result<(), Rep
 /// A place is taken, or cannot be written.
 pub fn check(folder: &Path, of_method: &Path) -> Result<(), ReportError> {
     folder::check(folder, &[INDEX])?;
-    folder::check(of_method, &[INDEX, journal::HEAD])
+    folder::check(of_method, &[INDEX, results::HEAD])
 }
 
 /// The studies in folders below `folder`, in the order of the methods. One that cannot be read is left out.
@@ -67,9 +67,9 @@ pub fn studies(folder: &Path) -> Vec<Study> {
 
 /// The studies in folders below `folder`, in the order of the methods, with the reason for each that cannot be read. A method without
 /// results is neither.
-pub fn all_studies(folder: &Path) -> Vec<Result<Study, JournalError>> {
+pub fn all_studies(folder: &Path) -> Vec<Result<Study, ResultsError>> {
     let read = methods::ALL.iter().map(|method| Study::read(&folder.join(method.about().name)));
-    read.filter(|read| !matches!(read, Err(JournalError::Nothing(_)))).collect()
+    read.filter(|read| !matches!(read, Err(ResultsError::Nothing(_)))).collect()
 }
 
 /// The text of a study's page.
@@ -445,8 +445,8 @@ fn how(out: &mut String, study: &Study, method: &dyn Method) {
     let _ = writeln!(
         out,
         "</ul>\n<p>Every sample is in <a href=\"{runs}\">{runs}</a>, a line a run; the plan is in <a href=\"{head}\">{head}</a>.</p>",
-        runs = journal::RUNS,
-        head = journal::HEAD
+        runs = results::RUNS,
+        head = results::HEAD
     );
 }
 

@@ -4,10 +4,10 @@ use statrs::stats_tests::{Alternative, fishers_exact};
 
 use super::bootstrap;
 use super::figures::{Cell, cell};
-use super::journal::Study;
+use super::results::Study;
 use crate::methods::{Figure, Method};
 use crate::number;
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::results::Direction;
 use crate::statistics::{CONFIDENCE, Estimate, RUNS_FOR_INTERVAL};
 use crate::subject::Subject;
@@ -124,7 +124,7 @@ fn line(first: &Study, second: &Study, subject: &Subject, load: &str, figure: &F
 fn failures(first: &Study, second: &Study, subject: &Subject, load: &str) -> Option<Line> {
     let cells = [first, second].map(|study| {
         let mut cell = cell(study, subject, load, ENDED_WELL.name);
-        let here = |run: &&Record| run.subject == *subject && run.load == load;
+        let here = |run: &&RunRecord| run.subject == *subject && run.load == load;
         cell.samples = study.counted().filter(here).map(|run| (run.round, 1.0)).collect();
         cell.estimate = bootstrap::estimate(&vec![1.0; cell.samples.len()]);
         cell
@@ -208,7 +208,7 @@ pub fn conditions(first: &Study, second: &Study) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::Options;
-    use super::super::journal::tests::head;
+    use super::super::results::tests::head;
     use super::*;
     use crate::methods;
     use crate::plan::Item;
@@ -221,7 +221,7 @@ mod tests {
         let ours = items.filter(|item| item.subject == Subject::new("vmxnet3", crate::method::Server::Nicety));
         let run = |(item, mbit): (Item, f64)| {
             let figures = [("mbit".to_owned(), mbit), ("cpu".to_owned(), cpu * mbit / mbit)].into();
-            Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+            RunRecord::new(&item, Ok(Taken { figures, ..Taken::default() }))
         };
         Study { runs: ours.zip(mbit).map(run).collect(), head }
     }
@@ -313,7 +313,7 @@ mod tests {
         let item = |round| Item { round, subject: subject.clone(), load: load.clone() };
         let run = |round: usize| {
             let figures = [("stable".to_owned(), f64::from(u8::from(round < stable)))].into();
-            Record::new(&item(round as u32), Ok(Taken { figures, ..Taken::default() }))
+            RunRecord::new(&item(round as u32), Ok(Taken { figures, ..Taken::default() }))
         };
         study.head.plan = plan.clone();
         study.runs = (0..runs).map(run).collect();

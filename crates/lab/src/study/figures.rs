@@ -1,12 +1,12 @@
 //! Medians and ratios of a study: cells of its tables.
 
 use super::bootstrap;
-use super::journal::Study;
+use super::results::Study;
 use crate::host::{LOADED_MARK, is_loaded, loaded_words};
 use crate::method::Server;
 use crate::methods::{Figure, Method, Table};
 use crate::number;
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::statistics::Estimate;
 use crate::subject::Subject;
 
@@ -41,7 +41,7 @@ pub fn loaded_line(study: &Study) -> Option<String> {
 
 /// The cell of a subject.
 pub fn cell(study: &Study, subject: &Subject, load: &str, figure: &str) -> Cell {
-    let here = |run: &&Record| run.subject == *subject && run.load == load;
+    let here = |run: &&RunRecord| run.subject == *subject && run.load == load;
     let samples: Vec<(u32, f64)> =
         study.counted().filter(here).filter_map(|run| Some((run.round, *run.figures.get(figure)?))).collect();
     let values: Vec<f64> = samples.iter().map(|(_, value)| *value).collect();

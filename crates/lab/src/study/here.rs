@@ -58,7 +58,7 @@ fn digest(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::super::Options;
-    use super::super::journal::tests::{head, here};
+    use super::super::results::tests::{head, here};
     use super::*;
     use crate::host::Difference;
 

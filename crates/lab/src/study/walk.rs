@@ -8,14 +8,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 use super::figures;
-use super::journal::{Journal, JournalError};
+use super::results::{Results, ResultsError};
 use crate::bench::BenchError;
 use crate::host::{CpuTimes, Shares, rfc3339};
 use crate::methods::{Method, Rig};
 use crate::plan::Item;
 use crate::plan::Length;
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::statistics::RUNS_FOR_INTERVAL;
 use crate::subject::Subject;
 
@@ -59,25 +59,25 @@ pub enum End {
 pub enum WalkError {
     /// A run cannot be kept.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Results(#[from] ResultsError),
     /// No further measurement is possible; the text names cause and remedy.
     #[error("{0}")]
     Fatal(String),
 }
 
-/// Makes the runs of the journal's plan that it does not have yet.
+/// Makes the planned runs that the results do not have yet.
 ///
 /// # Errors
 /// See [`WalkError`].
 pub fn run(
     method: &dyn Method,
     rig: &mut dyn Rig,
-    journal: &mut Journal,
+    results: &mut Results,
     progress: &mut Progress,
     stop: &AtomicBool,
 ) -> Result<End, WalkError> {
-    let plan = journal.study.head.plan.clone();
-    let left = journal.study.left();
+    let plan = results.study.head.plan.clone();
+    let left = results.study.left();
     progress.begin(u32::try_from(left.len()).unwrap_or(u32::MAX), plan.estimate_of(left.len()));
     let left: HashSet<Item> = left.into_iter().collect();
     let mut walk =
@@ -86,9 +86,9 @@ pub fn run(
     for item in &plan.items() {
         if item.round > round {
             round = item.round;
-            if walk.is_confident(journal, round) {
+            if walk.is_confident(results, round) {
                 progress.finish();
-                return Ok(End::Confident { after: round, failed: journal.study.failed().count() });
+                return Ok(End::Confident { after: round, failed: results.study.failed().count() });
             }
         }
         if stop.load(Ordering::Relaxed) {
@@ -99,15 +99,15 @@ pub fn run(
         }
         if !walk.given_up(item) {
             progress.step(&format!("round {}: {}, {}", item.round.saturating_add(1), item.subject, item.load));
-            if !walk.one(item, rig, journal, progress, stop)? {
+            if !walk.one(item, rig, results, progress, stop)? {
                 return Ok(End::Stopped);
             }
         }
         progress.advance();
     }
     progress.finish();
-    let failed = journal.study.failed().count();
-    let wide = plan.confidence.map(|share| figures::too_wide(&journal.study, method, share).collect());
+    let failed = results.study.failed().count();
+    let wide = plan.confidence.map(|share| figures::too_wide(&results.study, method, share).collect());
     let wide: Vec<String> = wide.unwrap_or_default();
     Ok(if wide.is_empty() { End::Done { failed } } else { End::NotConfident { wide, failed } })
 }
@@ -120,9 +120,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn is_confident(&self, journal: &Journal, rounds: u32) -> bool {
-        let share = journal.study.head.plan.confidence.filter(|_| rounds as usize >= RUNS_FOR_INTERVAL);
-        share.is_some_and(|share| figures::too_wide(&journal.study, self.method, share).next().is_none())
+    fn is_confident(&self, results: &Results, rounds: u32) -> bool {
+        let share = results.study.head.plan.confidence.filter(|_| rounds as usize >= RUNS_FOR_INTERVAL);
+        share.is_some_and(|share| figures::too_wide(&results.study, self.method, share).next().is_none())
     }
 
     fn given_up(&self, item: &Item) -> bool {
@@ -137,11 +137,11 @@ impl Walk<'_> {
         &mut self,
         item: &Item,
         rig: &mut dyn Rig,
-        journal: &mut Journal,
+        results: &mut Results,
         progress: &mut Progress,
         stop: &AtomicBool,
     ) -> Result<bool, WalkError> {
-        let load = journal.study.head.plan.load(&item.load).cloned();
+        let load = results.study.head.plan.load(&item.load).cloned();
         let load = load.ok_or_else(|| WalkError::Fatal(format!("the plan has no load {}", item.load)))?;
         for attempt in 0..=self.repeats {
             let (before, shares, begun, date) = (CpuTimes::now(), Shares::now(), Instant::now(), now());
@@ -157,7 +157,7 @@ impl Walk<'_> {
                 Err(BenchError::Failed(_)) => 1,
                 Ok(_) => 0,
             };
-            let mut record = Record::new(item, taken.map_err(|error| error.to_string()));
+            let mut record = RunRecord::new(item, taken.map_err(|error| error.to_string()));
             record.date = date;
             record.took_seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
             record.steal_percent = record.steal_percent.or_else(|| CpuTimes::stolen_percent(before));
@@ -173,7 +173,7 @@ impl Walk<'_> {
             }
             self.count(item, times);
             let again = record.discarded;
-            journal.keep(record)?;
+            results.keep(record)?;
             if !again {
                 break;
             }
@@ -191,7 +191,7 @@ impl Walk<'_> {
 }
 
 /// Whether a figure of yes or no says no: the file was not identical.
-fn says_no(method: &dyn Method, record: &Record) -> bool {
+fn says_no(method: &dyn Method, record: &RunRecord) -> bool {
     let asked = method.figures().iter().filter(|figure| figure.yes_or_no);
     asked.filter_map(|figure| record.figures.get(figure.name)).any(|value| *value < 0.5)
 }

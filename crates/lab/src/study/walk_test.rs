@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use super::super::journal::tests::{Scratch, head, head_of, here};
+use super::super::results::tests::{Scratch, head, head_of, here};
 use super::super::{Options, Study};
 use super::*;
 use crate::bench::Percentile;
@@ -77,27 +77,27 @@ fn method() -> &'static dyn Method {
     methods::find("vmxnet3-iperf").unwrap()
 }
 
-fn begin(scratch: &Scratch, options: &Options) -> Journal {
-    Journal::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, head(options)).unwrap()
+fn begin(scratch: &Scratch, options: &Options) -> Results {
+    Results::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, head(options)).unwrap()
 }
 
 fn quick() -> Options {
     Options { length: Some(Length::Quick), ..Options::default() }
 }
 
-fn go(rig: &mut Fake<'_>, journal: &mut Journal, stop: &AtomicBool) -> End {
-    run(method(), rig, journal, &mut Progress::silent(), stop).unwrap()
+fn go(rig: &mut Fake<'_>, results: &mut Results, stop: &AtomicBool) -> End {
+    run(method(), rig, results, &mut Progress::silent(), stop).unwrap()
 }
 
 #[test]
 fn a_guest_that_panics_costs_its_own_row_whose_reason_has_its_last_words_and_the_rest_goes_on() {
     let scratch = Scratch::new("panics");
-    let mut journal = begin(&scratch, &quick());
+    let mut results = begin(&scratch, &quick());
     let mut rig = Fake { panics: "e1000e", ..Fake::new() };
     // Two loads, each given up after its second failure.
-    assert_eq!(go(&mut rig, &mut journal, &AtomicBool::new(false)), End::Done { failed: 4 });
+    assert_eq!(go(&mut rig, &mut results, &AtomicBool::new(false)), End::Done { failed: 4 });
     let study = Study::read(&scratch.0.join("vmxnet3-iperf")).unwrap();
-    assert_eq!(study, journal.study);
+    assert_eq!(study, results.study);
     for subject in &study.head.plan.subjects {
         let counted = study.counted().filter(|run| run.subject == *subject).count();
         assert_eq!(counted, if subject.adapter == "e1000e" { 0 } else { 6 }, "{subject}");
@@ -113,16 +113,16 @@ fn a_guest_that_panics_costs_its_own_row_whose_reason_has_its_last_words_and_the
 fn an_interruption_loses_the_run_in_progress_alone_and_the_resumed_study_is_the_whole_one() {
     let scratch = Scratch::new("resumed");
     let (stop, folder) = (AtomicBool::new(false), scratch.0.join("vmxnet3-iperf"));
-    let mut journal = begin(&scratch, &quick());
+    let mut results = begin(&scratch, &quick());
     let mut rig = Fake { stops: Some((8, &stop)), ..Fake::new() };
-    assert_eq!(go(&mut rig, &mut journal, &stop), End::Stopped);
+    assert_eq!(go(&mut rig, &mut results, &stop), End::Stopped);
     assert_eq!(Study::read(&folder).unwrap().runs.len(), 7);
-    drop(journal);
-    let mut journal = Journal::resume(&folder, &Options::default(), &here()).unwrap();
+    drop(results);
+    let mut results = Results::resume(&folder, &Options::default(), &here()).unwrap();
     let mut rig = Fake::new();
-    assert_eq!(go(&mut rig, &mut journal, &AtomicBool::new(false)), End::Done { failed: 0 });
-    let items: Vec<Item> = journal.study.runs.iter().map(Record::item).collect();
-    assert_eq!((items, rig.runs), (journal.study.head.plan.items(), 30 - 7));
+    assert_eq!(go(&mut rig, &mut results, &AtomicBool::new(false)), End::Done { failed: 0 });
+    let items: Vec<Item> = results.study.runs.iter().map(RunRecord::item).collect();
+    assert_eq!((items, rig.runs), (results.study.head.plan.items(), 30 - 7));
 }
 
 /// A hypervisor that takes time is when packets are late: of several tries one that is stable would come.
@@ -137,12 +137,12 @@ fn a_disturbed_run_is_made_again_but_one_that_was_not_stable_stays() {
         ..Options::default()
     };
     let begun = head_of(method, &options);
-    let mut journal = Journal::begin(&scratch.0.join("kvm-scp"), &scratch.0, begun).unwrap();
+    let mut results = Results::begin(&scratch.0.join("kvm-scp"), &scratch.0, begun).unwrap();
     let mut rig = Fake { stolen: Some(50.0), ..Fake::new() };
-    let end = run(method, &mut rig, &mut journal, &mut Progress::silent(), &AtomicBool::new(false)).unwrap();
+    let end = run(method, &mut rig, &mut results, &mut Progress::silent(), &AtomicBool::new(false)).unwrap();
     assert_eq!(end, End::Done { failed: 0 });
-    for subject in &journal.study.head.plan.subjects {
-        let runs: Vec<&Record> = journal.study.runs.iter().filter(|run| run.subject == *subject).collect();
+    for subject in &results.study.head.plan.subjects {
+        let runs: Vec<&RunRecord> = results.study.runs.iter().filter(|run| run.subject == *subject).collect();
         let (kept, again) = (runs.iter().filter(|run| !run.discarded), runs.iter().filter(|run| run.discarded));
         let marks: Vec<&[String]> = kept.map(|run| run.marks.as_slice()).collect();
         assert_eq!(marks, [[DISTURBED.to_owned()].as_slice()], "{subject}: {runs:?}");
@@ -151,7 +151,7 @@ fn a_disturbed_run_is_made_again_but_one_that_was_not_stable_stays() {
         assert!(runs.iter().all(|run| run.steal_percent == Some(50.0)), "{runs:?}");
     }
     let cell = crate::study::figures::cell(
-        &journal.study,
+        &results.study,
         &Subject::new("pcnet", crate::method::Server::Nicety),
         "scp",
         "stable",
@@ -177,11 +177,11 @@ fn a_study_ends_when_its_intervals_are_as_narrow_as_asked_and_else_says_which_ar
     // A load's other figures count too: its costs ripple, its throughput does not.
     let scratch = Scratch::new("costs");
     let mut rig = Fake { ripple: 0.0, cost_ripple: 0.2, ..Fake::new() };
-    let mut journal = begin(&scratch, &options);
-    let end = go(&mut rig, &mut journal, &AtomicBool::new(false));
+    let mut results = begin(&scratch, &options);
+    let end = go(&mut rig, &mut results, &AtomicBool::new(false));
     let End::NotConfident { wide, failed: 0 } = end else { panic!("{end:?}") };
     assert!(wide.iter().all(|said| said.ends_with(", stream: CPU per gigabit")) && wide.len() > 1, "{wide:?}");
-    let page = report::study::page(&journal.study);
+    let page = report::study::page(&results.study);
     let rule = "ends when the interval of each figure in the tables reaches at most 5 % of its median to either side";
     assert!(page.contains(rule) && page.contains("9 rounds, of at most 9; "), "{page}");
     assert!(page.contains(&format!("Not reached: {} intervals are wider.", wide.len())), "{page}");
@@ -192,9 +192,9 @@ fn each_adapter_of_ours_stands_beside_qemu_s_own_model_of_it() {
     let scratch = Scratch::new("peers");
     let options =
         Options { adapters: vec!["e1000e".to_owned(), "vmxnet3".to_owned()], repeat: Some(3), ..Options::default() };
-    let mut journal = begin(&scratch, &options);
-    go(&mut Fake::new(), &mut journal, &AtomicBool::new(false));
-    let table = report::study::table(&journal.study);
+    let mut results = begin(&scratch, &options);
+    go(&mut Fake::new(), &mut results, &AtomicBool::new(false));
+    let table = report::study::table(&results.study);
     let column = |row: &str| {
         table.lines().find(|line| line.trim_start().starts_with(row)).and_then(|line| line.split_whitespace().last())
     };
@@ -205,19 +205,19 @@ fn each_adapter_of_ours_stands_beside_qemu_s_own_model_of_it() {
         "{table}"
     );
     assert_eq!((column("vmxnet3 by qemu"), column("native")), (Some("–"), Some("–")), "{table}");
-    assert!(report::study::page(&journal.study).contains("÷ QEMU's own"));
+    assert!(report::study::page(&results.study).contains("÷ QEMU's own"));
 }
 
 #[test]
 fn the_page_has_our_ratios_beside_the_document_s() {
     let scratch = Scratch::new("page");
-    let mut journal = begin(&scratch, &quick());
-    go(&mut Fake::new(), &mut journal, &AtomicBool::new(false));
-    let table = report::study::table(&journal.study);
+    let mut results = begin(&scratch, &quick());
+    go(&mut Fake::new(), &mut results, &AtomicBool::new(false));
+    let table = report::study::table(&results.study);
     let row = table.lines().find(|line| line.trim_start().starts_with("vmxnet3 by nicety")).unwrap();
     // 2000 ÷ 1000 and 2000 ÷ 1200 in each round; source-documents 1: 1.69 and 2.48.
     assert!(row.contains("2.00 (document 1.69)") && row.contains("1.67 (document 2.48)"), "{row}");
-    let page = report::study::page(&journal.study);
+    let page = report::study::page(&results.study);
     assert!(page.contains("Throughput: vmxnet3 has 2.00\u{a0}× what e1000-82545em has"), "{page}");
     // Each row's runs over time, for both loads, and its latencies: five rows with three rounds.
     assert_eq!(
@@ -235,11 +235,11 @@ fn the_seconds_of_a_network_boot_beside_other_figures_are_those_to_a_loaded_kern
     let scratch = Scratch::new("loaded");
     let mut boots = head(&Options::default());
     boots.plan = Options::default().plan(methods::find("boot").unwrap()).unwrap();
-    let mut boot = Journal::begin(&scratch.0.join("boot"), &scratch.0, boots).unwrap();
+    let mut boot = Results::begin(&scratch.0.join("boot"), &scratch.0, boots).unwrap();
     for item in boot.study.head.plan.items() {
         let times = [("running", 9.5), ("loaded", 4.25), ("lease", 1.5)];
         let figures = times.into_iter().map(|(name, seconds)| (name.to_owned(), seconds)).collect();
-        boot.keep(Record::new(&item, Ok(Taken { figures, ..Taken::default() }))).unwrap();
+        boot.keep(RunRecord::new(&item, Ok(Taken { figures, ..Taken::default() }))).unwrap();
     }
     let study = begin(&scratch, &quick()).study;
     let folder = scratch.0.join("vmxnet3-iperf");

@@ -6,7 +6,7 @@ use super::super::panels::{MARKS, across, latency, middle, path, stairs};
 use super::bars::class;
 use crate::bench::Percentile;
 use crate::methods::Table;
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::study::Study;
 use crate::subject::Subject;
 use nicety_chart::{Decades, Linear, Mark, Panel};
@@ -21,7 +21,7 @@ pub fn over_time(study: &Study, table: &Table, unit: &str) -> String {
         }
         let time = Linear::up_to(points().map(|(_, end, _)| end).fold(0.0, f64::max));
         let rate = Linear::up_to(points().map(|(_, _, value)| value).fold(0.0, f64::max));
-        let line = |run: &&Record| line(run, &stairs(run.series.as_ref(), &time, &rate));
+        let line = |run: &&RunRecord| line(run, &stairs(run.series.as_ref(), &time, &rate));
         let seconds = |(number, (place, text)): (usize, Mark)| (place, if number == 0 { text + " s" } else { text });
         Some(Panel {
             id: format!("{}-time-{number}", table.load),
@@ -73,11 +73,11 @@ fn section(title: &str, about: &str, panels: impl Iterator<Item = Panel>) -> Str
     )
 }
 
-fn runs<'a>(study: &'a Study, subject: &Subject, load: &str) -> Vec<&'a Record> {
+fn runs<'a>(study: &'a Study, subject: &Subject, load: &str) -> Vec<&'a RunRecord> {
     study.counted().filter(|run| run.subject == *subject && run.load == load).collect()
 }
 
-fn line(run: &Record, path: &str) -> String {
+fn line(run: &RunRecord, path: &str) -> String {
     format!(
         "<path class=\"run {}\" d=\"{path}\"><title>round {}</title></path>",
         class(&run.subject),

@@ -6,7 +6,7 @@ use nicety_chart::{Escaped, Linear, Mark, Panel};
 
 use super::super::panels::stairs;
 use crate::methods::Lines;
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::study::Study;
 use crate::subject::Subject;
 
@@ -33,7 +33,7 @@ pub fn section(study: &Study, chart: &Lines) -> String {
 
 /// The last counted run of a row that has lines.
 fn picture(study: &Study, chart: &Lines, subject: &Subject, number: usize) -> Option<String> {
-    let of = |run: &&Record| run.subject == *subject && run.load == chart.load && !run.lines.is_empty();
+    let of = |run: &&RunRecord| run.subject == *subject && run.load == chart.load && !run.lines.is_empty();
     let run = study.counted().filter(of).last()?;
     let known = || chart.lines.iter().filter_map(|(_, name)| run.lines.get(*name));
     let points = || known().flat_map(|series| series.points());

@@ -207,10 +207,10 @@ mod tests {
     use crate::methods;
     use crate::plan::Item;
     use crate::plan::Length;
-    use crate::record::Record;
+    use crate::record::RunRecord;
     use crate::record::Taken;
     use crate::study::Options;
-    use crate::study::journal::tests::head_of;
+    use crate::study::results::tests::head_of;
     use crate::subject::Subject;
 
     /// A study of `method` in which these adapters have these values of the first table's figure, a round each.
@@ -223,7 +223,7 @@ mod tests {
             let subject = head.plan.subjects.iter().find(|of| **of == subject).unwrap().clone();
             let figures = BTreeMap::from([(table.figure.to_owned(), *value)]);
             let item = Item { round: round as u32, subject, load: table.load.clone() };
-            Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+            RunRecord::new(&item, Ok(Taken { figures, ..Taken::default() }))
         };
         let runs = values.iter().flat_map(|(adapter, of)| of.iter().enumerate().map(move |of| run(adapter, of)));
         Study { runs: runs.collect(), head }
@@ -260,7 +260,7 @@ mod tests {
             let subject = head.plan.subjects.iter().find(|of| of.adapter == row).unwrap().clone();
             let figures = BTreeMap::from([(table.figure.to_owned(), value)]);
             let item = Item { round, subject, load: table.load.clone() };
-            Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+            RunRecord::new(&item, Ok(Taken { figures, ..Taken::default() }))
         };
         let rows = [("off", 100.0), ("on", 40.0), ("on-100us", 30.0), ("native", 900.0)];
         let runs = rows.iter().flat_map(|(row, value)| (0..7).map(move |round| (*row, round, *value)));

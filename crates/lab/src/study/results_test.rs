@@ -51,30 +51,30 @@ fn quick() -> Options {
     Options { length: Some(Length::Quick), seconds: Some(2), ..Options::default() }
 }
 
-fn record(head: &Head, number: usize) -> Record {
+fn record(head: &Head, number: usize) -> RunRecord {
     let item = head.plan.items()[number].clone();
     let figures = BTreeMap::from([("mbit".to_owned(), 1.25 + number as f64)]);
-    Record::new(&item, Ok(Taken { figures, ..Taken::default() }))
+    RunRecord::new(&item, Ok(Taken { figures, ..Taken::default() }))
 }
 
 #[test]
 fn each_run_is_on_the_disk_when_it_has_ended_and_a_torn_line_costs_that_run_alone() {
     let scratch = Scratch::new("torn");
     let (folder, head) = (scratch.0.join("vmxnet3-iperf"), head(&quick()));
-    let mut journal = Journal::begin(&folder, &scratch.0, head.clone()).unwrap();
+    let mut results = Results::begin(&folder, &scratch.0, head.clone()).unwrap();
     for number in 0..3 {
-        journal.keep(record(&head, number)).unwrap();
-        assert_eq!(Study::read(&folder).unwrap(), journal.study, "after run {number}");
+        results.keep(record(&head, number)).unwrap();
+        assert_eq!(Study::read(&folder).unwrap(), results.study, "after run {number}");
     }
-    drop(journal);
+    drop(results);
     // A power failure in the middle of the third line.
     let path = folder.join(RUNS);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.len() - 10]).unwrap();
     assert_eq!(Study::read(&folder).unwrap().runs.len(), 2);
-    let mut journal = Journal::resume(&folder, &Options::default(), &here()).unwrap();
-    assert_eq!(journal.study.runs.len(), 2);
-    journal.keep(record(&head, 2)).unwrap();
+    let mut results = Results::resume(&folder, &Options::default(), &here()).unwrap();
+    assert_eq!(results.study.runs.len(), 2);
+    results.keep(record(&head, 2)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -82,10 +82,10 @@ fn each_run_is_on_the_disk_when_it_has_ended_and_a_torn_line_costs_that_run_alon
 fn what_is_there_is_not_begun_again_and_the_remedies_are_named() {
     let scratch = Scratch::new("taken");
     let folder = scratch.0.join("vmxnet3-iperf");
-    let nothing = Journal::resume(&folder, &quick(), &here()).unwrap_err().to_string();
+    let nothing = Results::resume(&folder, &quick(), &here()).unwrap_err().to_string();
     assert!(nothing.contains("vmxnet3-iperf has no results of a lab; `nicety lab run METHOD"), "{nothing}");
-    drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
-    let taken = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap_err().to_string();
+    drop(Results::begin(&folder, &scratch.0, head(&quick())).unwrap());
+    let taken = Results::begin(&folder, &scratch.0, head(&quick())).unwrap_err().to_string();
     let go_on = format!("go on with --resume {}, or name another folder with --report DIR", scratch.0.display());
     assert!(taken.contains(&go_on), "{taken}");
 }
@@ -96,7 +96,7 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
     let folder = scratch.0.join("vmxnet3-iperf");
     let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
     let begun = Options { adapters: of(&["e1000e", "e1000-82545em"]), ..quick() };
-    drop(Journal::begin(&folder, &scratch.0, head(&begun)).unwrap());
+    drop(Results::begin(&folder, &scratch.0, head(&begun)).unwrap());
     for same in [
         Options::default(),
         begun.clone(),
@@ -104,7 +104,7 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
         Options { adapters: of(&["e1000-82545em", "e1000e"]), ..Options::default() },
         Options { adapters: of(&["native", "e1000-82545em", "e1000e", "e1000e"]), ..Options::default() },
     ] {
-        Journal::resume(&folder, &same, &here()).unwrap();
+        Results::resume(&folder, &same, &here()).unwrap();
     }
     let none = Options::default();
     for (other, message) in [
@@ -123,7 +123,7 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
         (Options { adapters: of(&["vmxnet3"]), ..none.clone() }, "--adapters vmxnet3 differs"),
         (Options { adapters: of(&["e1000e"]), ..none }, "--adapters e1000e differs"),
     ] {
-        let error = Journal::resume(&folder, &other, &here()).unwrap_err().to_string();
+        let error = Results::resume(&folder, &other, &here()).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -135,14 +135,14 @@ fn an_image_is_gone_on_with_by_its_own_user_and_key() {
     let own = |key: Option<&str>| Own { image: "/disk".into(), user: "anna".to_owned(), key: key.map(PathBuf::from) };
     let options = |key| Options { own: Some(own(key)), length: Some(Length::Quick), ..Options::default() };
     let begun = head_of(methods::find("kvm-scp").unwrap(), &options(Some("/a")));
-    drop(Journal::begin(&folder, &scratch.0, begun).unwrap());
-    Journal::resume(&folder, &options(Some("/a")), &here()).unwrap();
-    Journal::resume(&folder, &Options::default(), &here()).unwrap();
-    let error = Journal::resume(&folder, &options(Some("/b")), &here()).unwrap_err().to_string();
+    drop(Results::begin(&folder, &scratch.0, begun).unwrap());
+    Results::resume(&folder, &options(Some("/a")), &here()).unwrap();
+    Results::resume(&folder, &Options::default(), &here()).unwrap();
+    let error = Results::resume(&folder, &options(Some("/b")), &here()).unwrap_err().to_string();
     let message =
         "--image /disk --ssh anna with --key /b differs from the beginning, which had /disk --ssh anna with --key /a";
     assert!(error.contains(message), "{error}");
-    let error = Journal::resume(&folder, &options(None), &here()).unwrap_err().to_string();
+    let error = Results::resume(&folder, &options(None), &here()).unwrap_err().to_string();
     assert!(error.contains("--image /disk --ssh anna without --key differs"), "{error}");
 }
 
@@ -150,27 +150,27 @@ fn an_image_is_gone_on_with_by_its_own_user_and_key() {
 fn guests_with_kvm_do_not_go_on_with_runs_of_a_translator() {
     let scratch = Scratch::new("accelerator");
     let begun = Head { accelerator: Some("kvm".to_owned()), ..head(&quick()) };
-    let mut journal = Journal::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, begun).unwrap();
-    journal.same_accelerator(Some(Accel::Kvm)).unwrap();
-    let error = journal.same_accelerator(Some(Accel::Tcg)).unwrap_err().to_string();
+    let mut results = Results::begin(&scratch.0.join("vmxnet3-iperf"), &scratch.0, begun).unwrap();
+    results.same_accelerator(Some(Accel::Kvm)).unwrap();
+    let error = results.same_accelerator(Some(Accel::Tcg)).unwrap_err().to_string();
     let message = "--resume: the accelerator of QEMU's guests was kvm at the beginning, and is tcg here: ";
     assert!(error.starts_with(message), "{error}");
     // User-mode guests have none, and results of an earlier Nicety do not say.
-    journal.study.head.accelerator = None;
-    journal.same_accelerator(Some(Accel::Tcg)).unwrap();
+    results.study.head.accelerator = None;
+    results.same_accelerator(Some(Accel::Tcg)).unwrap();
 }
 
 #[test]
 fn facts_of_the_beginning_stay_when_a_study_goes_on() {
     let scratch = Scratch::new("notes");
     let folder = scratch.0.join("vmxnet3-iperf");
-    let mut journal = Journal::begin(&folder, &scratch.0, head(&quick())).unwrap();
+    let mut results = Results::begin(&folder, &scratch.0, head(&quick())).unwrap();
     let notes = |of: &[&str]| of.iter().map(|note| (*note).to_owned()).collect::<Vec<String>>();
-    journal.note(notes(&["kernel 6.12", "vmxnet2 is left out: nicety-uio is not there"])).unwrap();
-    drop(journal);
-    let mut journal = Journal::resume(&folder, &Options::default(), &here()).unwrap();
+    results.note(notes(&["kernel 6.12", "vmxnet2 is left out: nicety-uio is not there"])).unwrap();
+    drop(results);
+    let mut results = Results::resume(&folder, &Options::default(), &here()).unwrap();
     // The rig's facts again, of which one is new.
-    journal.note(notes(&["kernel 6.12", "iperf 2.2"])).unwrap();
+    results.note(notes(&["kernel 6.12", "iperf 2.2"])).unwrap();
     let kept = Study::read(&folder).unwrap().head.notes;
     assert_eq!(kept, notes(&["kernel 6.12", "vmxnet2 is left out: nicety-uio is not there", "iperf 2.2"]));
 }
@@ -179,11 +179,11 @@ fn facts_of_the_beginning_stay_when_a_study_goes_on() {
 fn results_of_another_program_or_format_are_refused_with_a_sentence() {
     let scratch = Scratch::new("version");
     let folder = scratch.0.join("vmxnet3-iperf");
-    drop(Journal::begin(&folder, &scratch.0, head(&quick())).unwrap());
+    drop(Results::begin(&folder, &scratch.0, head(&quick())).unwrap());
     let path = folder.join(HEAD);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace(nicety_version::BUILD, "0.0.9 (000000000000)")).unwrap();
-    let error = Journal::resume(&folder, &Options::default(), &here()).unwrap_err().to_string();
+    let error = Results::resume(&folder, &Options::default(), &here()).unwrap_err().to_string();
     let sentence =
         format!("these results are of nicety 0.0.9 (000000000000), and this is {}: figures", nicety_version::BUILD);
     assert!(error.contains(&sentence), "{error}");
@@ -206,12 +206,12 @@ fn a_full_disk_loses_the_run_in_progress_and_says_how_to_go_on() {
     // /dev/full answers each write with ENOSPC: full(4).
     let file = File::options().append(true).open("/dev/full").unwrap();
     let study = Study { head: head.clone(), runs: vec![record(&head, 0)] };
-    let mut journal = Journal { folder: scratch.0.clone(), file, study };
-    let error = journal.keep(record(&head, 1)).unwrap_err();
-    assert!(matches!(error, JournalError::NoSpace(_)), "{error}");
+    let mut results = Results { folder: scratch.0.clone(), file, study };
+    let error = results.keep(record(&head, 1)).unwrap_err();
+    assert!(matches!(error, ResultsError::NoSpace(_)), "{error}");
     assert!(
         error.to_string().contains("what was measured before is kept: free some, then go on with --resume"),
         "{error}"
     );
-    assert_eq!(journal.study.runs.len(), 1);
+    assert_eq!(results.study.runs.len(), 1);
 }

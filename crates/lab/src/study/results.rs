@@ -16,7 +16,7 @@ use crate::folder::{self, ReportError};
 use crate::host::{Difference, Host};
 use crate::number;
 use crate::plan::{Item, Length, Plan};
-use crate::record::Record;
+use crate::record::RunRecord;
 use crate::subject::NATIVE;
 
 /// The name of the format, the first member of `lab.json`.
@@ -89,12 +89,12 @@ pub struct Study {
     /// Its head.
     pub head: Head,
     /// Its runs so far, in their order.
-    pub runs: Vec<Record>,
+    pub runs: Vec<RunRecord>,
 }
 
 /// The reason why a study cannot be kept, read or resumed.
 #[derive(Debug, Error)]
-pub enum JournalError {
+pub enum ResultsError {
     /// The folder has a study already.
     #[error("{0} has results already: go on with --resume {1}, or name another folder with --report DIR")]
     Taken(PathBuf, PathBuf),
@@ -158,19 +158,19 @@ pub enum JournalError {
     },
 }
 
-impl From<Difference> for JournalError {
-    fn from(difference: Difference) -> JournalError {
+impl From<Difference> for ResultsError {
+    fn from(difference: Difference) -> ResultsError {
         let Difference { what, here: now, there: begun } = difference;
-        JournalError::Elsewhere { what, begun, now }
+        ResultsError::Elsewhere { what, begun, now }
     }
 }
 
-impl JournalError {
-    fn of(path: &Path, error: io::Error) -> JournalError {
+impl ResultsError {
+    fn of(path: &Path, error: io::Error) -> ResultsError {
         let path = path.to_owned();
         match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => JournalError::NoSpace(path),
-            _ => JournalError::File { path, error },
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => ResultsError::NoSpace(path),
+            _ => ResultsError::File { path, error },
         }
     }
 }
@@ -180,21 +180,21 @@ impl Study {
     ///
     /// # Errors
     /// There is none, or it is of another format or version.
-    pub fn read(folder: &Path) -> Result<Study, JournalError> {
+    pub fn read(folder: &Path) -> Result<Study, ResultsError> {
         let path = folder.join(HEAD);
         let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => JournalError::Nothing(folder.to_owned()),
-            _ => JournalError::of(&path, error),
+            ErrorKind::NotFound | ErrorKind::NotADirectory => ResultsError::Nothing(folder.to_owned()),
+            _ => ResultsError::of(&path, error),
         })?;
-        let head = parse_head(&text).map_err(|why| JournalError::Foreign { path, why })?;
+        let head = parse_head(&text).map_err(|why| ResultsError::Foreign { path, why })?;
         let path = folder.join(RUNS);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            read => read.map_err(|error| JournalError::of(&path, error))?,
+            read => read.map_err(|error| ResultsError::of(&path, error))?,
         };
         let mut runs = Vec::new();
         for (number, line) in (1..).zip(whole_lines(&text).lines()) {
-            let wrong = |error: serde_json::Error| JournalError::Foreign {
+            let wrong = |error: serde_json::Error| ResultsError::Foreign {
                 path: path.clone(),
                 why: format!("line {number} is no run ({error}): remove the line, and the others count"),
             };
@@ -205,7 +205,7 @@ impl Study {
 
     /// Runs of the plan that are not there yet, in their order.
     pub fn left(&self) -> Vec<Item> {
-        let done: HashSet<Item> = self.runs.iter().filter(|run| !run.discarded).map(Record::item).collect();
+        let done: HashSet<Item> = self.runs.iter().filter(|run| !run.discarded).map(RunRecord::item).collect();
         self.head.plan.items().into_iter().filter(|item| !done.contains(item)).collect()
     }
 
@@ -227,12 +227,12 @@ impl Study {
     ///
     /// # Errors
     /// There is none, it is of another version, machine or program, or `options` say something else than those of the beginning.
-    pub fn resumable(folder: &Path, options: &Options, here: &Here) -> Result<Study, JournalError> {
+    pub fn resumable(folder: &Path, options: &Options, here: &Here) -> Result<Study, ResultsError> {
         let study = Study::read(folder)?;
         let ours = nicety_version::BUILD;
         if study.head.host.nicety_version != ours {
             let theirs = study.head.host.nicety_version;
-            return Err(JournalError::Version { theirs, ours: ours.to_owned() });
+            return Err(ResultsError::Version { theirs, ours: ours.to_owned() });
         }
         same(options, &study.head)?;
         study.head.differs_from(here).map_or(Ok(study), |difference| Err(difference.into()))
@@ -244,12 +244,12 @@ impl Study {
     }
 
     /// Runs that count: neither repeated nor failed.
-    pub fn counted(&self) -> impl Iterator<Item = &Record> {
+    pub fn counted(&self) -> impl Iterator<Item = &RunRecord> {
         self.runs.iter().filter(|run| !run.discarded && run.failure.is_none())
     }
 
     /// Runs that failed.
-    pub fn failed(&self) -> impl Iterator<Item = &Record> {
+    pub fn failed(&self) -> impl Iterator<Item = &RunRecord> {
         self.runs.iter().filter(|run| !run.discarded && run.failure.is_some())
     }
 }
@@ -281,36 +281,36 @@ fn parse_head(text: &str) -> Result<Head, String> {
 
 /// A study that is being made: its file is open for the next run.
 #[derive(Debug)]
-pub struct Journal {
+pub struct Results {
     folder: PathBuf,
     file: File,
     /// The study so far.
     pub study: Study,
 }
 
-impl Journal {
+impl Results {
     /// Begins a study in `folder`, which is made if it does not exist.
     ///
     /// # Errors
     /// The folder has one already, or cannot be written.
-    pub fn begin(folder: &Path, parent: &Path, head: Head) -> Result<Journal, JournalError> {
+    pub fn begin(folder: &Path, parent: &Path, head: Head) -> Result<Results, ResultsError> {
         if folder.join(HEAD).exists() || folder.join(RUNS).exists() {
-            return Err(JournalError::Taken(folder.to_owned(), parent.to_owned()));
+            return Err(ResultsError::Taken(folder.to_owned(), parent.to_owned()));
         }
-        fs::create_dir_all(folder).map_err(|error| JournalError::of(folder, error))?;
+        fs::create_dir_all(folder).map_err(|error| ResultsError::of(folder, error))?;
         let path = folder.join(RUNS);
         let file = File::options().create_new(true).append(true).open(&path);
-        let file = file.map_err(|error| JournalError::of(&path, error))?;
-        let journal = Journal { folder: folder.to_owned(), file, study: Study { head, runs: Vec::new() } };
-        journal.write_head()?;
-        Ok(journal)
+        let file = file.map_err(|error| ResultsError::of(&path, error))?;
+        let results = Results { folder: folder.to_owned(), file, study: Study { head, runs: Vec::new() } };
+        results.write_head()?;
+        Ok(results)
     }
 
     /// Goes on with the study in `folder`.
     ///
     /// # Errors
     /// Those of [`Study::resumable`], or the folder cannot be written.
-    pub fn resume(folder: &Path, options: &Options, here: &Here) -> Result<Journal, JournalError> {
+    pub fn resume(folder: &Path, options: &Options, here: &Here) -> Result<Results, ResultsError> {
         let study = Study::resumable(folder, options, here)?;
         let path = folder.join(RUNS);
         let open = || {
@@ -320,18 +320,18 @@ impl Journal {
             file.set_len(whole_lines(&text).len() as u64)?;
             Ok(file)
         };
-        let file = open().map_err(|error| JournalError::of(&path, error))?;
-        Ok(Journal { folder: folder.to_owned(), file, study })
+        let file = open().map_err(|error| ResultsError::of(&path, error))?;
+        Ok(Results { folder: folder.to_owned(), file, study })
     }
 
     /// Checks that guests run as at the beginning, when the method's rig knows how they do.
     ///
     /// # Errors
     /// They do not.
-    pub fn same_accelerator(&self, now: Option<Accel>) -> Result<(), JournalError> {
+    pub fn same_accelerator(&self, now: Option<Accel>) -> Result<(), ResultsError> {
         let now = now.map(here::accelerator);
         match self.study.head.accelerator.as_deref().zip(now) {
-            Some((begun, now)) if begun != now => Err(JournalError::Elsewhere {
+            Some((begun, now)) if begun != now => Err(ResultsError::Elsewhere {
                 what: "accelerator of QEMU's guests".to_owned(),
                 begun: begun.to_owned(),
                 now: now.to_owned(),
@@ -344,15 +344,15 @@ impl Journal {
     ///
     /// # Errors
     /// It cannot be written; the runs before it are.
-    pub fn keep(&mut self, record: Record) -> Result<(), JournalError> {
+    pub fn keep(&mut self, record: RunRecord) -> Result<(), ResultsError> {
         let path = self.folder.join(RUNS);
-        let line = serde_json::to_string(&record).map_err(|error| JournalError::of(&path, error.into()))? + "\n";
+        let line = serde_json::to_string(&record).map_err(|error| ResultsError::of(&path, error.into()))? + "\n";
         let begin = self.file.metadata().map(|data| data.len());
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             // Half a line may be there. Reading leaves it out too, if it cannot be cut off.
             let _ = begin.and_then(|length| self.file.set_len(length));
-            return Err(JournalError::of(&path, error));
+            return Err(ResultsError::of(&path, error));
         }
         self.study.runs.push(record);
         Ok(())
@@ -362,7 +362,7 @@ impl Journal {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn note(&mut self, notes: Vec<String>) -> Result<(), JournalError> {
+    pub fn note(&mut self, notes: Vec<String>) -> Result<(), ResultsError> {
         let known = &mut self.study.head.notes;
         let before = known.len();
         for note in notes {
@@ -373,19 +373,19 @@ impl Journal {
         if known.len() == before { Ok(()) } else { self.write_head() }
     }
 
-    fn write_head(&self) -> Result<(), JournalError> {
+    fn write_head(&self) -> Result<(), ResultsError> {
         let path = self.folder.join(HEAD);
         let text = serde_json::to_string_pretty(&self.study.head);
-        let text = text.map_err(|error| JournalError::of(&path, error.into()))? + "\n";
+        let text = text.map_err(|error| ResultsError::of(&path, error.into()))? + "\n";
         folder::write(&self.folder, &[(HEAD, &text)]).map_err(|error| match error {
-            ReportError::NoSpace(path) => JournalError::NoSpace(path),
-            other => JournalError::Foreign { path, why: other.to_string() },
+            ReportError::NoSpace(path) => ResultsError::NoSpace(path),
+            other => ResultsError::Foreign { path, why: other.to_string() },
         })
     }
 }
 
 /// Checks that given options are those of the beginning.
-fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
+fn same(given: &Options, head: &Head) -> Result<(), ResultsError> {
     let Options { guests, adapters, length, seconds, repeat, confidence, seed, own } = given;
     let (begun, plan) = (&head.options, &head.plan);
     let word = |length: Length| format!("{length:?}").to_lowercase();
@@ -419,12 +419,12 @@ fn same(given: &Options, head: &Head) -> Result<(), JournalError> {
     ];
     for (option, given, begun) in differences {
         if let Some(given) = given.filter(|given| *given != begun) {
-            return Err(JournalError::Options { option, given, begun });
+            return Err(ResultsError::Options { option, given, begun });
         }
     }
     Ok(())
 }
 
 #[cfg(test)]
-#[path = "journal_test.rs"]
+#[path = "results_test.rs"]
 pub(crate) mod tests;
