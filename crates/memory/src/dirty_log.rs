@@ -4,9 +4,11 @@
 //! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
 //! translated for writing, and its bits are set after the call that wrote it ([`DirtyLog::publish`]).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::error::MappingError;
 use crate::files::Piece;
+use crate::mapping::Mapping;
 use crate::touch;
 
 /// Bytes of a page of the log (VHOST_LOG_PAGE), as a power of two.
@@ -30,6 +32,31 @@ impl DirtyLog {
         let first = bitmap.mapping.at(bitmap.offset as usize);
         let is_whole = first.addr().is_multiple_of(8) && bitmap.len.is_multiple_of(8);
         is_whole.then(|| Self { bitmap, noted: Mutex::default() })
+    }
+
+    /// A log in memory of our own, of this many pages from address 0.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn private(pages: u64) -> Result<Self, MappingError> {
+        let bytes = pages.div_ceil(64).max(1).saturating_mul(8);
+        let bitmap = Arc::new(Mapping::private(usize::try_from(bytes).unwrap_or(usize::MAX))?);
+        Ok(Self { bitmap: bitmap.into(), noted: Mutex::default() })
+    }
+
+    /// Logs what another log still has: pages that its reader has not taken. Call it when nobody writes into that one any more.
+    pub fn take_over(&self, old: &Self) {
+        for word in 0..(old.bitmap.len / 8).min(self.bitmap.len / 8) {
+            let source = old.bitmap.mapping.slice((old.bitmap.offset + 8 * word) as usize, 8);
+            if source.is_empty() {
+                return;
+            }
+            // SAFETY: they are eight bytes of the mapping, which the piece keeps.
+            let bits = u64::from_le(unsafe { touch::load_u64(source.ptr_guard().as_ptr()) });
+            if bits != 0 {
+                self.set(word, bits);
+            }
+        }
     }
 
     /// The same log for a device beside this one: a range that one of them has noted is published by that one, after its write.

@@ -12,6 +12,8 @@ use crate::ending::Refusal;
 use crate::iotlb::{Cache, Iotlb};
 use crate::protocol::{Fields, REGIONS_MAX, Request};
 
+/// Bytes of a page of the log (VHOST_LOG_PAGE).
+const PAGE_BYTES: u64 = 4096;
 /// Most bytes of a log: one bit per page up to 32 TiB.
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
@@ -63,8 +65,11 @@ pub(crate) struct Memory {
     map: Arc<Map>,
     /// The map by an IOMMU's addresses, if the driver uses those.
     iotlb: Option<Cache>,
-    /// The log of written pages, as shared by the front end.
+    /// The log of written pages: the front end's, or our own until it gives one.
     log: Option<Arc<DirtyLog>>,
+    is_given: bool,
+    /// Earlier logs. What they still have goes into the present one: see [`settle_log`](Self::settle_log).
+    old_logs: Vec<Arc<DirtyLog>>,
     /// Whether the log is on.
     logs: bool,
 }
@@ -72,7 +77,17 @@ pub(crate) struct Memory {
 impl Memory {
     pub fn new() -> Self {
         let (regions, pieces) = (Vec::new(), Vec::new());
-        Self { regions, pieces, files: Files::default(), map: Map::empty(), iotlb: None, log: None, logs: false }
+        Self {
+            regions,
+            pieces,
+            files: Files::default(),
+            map: Map::empty(),
+            iotlb: None,
+            log: None,
+            is_given: false,
+            old_logs: Vec::new(),
+            logs: false,
+        }
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
@@ -80,6 +95,7 @@ impl Memory {
         if regions.len() > REGIONS_MAX {
             return Err(MapError::TooMany);
         }
+        self.keep_own_log(&regions);
         let mut map = Map::default().logged(self.active_log());
         let mut pieces = Vec::with_capacity(regions.len());
         for (region, fd) in regions.iter().zip(fds) {
@@ -108,7 +124,10 @@ impl Memory {
     }
 
     fn add_piece(&mut self, region: Region, piece: Piece) -> Result<(), MapError> {
-        self.map = Arc::new(self.map.with(region.guest, piece.clone(), Rights::BOTH)?);
+        let all = [&self.regions[..], &[region]].concat();
+        self.keep_own_log(&all);
+        let map = self.map.logged(self.active_log());
+        self.map = Arc::new(map.with(region.guest, piece.clone(), Rights::BOTH)?);
         self.regions.push(region);
         self.pieces.push(piece);
         self.forget_translations();
@@ -134,15 +153,48 @@ impl Memory {
             return Err(refused());
         }
         let bitmap = Mapping::of_file(fd, offset, len, true).map_err(MapError::from)?;
-        self.log = Some(Arc::new(DirtyLog::new(Arc::new(bitmap)).ok_or_else(refused)?));
+        let log = DirtyLog::new(Arc::new(bitmap)).ok_or_else(refused)?;
+        self.change_log(Some(log), true);
         self.relog();
         Ok(())
     }
 
+    fn change_log(&mut self, log: Option<DirtyLog>, is_given: bool) {
+        let old = std::mem::replace(&mut self.log, log.map(Arc::new));
+        self.old_logs.extend(old.filter(|_| self.logs));
+        self.is_given = is_given;
+    }
+
+    /// While the log is on and the front end has given none, pages of these regions are logged in memory of our own: QEMU turns the log
+    /// on, starts the rings, and gives its log after that (hw/virtio/vhost.c, `vhost_dev_start`).
+    fn keep_own_log(&mut self, regions: &[Region]) {
+        let pages = regions.iter().map(|region| (region.guest + region.len).div_ceil(PAGE_BYTES)).max();
+        if self.logs
+            && !self.is_given
+            && let Some(pages) = pages.filter(|pages| *pages <= 8 * LOG_BYTES_MAX)
+        {
+            // Without memory for it the pages are not logged, as if the log were off until the front end gives its own.
+            self.change_log(DirtyLog::private(pages).ok(), false);
+        }
+    }
+
+    /// Nobody writes by an earlier map any more: the present log gets what earlier ones still have, which their reader may not read again.
+    pub fn settle_log(&mut self) {
+        for old in self.old_logs.drain(..) {
+            self.log.iter().for_each(|log| log.take_over(&old));
+        }
+    }
+
     /// Turns the log on or off. Returns whether that changed anything.
     pub fn turn_log(&mut self, on: bool) -> bool {
-        let changes = std::mem::replace(&mut self.logs, on) != on;
+        let changes = self.logs != on;
         if changes {
+            if !on {
+                self.logs = false;
+                self.change_log(None, false);
+            }
+            self.logs = on;
+            self.keep_own_log(&self.regions.clone());
             self.relog();
         }
         changes
@@ -168,7 +220,7 @@ impl Memory {
 
     /// Whether written pages are logged: the log is on, and the front end has given one.
     pub fn logs(&self) -> bool {
-        self.logs && self.log.is_some()
+        self.logs && self.is_given
     }
 
     /// The map of the device.

@@ -296,6 +296,7 @@ impl Session {
     /// it has one again: a front end may remove a region and add it again, larger or in pieces.
     pub(super) fn memory_changed(&mut self) {
         self.port.set_memory(self.rings.memory.map().clone());
+        self.rings.memory.settle_log();
         for ring in 0..self.rings.count() {
             if self.state_of(ring).kicked {
                 // A ring cannot start at a refused place either. The message that sets the place reports that.

@@ -249,6 +249,43 @@ fn pages_that_the_device_writes_are_logged_while_the_log_is_on_and_its_rings_run
 }
 
 #[test]
+fn pages_written_before_a_log_is_given_and_those_that_the_last_one_still_has_are_in_the_next() {
+    let (one, mut two) = (Guest::new(), Guest::new());
+    one.memory.write(BASE + 0x8_0000 + 12, FRAME).unwrap();
+    let mut index = 0;
+    let mut deliver = |two: &Guest, page: u64| {
+        two.offer(0, index, BASE + 4096 * page, 2048, 2);
+        one.offer(1, index, BASE + 0x8_0000, 12 + FRAME.len() as u32, 0);
+        index += 1;
+        assert_eq!(one.served.port.forward(&two.served.port), 1);
+        assert_eq!(two.used(0), index);
+    };
+    // QEMU turns the log on, starts the rings, and gives its log a millisecond later.
+    two.front.log(VERSION_1, true).unwrap();
+    deliver(&two, 0x90);
+    two.front.share(&[shared(&two.file)]).unwrap();
+    deliver(&two, 0x91);
+    let [first, second] = [(); 2].map(|()| Log::new());
+    two.front.share_log(first.0.as_fd(), Log::LEN).unwrap();
+    let written = first.take();
+    assert!([2, 0x90, 0x91].iter().all(|page| written.contains(page)), "before the first: {written:x?}");
+    // It gives another one without having read the rest of the last.
+    deliver(&two, 0x92);
+    two.front.share_log(second.0.as_fd(), Log::LEN).unwrap();
+    let written = second.take();
+    assert!([2, 0x92].iter().all(|page| written.contains(page)), "the rest of the first: {written:x?}");
+    assert!(!written.contains(&0x90), "it was read: {written:x?}");
+    // What a log had when it was turned off is nobody's.
+    deliver(&two, 0x93);
+    two.front.log(VERSION_1, false).unwrap();
+    two.front.log(VERSION_1, true).unwrap();
+    let third = Log::new();
+    two.front.share_log(third.0.as_fd(), Log::LEN).unwrap();
+    let written = third.take();
+    assert!(!written.contains(&0x93), "{written:x?}");
+}
+
+#[test]
 fn a_log_that_cannot_be_one_is_refused() {
     for (bytes, len) in [(4096, 8192), (4096, 4092), (4096, 0)] {
         let mut one = Guest::new();
