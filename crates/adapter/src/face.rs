@@ -121,6 +121,11 @@ pub trait RingFace {
     /// Stops a ring; returns its position.
     fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
 
+    /// Like [`stop`](RingFace::stop), of a ring that its front end may soon start again: frames for a receive ring may wait until then.
+    fn pause(&mut self, ring: u16, cx: &mut Context<'_>) -> u32 {
+        self.stop(ring, cx)
+    }
+
     /// Keeps the state in a file for a successor server, a page per ring, in case this server is killed; `None` ends this.
     fn keep(&mut self, _file: Option<Arc<Map>>) {}
 

@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, ErrorPlace, Event, Face, Frames, Progress, Queue, Reset, Stall, Time,
 };
 use nicety_memory::Map;
 
@@ -174,6 +174,8 @@ struct VirtioNet {
     kept: Option<Arc<Map>>,
     /// Whether other adapters serve some of the queue pairs.
     is_part: bool,
+    /// Its front end has stopped its rings, and frames for them are refused until this time: they wait.
+    paused_until: Option<Time>,
 }
 
 impl VirtioNet {
@@ -197,7 +199,19 @@ impl VirtioNet {
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
         let (control, steering, hashing) = (Control::new(mac), Steering::default(), Hashing::default());
-        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings, kept: None, is_part: false })
+        Ok(Self {
+            offer,
+            taken: 0,
+            config,
+            mtu,
+            control,
+            steering,
+            hashing,
+            rings,
+            kept: None,
+            is_part: false,
+            paused_until: None,
+        })
     }
 
     /// Resets the driver's settings, except features and rings.
@@ -376,9 +390,15 @@ impl Adapter for VirtioNet {
             }
         }
         self.notify_late(cx);
+        match self.paused_until {
+            Some(at) if at > cx.now => cx.out.wake_by(at),
+            Some(_) => self.end_pause(cx),
+            None => {}
+        }
     }
 
-    fn reset(&mut self, _kind: Reset, _cx: &mut Context<'_>) {
+    fn reset(&mut self, _kind: Reset, cx: &mut Context<'_>) {
+        self.end_pause(cx);
         for ring in &mut self.rings {
             *ring = Ring { generation: ring.generation.wrapping_add(1), ..Ring::default() };
         }

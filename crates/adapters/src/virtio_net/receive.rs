@@ -70,18 +70,21 @@ impl VirtioNet {
             // All frames go to one queue, or none does.
             if self.is_live(0) {
                 self.deliver_one(0, frames, None, &mut delivery, cx);
+            } else if self.is_paused(cx) {
+                return Delivery::all_refused(frames);
             } else {
                 frames.picks.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
             }
             return delivery;
         }
         let (mut queues, mut touched) = ([u16::MAX; PACKETS], Set::default());
-        for (place, pick) in queues.iter_mut().zip(frames.picks) {
+        for (index, (place, pick)) in queues.iter_mut().zip(frames.picks).enumerate() {
             let queue = match frames.batch.packet(pick.packet) {
                 Some(packet) => self.admit(frames, *pick, packet, active),
                 None => Err(Reason::BadDescriptor),
             };
             match queue {
+                Err(Reason::ReceiverOff) if self.is_paused(cx) => delivery.refuse(index, 0, pick.from.into()),
                 Err(reason) => cx.counters.receive_drop(reason),
                 Ok(queue) => {
                     *place = queue;

@@ -11,6 +11,10 @@ use super::registers::{Config, STATUS_AT, feature};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
 
+/// Frames wait for this long for a ring that its front end has stopped: QEMU stops the rings of a VM for some milliseconds at each
+/// checkpoint, and for the last step of a migration.
+const PAUSE_NS: u64 = 1_000_000_000;
+
 impl RingFace for VirtioNet {
     fn features(&self) -> u128 {
         self.offer
@@ -77,13 +81,19 @@ impl RingFace for VirtioNet {
     }
 
     fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
-        self.notify(number, cx);
-        let packed = self.is_packed();
-        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
-        ring.generation = ring.generation.wrapping_add(1);
-        (ring.started, ring.starved) = (false, false);
-        // Chains taken but not completed are taken again.
-        if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
+        self.end_pause(cx);
+        self.halt(number, cx)
+    }
+
+    fn pause(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
+        if let Role::Receive(queue) = self.role(number)
+            && self.is_live(queue)
+        {
+            let end = cx.now.after_ns(PAUSE_NS);
+            self.paused_until = Some(end);
+            cx.out.wake_by(end);
+        }
+        self.halt(number, cx)
     }
 
     fn keep(&mut self, file: Option<Arc<Map>>) {
@@ -139,6 +149,29 @@ impl RingFace for VirtioNet {
 }
 
 impl VirtioNet {
+    /// Stops a ring; returns its position.
+    fn halt(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
+        self.notify(number, cx);
+        let packed = self.is_packed();
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
+        ring.generation = ring.generation.wrapping_add(1);
+        (ring.started, ring.starved) = (false, false);
+        // Chains taken but not completed are taken again.
+        if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
+    }
+
+    /// Frames do not wait for stopped rings any more: those that wait are offered once more, and dropped.
+    pub(super) fn end_pause(&mut self, cx: &mut Context<'_>) {
+        if self.paused_until.take().is_some() {
+            (0..self.config.pairs).for_each(|queue| cx.out.room.insert(queue));
+        }
+    }
+
+    /// Whether frames for a stopped ring wait.
+    pub(super) fn is_paused(&self, cx: &Context<'_>) -> bool {
+        self.paused_until.is_some_and(|at| at > cx.now)
+    }
+
     /// A ring starts to be served: available chains are processed without a kick.
     pub(super) fn wake(&mut self, number: u16, cx: &mut Context<'_>) {
         if !self.rings.get(usize::from(number)).is_some_and(Ring::live) {

@@ -30,6 +30,8 @@ pub(super) struct RingState {
     pub enabled: bool,
     /// The place of a running ring.
     pub runs: Option<RingPlace>,
+    /// The front end has stopped it (GET_VRING_BASE): frames for it may wait.
+    pub paused: bool,
 }
 
 /// A saved ring. Places are descriptors, driver area, device area.
@@ -86,7 +88,7 @@ impl Rings {
                 driver,
                 device,
             };
-            *state = RingState { size, addresses, base, kicked, enabled, runs: runs.map(place) };
+            *state = RingState { size, addresses, base, kicked, enabled, runs: runs.map(place), paused: false };
         }
     }
 
@@ -202,7 +204,15 @@ impl Session {
     pub(super) fn stop_ring(&mut self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         let (ring, _) = ring_and_number(Request::GetVringBase, body)?;
         let ring = self.rings.known(ring)?;
-        let base = self.stop(ring);
+        let state = self.state_of(ring);
+        state.kicked = false;
+        if state.runs.take().is_some() {
+            state.paused = true;
+            let mut base = 0;
+            self.port.with_ring(ring, &mut |face, cx| base = face.pause(ring, cx));
+            self.state_of(ring).base = base;
+        }
+        let base = self.state_of(ring).base;
         self.forget_kept(ring);
         self.port.set_kick(ring, Kick::Stopped);
         let mut reply = u32::from(ring).to_ne_bytes().to_vec();
@@ -214,7 +224,8 @@ impl Session {
     pub(super) fn stop(&mut self, ring: u16) -> u32 {
         let state = self.state_of(ring);
         state.kicked = false;
-        if state.runs.take().is_some() {
+        let was_paused = std::mem::take(&mut state.paused);
+        if state.runs.take().is_some() || was_paused {
             let mut base = 0;
             self.port.with_ring(ring, &mut |face, cx| base = face.stop(ring, cx));
             self.state_of(ring).base = base;
@@ -271,7 +282,7 @@ impl Session {
         });
         match (placed, started) {
             (_, true) => {
-                self.state_of(ring).runs = Some(place);
+                (self.state_of(ring).runs, self.state_of(ring).paused) = (Some(place), false);
                 Ok(())
             }
             (false, _) => Err(Refusal::Place { ring, why: "its size is no power of two, or it is misaligned" }),
