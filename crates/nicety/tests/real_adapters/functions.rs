@@ -131,6 +131,75 @@ fn beyond_the_tap(stage: &mut Stage, guest: &mut Guest) {
     }
 }
 
+fn cannot_pass_for_another(stage: &Stage, guest: &mut Guest) {
+    // A bridge in the guest sends from an address that is not the function's.
+    let spoofs = "ip link add br0 type bridge; ip link set br0 address 52:54:00:4e:03:66; ip link set eth0 master br0; \
+                  ip addr add 10.9.9.1/24 dev br0; ip link set br0 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
+    sh(guest, spoofs);
+    let spoofed = || stage.report("vm1")["transmit_drops"]["forged-transmit"].as_u64().unwrap_or(0);
+    stage.wait_until("spoofed frames are dropped", || spoofed() > 0);
+    stage.wait_log("forged-transmit");
+    sh(guest, "ip link set eth0 nomaster; ip link del br0");
+    ping(guest, "", HOST);
+
+    // A bridge that has the function's own address sends in a VLAN that its driver has not asked for.
+    let before = spoofed();
+    let tags = "ip link add br0 type bridge; ip link set br0 address $(cat /sys/class/net/eth0/address); ip link set eth0 master br0; \
+                ip link set br0 up; ip link add link br0 name br0.5 type vlan id 5; ip addr add 10.9.9.1/24 dev br0.5; \
+                ip link set br0.5 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
+    sh(guest, tags);
+    stage.wait_until("frames of a VLAN that was not granted are dropped", || spoofed() > before);
+    sh(guest, "ip link del br0.5; ip link set eth0 nomaster; ip link del br0");
+    ping(guest, "", HOST);
+}
+
+fn has_the_hosts_vlan(adapter: &str, stage: &mut Stage, [guest, other]: [&mut Guest; 2]) {
+    // A VLAN of its own is refused from then on, and untagged frames are in the host's.
+    let own_vlan = "ip link add link eth0 name eth0.5 type vlan id 5 2>/dev/null";
+    sh(guest, &format!("{own_vlan}; ip link del eth0.5"));
+    change(stage, "vf set nic/0 vlan 7 qos 3");
+    if adapter == "ixgbevf" {
+        sh(guest, &format!("! {own_vlan}"));
+    } else {
+        // igbvf compares the answer with one without its own bits, and takes it for a grant: e1000_set_vfta_vf in its vf.c.
+        sh(guest, &format!("{own_vlan}; ip link del eth0.5"));
+    }
+    cannot_reach(guest, &address(2));
+    cannot_reach(guest, HOST);
+    beyond_the_tap(stage, guest);
+    ping(other, "", HOST);
+    change(stage, "vf set nic/1 vlan 7");
+    reaches_again(guest, &address(2));
+    ping(guest, "", &address(2));
+    ping(other, "", &address(1));
+    ["nic/0", "nic/1"].iter().for_each(|function| change(stage, &format!("vf set {function} vlan 0")));
+    reaches_again(guest, HOST);
+    ping(guest, "", HOST);
+}
+
+fn has_the_cards_link_or_the_hosts(stage: &mut Stage, [guest, other]: [&mut Guest; 2]) {
+    // The tap's carrier is the card's link, unless the host forces it.
+    change(stage, "vf set nic/1 state enable");
+    well(stage.namespace.run(&format!("ip link set {TAP} down"), LATER));
+    carrier(guest, false);
+    carrier(other, true);
+    // Two whose links are forced up reach each other without it.
+    change(stage, "vf set nic/0 state enable");
+    carrier(guest, true);
+    ping(other, "", &address(1));
+    change(stage, "vf set nic/0 state auto");
+    carrier(guest, false);
+    well(stage.namespace.run(&format!("ip link set {TAP} up"), LATER));
+    carrier(guest, true);
+    ping(guest, "", HOST);
+    change(stage, "vf set nic/0 state disable");
+    carrier(guest, false);
+    ping(other, "", HOST);
+    change(stage, "vf set nic/0 state auto");
+    carrier(guest, true);
+    ping(guest, "", HOST);
+}
+
 fn host_sets(chip: &str, adapter: &str) {
     let mut stage = Stage::beside([0, 1].map(|function| seat(adapter, function)).to_vec(), &card(chip));
     let mut guests = [1, 2].map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number))));
@@ -140,25 +209,7 @@ fn host_sets(chip: &str, adapter: &str) {
     ping(&mut guest, "", &address(2));
     assert!(!another_address(&mut guest, 0x74), "{adapter}: it is not trusted");
 
-    // A bridge in the guest sends from an address that is not the function's.
-    let spoofs = "ip link add br0 type bridge; ip link set br0 address 52:54:00:4e:03:66; ip link set eth0 master br0; \
-                  ip addr add 10.9.9.1/24 dev br0; ip link set br0 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
-    sh(&mut guest, spoofs);
-    let spoofed = || stage.report("vm1")["transmit_drops"]["forged-transmit"].as_u64().unwrap_or(0);
-    stage.wait_until("spoofed frames are dropped", || spoofed() > 0);
-    stage.wait_log("forged-transmit");
-    sh(&mut guest, "ip link set eth0 nomaster; ip link del br0");
-    ping(&mut guest, "", HOST);
-
-    // A bridge that has the function's own address sends in a VLAN that its driver has not asked for.
-    let before = spoofed();
-    let tags = "ip link add br0 type bridge; ip link set br0 address $(cat /sys/class/net/eth0/address); ip link set eth0 master br0; \
-                ip link set br0 up; ip link add link br0 name br0.5 type vlan id 5; ip addr add 10.9.9.1/24 dev br0.5; \
-                ip link set br0.5 up; ! /usr/bin/ping -c 1 -W 1 10.9.9.2 >/dev/null";
-    sh(&mut guest, tags);
-    stage.wait_until("frames of a VLAN that was not granted are dropped", || spoofed() > before);
-    sh(&mut guest, "ip link del br0.5; ip link set eth0 nomaster; ip link del br0");
-    ping(&mut guest, "", HOST);
+    cannot_pass_for_another(&stage, &mut guest);
 
     // ixgbevf also writes patterns to its rings' registers: reg_test_vf in its ethtool.c.
     let test = sh(&mut guest, "ethtool -t eth0 offline");
@@ -192,48 +243,9 @@ fn host_sets(chip: &str, adapter: &str) {
     assert!(another_address(&mut guest, 0x75), "{adapter}: it is trusted");
     ping(&mut guest, "", HOST);
 
-    // A VLAN of its own is refused from then on, and untagged frames are in the host's.
-    let own_vlan = "ip link add link eth0 name eth0.5 type vlan id 5 2>/dev/null";
-    sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
-    change(&mut stage, "vf set nic/0 vlan 7 qos 3");
-    if adapter == "ixgbevf" {
-        sh(&mut guest, &format!("! {own_vlan}"));
-    } else {
-        // igbvf compares the answer with one without its own bits, and takes it for a grant: e1000_set_vfta_vf in its vf.c.
-        sh(&mut guest, &format!("{own_vlan}; ip link del eth0.5"));
-    }
-    cannot_reach(&mut guest, &address(2));
-    cannot_reach(&mut guest, HOST);
-    beyond_the_tap(&mut stage, &mut guest);
-    ping(&mut other, "", HOST);
-    change(&mut stage, "vf set nic/1 vlan 7");
-    reaches_again(&mut guest, &address(2));
-    ping(&mut guest, "", &address(2));
-    ping(&mut other, "", &address(1));
-    ["nic/0", "nic/1"].iter().for_each(|function| change(&mut stage, &format!("vf set {function} vlan 0")));
-    reaches_again(&mut guest, HOST);
-    ping(&mut guest, "", HOST);
+    has_the_hosts_vlan(adapter, &mut stage, [&mut guest, &mut other]);
 
-    // The tap's carrier is the card's link, unless the host forces it.
-    change(&mut stage, "vf set nic/1 state enable");
-    well(stage.namespace.run(&format!("ip link set {TAP} down"), LATER));
-    carrier(&mut guest, false);
-    carrier(&mut other, true);
-    // Two whose links are forced up reach each other without it.
-    change(&mut stage, "vf set nic/0 state enable");
-    carrier(&mut guest, true);
-    ping(&mut other, "", &address(1));
-    change(&mut stage, "vf set nic/0 state auto");
-    carrier(&mut guest, false);
-    well(stage.namespace.run(&format!("ip link set {TAP} up"), LATER));
-    carrier(&mut guest, true);
-    ping(&mut guest, "", HOST);
-    change(&mut stage, "vf set nic/0 state disable");
-    carrier(&mut guest, false);
-    ping(&mut other, "", HOST);
-    change(&mut stage, "vf set nic/0 state auto");
-    carrier(&mut guest, true);
-    ping(&mut guest, "", HOST);
+    has_the_cards_link_or_the_hosts(&mut stage, [&mut guest, &mut other]);
 
     // The card is reset: both drivers reset, and carry on (within ten seconds of their last reset).
     change(&mut stage, "card reset nic");

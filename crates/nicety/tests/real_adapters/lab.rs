@@ -11,12 +11,12 @@ use std::{
 use nicety_guests::{Layer, Root};
 use nicety_lab::{
     method::{Contestant, Guests, Server},
-    methods::Subject,
     real::{
         Pairs,
         native::{FAR, Native},
         network_boot::{Bios, NetworkBoot},
     },
+    subject::Subject,
 };
 use nicety_trials::scope::is_full;
 use rustix::process::{Pid, Signal, kill_process};
