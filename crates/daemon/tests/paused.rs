@@ -32,7 +32,7 @@ impl Guest {
         for index in 0..u64::from(PLACE.size) {
             // Address, length, VIRTQ_DESC_F_WRITE (virtio 1.2, section 2.7.5); then the available ring's entry.
             let buffer = 0x1_0000 + index * 2048;
-            write(PLACE.descriptors + 16 * index, &[buffer.to_le_bytes(), (2048 | 2 << 32u64).to_le_bytes()].concat());
+            write(PLACE.descriptors + 16 * index, &[buffer.to_le_bytes(), (2048u64 | 2 << 32).to_le_bytes()].concat());
             write(PLACE.driver + 4 + 2 * index, &(index as u16).to_le_bytes());
         }
         write(PLACE.driver + 2, &(PLACE.size as u16).to_le_bytes());
