@@ -184,9 +184,7 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
         None => {}
     }
     if attribute("link", "state") == Some("down") {
-        note(
-            "<link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest".to_owned(),
-        );
+        values.push(("link_state", quoted("disable")));
     }
     if attribute("port", "isolated") == Some("yes") {
         values.push(("private", quoted("isolated")));

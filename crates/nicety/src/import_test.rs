@@ -114,7 +114,6 @@ fn what_can_be_a_port_is_imported_and_each_other_interface_is_told_with_what_to_
     }
     let expected = [
         "db-3: <source network='lan'> is left out: the switch's uplink leads there (docs/uplinks.md)",
-        "db-3: <link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest",
         "db-3: the host file needs a [[port_group]] with name = \"web-servers\", once: `virsh net-dumpxml lan` shows its VLAN and bandwidth",
         "db-4: <boot> is left out: `nicety attach` gives the boot order where the port has an option ROM (rom)",
         "db-4: <coalesce> is left out: set it in the guest (ethtool -C)",
