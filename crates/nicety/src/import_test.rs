@@ -99,7 +99,7 @@ fn what_can_be_a_port_is_imported_and_each_other_interface_is_told_with_what_to_
     assert_eq!(
         text,
         "[[port]]\nname = \"db-3\"\nadapter = \"e1000e\"\nmac = \"52:54:00:00:00:03\"\nsocket = \"db-3.sock\"\n\
-         rom = \"/usr/lib/ipxe/qemu/efi-e1000e.rom\"\nport_group = \"web-servers\"\n\n\
+         rom = \"/usr/lib/ipxe/qemu/efi-e1000e.rom\"\nlink_state = \"disable\"\nport_group = \"web-servers\"\n\n\
          [[port]]\nname = \"db-4\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:04\"\nsocket = \"db-4.sock\"\n\
          standby = true\n"
     );
