@@ -213,7 +213,7 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
     Ok(Port { text, notes, group })
 }
 
-/// The keys of a <bandwidth>.
+/// The keys of a `<bandwidth>`.
 fn limits(bandwidth: Node<'_, '_>) -> Result<Vec<(&'static str, String)>, String> {
     let mut values = Vec::new();
     for (direction, keys) in [
