@@ -64,7 +64,6 @@ use crate::run::service::Service;
 use crate::run::shell::Schedule;
 use crate::run::worker::Worker;
 pub use crate::spec::PortSpec;
-use crate::spec::processors;
 use crate::tolerance::{Tolerance, ToleranceReport};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
@@ -300,7 +299,6 @@ impl Daemon {
     }
 
     fn start_by(clock: Clock, limits: Limits, workers: usize) -> Result<Self, StartError> {
-        let _kept = processors();
         let plane = Arc::new(Plane::new(Limits { seed: random(), ..limits }));
         let system = |what| move |source| StartError::System { what, source };
         let (mut handles, mut threads) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What decides which members of a team are used.
+//! The rule of a team: which members are used.
 
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
