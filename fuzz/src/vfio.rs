@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     let log = Arc::new(PortLog::new(PortId(1), "fuzz", entry.about.name, clock, Arc::new(inbox)));
     let (tell, told) = mpsc::channel();
     let mapper = Mapper::new("fuzz", Default::default(), move || tell.send(()).unwrap_or(()));
-    let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, clock, mapper, entry.about.dma);
+    let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, mapper, entry.about.dma);
     if first & 4 != 0 {
         let _ = device.map_doorbells();
     }

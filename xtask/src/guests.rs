@@ -84,8 +84,8 @@ pub fn run() -> Tally {
             return Tally::of_one("guests: the tests cannot be built", false);
         }
     };
-    // Two more than there are processors, because a test waits more than half of its time.
-    let count = thread::available_parallelism().map_or(1, |count| count.get() + 2).min(AT_MAX);
+    // One more than there are processors, because a test waits half of its time.
+    let count = thread::available_parallelism().map_or(1, |count| count.get() + 1).min(AT_MAX);
     println!("guests: {} tests, {count} at a time", tests.len());
     let (alone, rest): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(|test| ALONE.contains(&test.name.as_str()));
     let laid = lay();

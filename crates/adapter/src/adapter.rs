@@ -16,8 +16,8 @@ use crate::stall::Stall;
 pub enum Reset {
     /// Power on, for another VM: everything is reset.
     Bus,
-    /// Function-level, D3hot → D0, or at the VMM's request: at a restart of its VM, and at the wake-up of a guest that was suspended to
-    /// RAM, whose driver continues.
+    /// Function-level, D3hot → D0, or asked for by the VMM: its VM restarts, or its guest wakes from suspend to RAM. In the last case the
+    /// driver goes on with what it had.
     Function,
 }
 

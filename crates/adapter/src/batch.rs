@@ -181,7 +181,7 @@ pub struct Batch {
     pub sender: PortId,
     /// Its transmit queue.
     pub queue: u16,
-    /// The adapter's generation at the fetch: after a reset their completion is stale.
+    /// The adapter's generation when the packets were fetched. If it has changed by their completion, that is stale.
     pub generation: u32,
     packets: ArrayVec<Packet, PACKETS>,
     /// Each packet's parsed head, made on first use.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nicety_host::{Host, ListenAddress, PageAddress, PeerAddress, PortConfig, Role, UplinkConfig, UplinkKind};
 
-/// What a daemon does at a path.
+/// The use that a daemon makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathUse {
     /// It makes a socket there.
@@ -29,7 +29,7 @@ pub struct HostPath<'a> {
     pub key: String,
     /// The path.
     pub path: Cow<'a, Path>,
-    /// What the daemon does there.
+    /// Its use.
     pub does: PathUse,
     /// Whether it does that before it confines itself, and never again.
     pub is_early: bool,

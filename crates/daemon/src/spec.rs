@@ -41,8 +41,8 @@ impl PortSpec {
 }
 
 /// Processors that this process may use, as at the first call: the answer is in three files of its control group, which take longer to
-/// read than the rest of a port's specification.
-fn processors() -> usize {
+/// read than the rest of a port's specification. The first call is that of the first worker's making: later threads may open no files.
+pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

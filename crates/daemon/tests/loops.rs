@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A step that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Frames that went round and are forwarded before the loop is proved: 16 of each of the two ways round (`crates/plane/src/looped.rs`).
+/// Frames that went round and are forwarded before the loop is proved: 16 of each of the two ways round (`crates/plane/src/plane/looped.rs`).
 const DOUBTS: usize = 2 * 16;
 const TEXT: &str = "[daemon]\nworkers = 2\n\
                     [[uplink]]\nkind = \"pair\"\nname = \"a\"\nsocket = \"a.sock\"\nvlan = 10\n\

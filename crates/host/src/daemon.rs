@@ -34,7 +34,7 @@ pub struct DaemonConfig {
     pub sandbox: bool,
     /// Folders that live changes may use, besides those that the file names elsewhere.
     pub folders: Vec<PathBuf>,
-    /// Where the page about the daemon is served, if anywhere.
+    /// The address of the page about the daemon. `None`: there is no page.
     pub page: Option<PageAddress>,
 }
 

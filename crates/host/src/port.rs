@@ -140,7 +140,29 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { role, queues, mtu, is_vmwares, standby, worker, workers, ft_peer, .. } = port;
+            // All fields are named: a new key is live, or it is not.
+            let PortConfig {
+                role,
+                queues,
+                mtu,
+                is_vmwares,
+                standby,
+                worker,
+                workers,
+                ft_peer,
+                name: _,
+                entry: _,
+                mac: _,
+                socket: _,
+                doorbells: _,
+                buffer: _,
+                rom: _,
+                access: _,
+                group: _,
+                link: _,
+                function: _,
+                policy: _,
+            } = port;
             (
                 port.entry.about.name,
                 *role,

@@ -1,4 +1,4 @@
-//! What this process may do. CAP_NET_ADMIN (capabilities(7)): the keeper and openers have it, a daemon that they serve has not. Descriptors: as
+//! The rights of this process. CAP_NET_ADMIN (capabilities(7)): the keeper and openers have it, a daemon that they serve has not. Descriptors: as
 //! many as there may be.
 
 use std::io;

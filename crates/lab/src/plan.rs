@@ -12,7 +12,7 @@ use crate::number;
 use crate::planning::SplitMix;
 use crate::subject::{self, Subject};
 
-/// How long a method takes.
+/// The length of a method.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Length {
@@ -61,7 +61,7 @@ pub struct Plan {
     pub method: String,
     /// The kind of guests.
     pub guests: Guests,
-    /// How long it takes.
+    /// The length of the method.
     pub length: Length,
     /// The rows of the tables, in their order.
     pub subjects: Vec<Subject>,

@@ -184,9 +184,7 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
         None => {}
     }
     if attribute("link", "state") == Some("down") {
-        note(
-            "<link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest".to_owned(),
-        );
+        values.push(("link_state", quoted("disable")));
     }
     if attribute("port", "isolated") == Some("yes") {
         values.push(("private", quoted("isolated")));
@@ -215,7 +213,7 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
     Ok(Port { text, notes, group })
 }
 
-/// The keys of a <bandwidth>.
+/// The keys of a `<bandwidth>`.
 fn limits(bandwidth: Node<'_, '_>) -> Result<Vec<(&'static str, String)>, String> {
     let mut values = Vec::new();
     for (direction, keys) in [

@@ -99,7 +99,7 @@ fn what_can_be_a_port_is_imported_and_each_other_interface_is_told_with_what_to_
     assert_eq!(
         text,
         "[[port]]\nname = \"db-3\"\nadapter = \"e1000e\"\nmac = \"52:54:00:00:00:03\"\nsocket = \"db-3.sock\"\n\
-         rom = \"/usr/lib/ipxe/qemu/efi-e1000e.rom\"\nport_group = \"web-servers\"\n\n\
+         rom = \"/usr/lib/ipxe/qemu/efi-e1000e.rom\"\nlink_state = \"disable\"\nport_group = \"web-servers\"\n\n\
          [[port]]\nname = \"db-4\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:04\"\nsocket = \"db-4.sock\"\n\
          standby = true\n"
     );
@@ -114,7 +114,6 @@ fn what_can_be_a_port_is_imported_and_each_other_interface_is_told_with_what_to_
     }
     let expected = [
         "db-3: <source network='lan'> is left out: the switch's uplink leads there (docs/uplinks.md)",
-        "db-3: <link state='down'/> is left out, and the link is up: no key takes it down; do so in the guest",
         "db-3: the host file needs a [[port_group]] with name = \"web-servers\", once: `virsh net-dumpxml lan` shows its VLAN and bandwidth",
         "db-4: <boot> is left out: `nicety attach` gives the boot order where the port has an option ROM (rom)",
         "db-4: <coalesce> is left out: set it in the guest (ethtool -C)",

@@ -6,7 +6,7 @@ use nicety_switch::PORTS;
 
 use crate::rounds::{Grant, Rounds};
 
-/// What a lane of waiting frames is for.
+/// The receive queue or the peer that a lane of waiting frames belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneKey {
     /// A receive queue of a guest's adapter.
@@ -56,7 +56,7 @@ pub(crate) fn peer_at(number: u16) -> Lane {
 #[derive(Debug)]
 pub(crate) enum Order {
     Rounds(Rounds),
-    /// Of a link; its lanes are numbered class by class.
+    /// I/O control of a link, whose lanes are numbered class by class.
     Control(Box<Scheduler>),
 }
 

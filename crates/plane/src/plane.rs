@@ -81,13 +81,13 @@ impl Slot {
         }
     }
 
-    /// Its ports, without those of a mirror.
-    pub(crate) fn ports(&self) -> Vec<Arc<Port>> {
-        match self {
-            Self::Port(port) => vec![Arc::clone(port)],
-            Self::Group(group) => group.ports().cloned().collect(),
-            Self::Sink(_) => Vec::new(),
-        }
+    /// Its ports.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &Arc<Port>> {
+        let (port, group) = match self {
+            Self::Port(port) | Self::Sink(port) => (Some(port), None),
+            Self::Group(group) => (None, Some(group)),
+        };
+        port.into_iter().chain(group.into_iter().flat_map(|group| group.ports()))
     }
 
     /// The port that a packet goes to now.

@@ -233,7 +233,7 @@ struct Member {
     index: usize,
 }
 
-/// A member of a team by all of whose members copies of flooded frames come in.
+/// A member of a team by all of whose members flooded frames come in.
 pub(crate) struct Flooded<'a> {
     pub team: PortId,
     pub steering: &'a Steering,
@@ -337,7 +337,7 @@ impl Port {
         self.member.as_ref().is_some_and(|member| !member.steering.collects(member.index))
     }
 
-    /// Whether frames that wait here now may be copies: it has just taken over in its team.
+    /// Whether frames that wait here now may be duplicates: it has just taken over in its team.
     #[inline]
     fn drains(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.steering.drains(member.index))
@@ -345,13 +345,13 @@ impl Port {
 
     /// What waited when it took over is gone.
     #[cold]
-    pub(crate) fn has_drained(&self) {
+    pub(crate) fn note_drained(&self) {
         if let Some(member) = &self.member {
-            member.steering.has_drained(member.index);
+            member.steering.note_drained(member.index);
         }
     }
 
-    /// Its place in a team, if copies of flooded frames come in by all members.
+    /// Its place in a team, if flooded frames come in by all members.
     #[inline]
     pub(crate) fn takes_duplicates(&self) -> Option<Flooded<'_>> {
         let Member { team, steering, index } = self.member.as_ref()?;
@@ -712,7 +712,7 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// The link goes up or down. From now on it is the host's: a restored state does not change it.
+    /// The link of its guest's adapter goes up or down. It is the host's: a restored state does not change it.
     pub fn set_link(&self, up: bool, now: Time) {
         let mut inner = self.lock();
         either!(&mut inner.end, end => end.set_link(up));

@@ -218,7 +218,7 @@ impl Stage {
         self.classes.as_ref().map(|classes| &classes.classifier)
     }
 
-    /// Classes.
+    /// The number of its classes; 0 without I/O control.
     pub fn class_count(&self) -> u16 {
         self.classes.as_ref().map_or(0, |classes| classes.states.len() as u16)
     }
@@ -247,7 +247,8 @@ impl Stage {
         }
     }
 
-    /// Whether a lane's frames may go past those that wait: no limit holds them, and nobody's reservation is late for them.
+    /// Whether a lane's frames may be sent before those that wait: neither it nor its class is at a limit, and no reservation would be
+    /// served late.
     #[inline]
     pub fn admits(&mut self, lane: Lane, now: Time) -> bool {
         self.backlog.scheduler().is_some_and(|scheduler| !scheduler.is_limited(lane) && scheduler.admits(lane, now))

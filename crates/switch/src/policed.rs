@@ -25,6 +25,14 @@ struct Train {
     end: u16,
 }
 
+/// A batch on its way: the members of the switch, the sender's rules, the time.
+struct Way<'a> {
+    members: &'a Members,
+    rules: Option<&'a Rules>,
+    batch: &'a Batch,
+    now: Time,
+}
+
 /// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
@@ -104,51 +112,47 @@ impl<P> Switch<P> {
                 }
             }
         }
+        let way = Way { members, rules, batch, now };
         for train in &trains {
-            let &Train { keys, ref lane, first, end } = train;
-            if lane.comes_in {
-                self.forward_tagged::<F, VEPA>(members, batch, (keys, lane), first..end, now, plan, follower);
+            if train.lane.comes_in {
+                self.forward_tagged::<F, VEPA>(&way, train, plan, follower);
                 continue;
             }
-            self.forward_train::<F, VEPA>(members, rules, batch, (keys, lane), first..end, now, plan, follower);
+            self.forward_train::<F, VEPA>(&way, train, plan, follower);
         }
     }
 
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
     fn forward_train<F: Follower, const VEPA: bool>(
         &self,
-        members: &Members,
-        rules: Option<&Rules>,
-        batch: &Batch,
-        (keys, lane): (Keys, &FrameVlan),
-        packets: Range<u16>,
-        now: Time,
+        way: &Way<'_>,
+        train: &Train,
         plan: &mut Plan,
         follower: &mut F,
     ) {
-        let origin = batch.origin;
+        let (origin, members) = (way.batch.origin, way.members);
         // A frame of one of these ports that its neighbour returned.
         let is_from_uplink = VEPA && members.is_uplink(origin);
-        let sender = if VEPA && is_from_uplink { self.returned(members, keys, now) } else { None };
-        match self.decide_policed::<F, VEPA>(members, rules, (origin, sender), keys, lane, now, follower) {
-            Verdict::Out => out(members, origin, lane, packets, plan, follower),
+        let sender = if VEPA && is_from_uplink { self.returned(members, train.keys, way.now) } else { None };
+        let packets = train.first..train.end;
+        match self.decide_policed::<F, VEPA>(way, train, sender, follower) {
+            Verdict::Out => out(members, origin, &train.lane, packets, plan, follower),
             Verdict::To(port, edit) => {
-                plan.add_edited(port, packets.clone(), edit);
+                plan.add_edited(port, packets, edit);
                 if !members.promiscuous.is_empty() {
-                    copy_to_promiscuous(members, rules, origin, Some(port), lane, packets, plan, follower);
+                    copy_to_promiscuous(way, train, Some(port), plan, follower);
                 }
             }
             Verdict::Drop(reason) => {
                 let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
-                    && copy_to_promiscuous(members, rules, origin, None, lane, packets.clone(), plan, follower);
+                    && copy_to_promiscuous(way, train, None, plan, follower);
                 if !reached {
                     packets.for_each(|packet| plan.drop(packet, reason));
                 }
             }
             Verdict::Flood(kind) => {
                 let snoop = members.snooping.then_some(&self.snoop);
-                flood(members, rules, (snoop, sender), batch, keys, lane, packets, (kind, now), plan, follower);
+                flood(way, train, (kind, snoop, sender), plan, follower);
             }
         }
     }
@@ -157,18 +161,16 @@ impl<P> Switch<P> {
     /// their destination is one of these ports.
     #[cold]
     #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
     fn forward_tagged<F: Follower, const VEPA: bool>(
         &self,
-        members: &Members,
-        batch: &Batch,
-        (keys, lane): (Keys, &FrameVlan),
-        packets: Range<u16>,
-        now: Time,
+        way: &Way<'_>,
+        train: &Train,
         plan: &mut Plan,
         follower: &mut F,
     ) {
-        let (rules, drops) = (members.rules(batch.origin), plan.drops().len());
+        let Way { members, batch, now, .. } = *way;
+        let &Train { keys, ref lane, first, end } = train;
+        let drops = plan.drops().len();
         let (target, source) = (keys.target.address(), keys.source.address());
         let known = if keys.target.is_multicast() { None } else { self.addresses.find_key(keys.target, now) };
         let is_outside = known.is_some_and(|port| port == batch.origin || members.outward(port).is_some());
@@ -176,29 +178,26 @@ impl<P> Switch<P> {
             self.learn(keys.source, batch.origin, now, follower);
         } else {
             follower.step(|| Step::Vlan(Ok(lane.fid)));
-            let train = (keys, lane);
-            self.forward_train::<F, VEPA>(members, rules, batch, train, packets.clone(), now, plan, follower);
+            self.forward_train::<F, VEPA>(way, train, plan, follower);
         }
         if is_outside || known.is_none() {
             follower.step(|| Step::Vlan(Ok(FLAT.fid)));
-            let train = (self.keys((target.0, source.0), FLAT.fid), &FLAT);
-            self.forward_train::<F, VEPA>(members, rules, batch, train, packets.clone(), now, plan, follower);
+            let flat = Train { keys: self.keys((target.0, source.0), FLAT.fid), lane: FLAT, first, end };
+            self.forward_train::<F, VEPA>(way, &flat, plan, follower);
         }
-        plan.settle(drops, packets);
+        plan.settle(drops, first..end);
     }
 
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
     fn decide_policed<F: Follower, const VEPA: bool>(
         &self,
-        members: &Members,
-        rules: Option<&Rules>,
-        (origin, sender): (PortId, Option<PortId>),
-        keys: Keys,
-        lane: &FrameVlan,
-        now: Time,
+        way: &Way<'_>,
+        train: &Train,
+        sender: Option<PortId>,
         follower: &mut F,
     ) -> Verdict {
+        let Way { members, rules, batch, now } = *way;
+        let (origin, lane, keys) = (batch.origin, &train.lane, train.keys);
         let Keys { target, source } = keys;
         let sends = rules.map_or(Ok(()), |rules| rules.sends(source.address(), now, self.ageing_ns, F::DRY));
         follower.step(|| Step::Source(sends));
@@ -345,25 +344,21 @@ fn out<F: Follower>(
 }
 
 /// Floods to every allowed port of the VLAN, as far as the sender's storm control permits.
-#[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn flood<F: Follower>(
-    members: &Members,
-    rules: Option<&Rules>,
-    (snoop, sender): (Option<&Snoop>, Option<PortId>),
-    batch: &Batch,
-    keys: Keys,
-    lane: &FrameVlan,
-    packets: Range<u16>,
-    (kind, now): (Reason, Time),
+    way: &Way<'_>,
+    train: &Train,
+    (kind, snoop, sender): (Reason, Option<&Snoop>, Option<PortId>),
     plan: &mut Plan,
     follower: &mut F,
 ) {
+    let Way { members, rules, batch, now } = *way;
+    let &Train { keys, ref lane, first, end } = train;
     let meter = rules.and_then(|rules| match kind {
         Reason::BroadcastStorm => rules.broadcast.as_ref(),
         Reason::MulticastStorm => rules.multicast.as_ref(),
         _ => rules.unknown.as_ref(),
     });
-    let packets = permitted::<F>(meter, kind, batch, packets, now, plan);
+    let packets = permitted::<F>(meter, kind, batch, first..end, now, plan);
     follower.step(|| Step::Floods { kind, goes: !packets.is_empty() });
     if packets.is_empty() {
         return;
@@ -426,24 +421,21 @@ fn permitted<F: Follower>(
 
 /// Copies to the VLAN's promiscuous ports that do not get the frame anyway. True if there is one.
 #[inline]
-#[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn copy_to_promiscuous<F: Follower>(
-    members: &Members,
-    rules: Option<&Rules>,
-    origin: PortId,
+    way: &Way<'_>,
+    train: &Train,
     besides: Option<PortId>,
-    lane: &FrameVlan,
-    packets: Range<u16>,
     plan: &mut Plan,
     follower: &mut F,
 ) -> bool {
+    let (members, origin) = (way.members, way.batch.origin);
     let mut reached = false;
     for &port in members.promiscuous.iter().filter(|port| **port != origin && Some(**port) != besides) {
-        if let Some(edit) = members.leaves(port, lane)
-            && members.reaches(origin, rules, port)
+        if let Some(edit) = members.leaves(port, &train.lane)
+            && members.reaches(origin, way.rules, port)
         {
             follower.step(|| Step::Receiver(port, Ok(edit)));
-            plan.add_edited(port, packets.clone(), edit);
+            plan.add_edited(port, train.first..train.end, edit);
             reached = true;
         }
     }

@@ -27,7 +27,7 @@ const CONFIG_MAX: usize = 256;
 /// Takes the entries of a tape. Called with the port's lock held: it must not block.
 pub type Sink = Box<dyn FnMut(Entry) + Send>;
 
-/// See the module's page. Its questions are answered from copies that are made after each call.
+/// See the module's page. Questions to the adapter are answered from copies of its answers, made after each call.
 pub struct Recorder {
     ear: Ear,
     sink: Sink,

@@ -28,7 +28,7 @@ const CONNECTIONS_MAX: usize = 32;
 const QUIET: Duration = Duration::from_secs(5);
 /// Ports are looked at so often without a reader.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most choices of the host's page that are kept for other readers of the same./// The longest duration of a connection.
+/// The longest duration of a connection.
 const LIFE: Duration = Duration::from_secs(60);
 /// The pause after the system refused a connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);

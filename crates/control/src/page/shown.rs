@@ -16,9 +16,10 @@ use crate::Inspect;
 
 /// The host file's rates are read at most this often.
 const LIMITS_FRESH: Duration = Duration::from_secs(1);
+/// Most choices of the host's page that are kept for other readers of the same.
 const PAGES_MAX: usize = 4;
 
-/// What requests are answered from.
+/// The state from which requests are answered.
 pub(super) struct Shown {
     pub file: PathBuf,
     pub switch: String,

@@ -86,7 +86,6 @@ impl Daemon {
             (&running.spec.config.name, &running.spec.config.entry.about, running.spec.config.socket.display());
         let workers = (running.spec.config.workers > 1).then_some(running.spec.config.workers);
         info!(port = name, adapter = about.name, %socket, workers, "ready");
-        self.link_port(&running);
         self.ports().insert(id, running);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -207,13 +206,18 @@ impl Daemon {
     /// A port joins the switch, with all its parts.
     fn join(&self, running: &Running, group: &Arc<Group>) -> Result<(), StartError> {
         let Running { spec, port, others, .. } = running;
+        // First: a front end may be waiting.
+        self.link_port(running);
         let joined = if others.is_empty() {
             self.plane.join_with(Arc::clone(port), &spec.config.policy)
         } else {
             let joined = self.join_parts(running, group);
             joined.inspect_err(|_| self.give_up(&running.parts().map(|part| part.id()).collect::<Vec<_>>()))
         };
-        joined.map_err(|source| StartError::Switch { port: spec.config.name.clone(), source })
+        joined.map_err(|source| {
+            running.parts().for_each(|part| self.plane.unfollow(part));
+            StartError::Switch { port: spec.config.name.clone(), source }
+        })
     }
 
     pub(super) fn hand_to_worker(&self, service: Service) {

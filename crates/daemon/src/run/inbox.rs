@@ -36,7 +36,7 @@ pub enum Note {
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.
     Restore(PortId, Box<PortState>, std::sync::mpsc::Sender<Result<(), SaveError>>),
-    /// Stand still, and take orders: see [`Order`].
+    /// Stand still, and take orders: see `Order`.
     Freeze(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<Order>),
     /// Watch a ring's kick descriptor, or stop watching it.
     Kick(PortId, u16, Option<Bell>, KickInFlight),

@@ -49,6 +49,7 @@ use crate::run::inbox::{Inbox, Note};
 use crate::run::port_log::Kind;
 use crate::run::service::{Link, Service, Talk};
 use crate::run::shell::ready_to_ring;
+use crate::spec::processors;
 use connections::DisconnectReason;
 use late::Looks;
 pub use late::PATIENCE;
@@ -143,7 +144,7 @@ impl Worker {
             kept_turns: Vec::new(),
             notes: Vec::new(),
             stop: false,
-            busy_poll: BusyPoll::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            busy_poll: BusyPoll::new(processors()),
             keeper: None,
             owed: Vec::new(),
             retry_at: None,

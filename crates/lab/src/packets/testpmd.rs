@@ -31,7 +31,7 @@ const DRIVERS: &str = "dpdk/pmds-25.0";
 const START: Duration = Duration::from_secs(30);
 /// Time limit of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Buffers of a peer, and of a generator beyond its frames.
+/// Buffers of a peer. A generator has two more for each of its frames.
 const BUFFERS: u32 = 16_384;
 /// Memory per buffer, with DPDK's headers. Without huge pages no buffer crosses a page.
 const BUFFER_BYTES: u32 = 4_608;

@@ -169,7 +169,7 @@ fn with_a_slow_etcd_a_guest_waits_and_never_has_two_owners() {
             if is_cut {
                 stage.ip(&["addr", "add", "10.9.0.11/32", "dev", "br0"]);
             }
-            // Whoever has lost the guest ends, and joins again.
+            // The host that has lost the guest ends, and joins again.
             if let Some(lost) = hosts.iter_mut().position(|host| host.process.0.try_wait().unwrap().is_some()) {
                 assert!(is_cut && hosts[lost].said().contains("another host owns the guest"), "{}", hosts[lost].said());
                 hosts[lost] = stage.start(lost, "secondary", "e1000");

@@ -53,12 +53,14 @@ impl Lab {
         Lab { folder, method, child }
     }
 
+    /// The runs that count: one whose processors were stolen is kept as well, and is made again.
     fn runs(&self) -> Vec<serde_json::Value> {
         let runs = self.folder.path().join("nicety-lab").join(self.method).join("runs.jsonl");
         let text = fs::read_to_string(runs).unwrap_or_default();
         text.split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
-            .map(|line| well(serde_json::from_str(line)))
+            .map(|line| well(serde_json::from_str::<serde_json::Value>(line)))
+            .filter(|run| run["discarded"] != true)
             .collect()
     }
 

@@ -73,6 +73,8 @@ fn unplug(stage: &mut Stage, guest: &mut Guest) {
     assert!(stage.dropped("vm1") > before, "{}", stage.report("vm1"));
     change(stage, "port set vm1 link_state=");
     carrier(guest);
+    // The neighbour was given up meanwhile: the first packet may be refused.
+    sh(guest, &format!("until /usr/bin/ping -c 1 -W 1 {HOST} >/dev/null; do rest; done"));
     ping(guest, "", HOST);
 }
 

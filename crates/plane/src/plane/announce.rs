@@ -49,7 +49,7 @@ impl Plane {
             });
             // Of several addresses of one port nobody knows whose an IP address is.
             let ips = ips.iter().filter(|_| *own == Some(learned.address)).copied();
-            // Where the neighbours know nothing of the team, each station is reached by one member.
+            // Neighbours that know nothing of the team reach each station by one member.
             let its = steering.floods().and_then(|_| {
                 let hash = choice.hash().of_station(learned.port, learned.address);
                 steering.member(choice, hash, learned.port)

@@ -41,7 +41,7 @@ impl Plane {
     }
 
     /// A port has left: nobody decides its adapter's link any more.
-    pub(crate) fn unfollow(&self, left: &Port) {
+    pub fn unfollow(&self, left: &Port) {
         let mut followers = self.followers.lock();
         if followers.get(&left.id()).is_some_and(|(port, _)| std::ptr::eq(port.as_ref(), left)) {
             followers.remove(&left.id());
@@ -82,6 +82,6 @@ impl Plane {
         if self.switch().is_blocked(id) {
             return false;
         }
-        self.switch().slots().get(id).is_some_and(|slot| slot.ports().iter().any(|port| port.has_carrier()))
+        self.switch().slots().get(id).is_some_and(|slot| slot.ports().any(|port| port.has_carrier()))
     }
 }

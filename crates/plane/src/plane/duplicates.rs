@@ -1,5 +1,5 @@
-//! The copies that come in by several members of a team of which the neighbouring switches know nothing. They flood frames to all members,
-//! those that this side has sent among them. Of each frame one copy is taken, and none of those from here:
+//! Duplicates: frames that come in by several members of a team of which the neighbouring switches know nothing. They flood frames to all
+//! members, those that this side has sent among them. Each frame is taken once, and none of those from here:
 //!
 //! | frame | taken |
 //! |---|---|

@@ -576,8 +576,9 @@ impl Plane {
 
     /// Sends a probe by an uplink, or by a member of a team.
     fn send_probe(&self, found: &Probe) {
-        let ports = self.switch().slots().get(found.by).map_or_else(Vec::new, Slot::ports);
-        if let Some(port) = ports.iter().find(|port| port.distributes()) {
+        let slots = self.switch().slots();
+        let mut ports = slots.get(found.by).into_iter().flat_map(Slot::ports);
+        if let Some(port) = ports.find(|port| port.distributes()) {
             port.probe(VecDeque::from([probe(found, self.guard.seed)]));
         }
     }
@@ -627,8 +628,12 @@ impl Plane {
 
     /// What waits for an uplink, or for a team, that is blocked is dropped.
     pub(crate) fn drop_waiting(&self, id: PortId) {
-        let ports = self.switch().slots().get(id).map_or_else(Vec::new, Slot::ports);
-        ports.iter().for_each(|port| self.let_go(&port.drop_waiting(Reason::Blocked)));
+        let slots = self.switch().slots();
+        slots
+            .get(id)
+            .into_iter()
+            .flat_map(Slot::ports)
+            .for_each(|port| self.let_go(&port.drop_waiting(Reason::Blocked)));
     }
 }
 

@@ -125,19 +125,22 @@ impl Plane {
         let has_packets = !turn.batch.is_empty();
         if has_packets {
             turn.sample(port, now);
-            self.decide(port, turn, now, outcome);
+            self.decide(port, turn, now);
         } else {
             turn.batch.release();
         }
         if gathered.is_drained {
-            port.has_drained();
+            port.note_drained();
+        }
+        if has_packets {
+            self.show(port, turn, now, outcome);
         }
         has_packets
     }
 
     /// Decides for a batch.
     #[inline]
-    fn decide(&self, port: &Port, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
+    fn decide(&self, port: &Port, turn: &mut Turn, now: Time) {
         let Turn { batch, plan, slots, .. } = &mut *turn;
         let decided = match port.is_special() {
             true => self.decide_specially(port, batch, plan, now),
@@ -150,6 +153,11 @@ impl Plane {
                 port.fail(cause);
             }
         }
+    }
+
+    /// Shows agents and watchers what was decided.
+    #[inline]
+    fn show(&self, port: &Port, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
             self.hear(port, turn, now);
         }

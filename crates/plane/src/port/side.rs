@@ -27,7 +27,7 @@ pub(super) trait Side {
         None
     }
 
-    /// The family that its adapter belongs to as a function.
+    /// Its adapter's family, if the adapter is a function of a card.
     fn family(&mut self) -> Option<&mut Membership> {
         None
     }

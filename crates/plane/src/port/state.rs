@@ -44,7 +44,7 @@ pub struct State {
     pub memory_changes: u64,
     /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
-    /// Its state was saved and it is stopped: see [`Port::stop`].
+    /// Its state was saved and it is stopped: see [`Port::stop`](super::Port::stop).
     pub stopped: bool,
     /// The VMM took back shared memory.
     pub damaged: bool,

@@ -1,4 +1,4 @@
-//! What decides which members of a team are used.
+//! The rule of a team: which members are used.
 
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
@@ -74,7 +74,7 @@ pub trait Rule: Send + Debug {
         false
     }
 
-    /// The members by which flooded frames are taken, a bit each, if copies of each come in by all: see [`Spread`](super::Spread). `None`: they
+    /// The members by which flooded frames are taken, a bit each, if each comes in by all: see [`Spread`](super::Spread). `None`: they
     /// come in once.
     fn floods(&self) -> Option<u32> {
         None

@@ -1,6 +1,6 @@
 //! Originating port, source address, load: all members carry frames, and the neighbouring switches know nothing of the team. Each station is
 //! reached by one member, by which it also sends; what the neighbours flood comes in by all of them, so that
-//! [most copies are refused](super::copies).
+//! most duplicates are refused (`plane/duplicates.rs`).
 
 use nicety_adapter::{PortId, Time};
 

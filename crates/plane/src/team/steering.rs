@@ -135,7 +135,7 @@ pub struct Steering {
     epoch: AtomicU32,
     /// The place of the member that has taken over and is to announce that, plus 1.
     moved: AtomicU32,
-    /// Members by which flooded frames are taken; all bits: no copies are refused.
+    /// Members by which flooded frames are taken; all bits: no duplicates are refused.
     floods: AtomicU32,
     /// The time of the last change.
     changed_at: AtomicU64,
@@ -240,21 +240,21 @@ impl Steering {
         }
     }
 
-    /// The members by which flooded frames are taken, if copies of each come in by all.
+    /// The members by which flooded frames are taken, if each comes in by all.
     #[inline]
     pub(crate) fn floods(&self) -> Option<u32> {
         let floods = self.floods.load(Ordering::Acquire);
         (floods != u32::MAX).then(|| floods & !(self.draining.load(Ordering::Acquire) >> MEMBERS_MAX))
     }
 
-    /// Whether frames that wait at a member may be copies of what another one has taken or sent: it has just taken over.
+    /// Whether frames that wait at a member may be duplicates of what another one has taken or sent: it has just taken over.
     #[inline]
     pub(crate) fn drains(&self, member: usize) -> bool {
         self.draining.load(Ordering::Acquire) & Self::drained(member) != 0
     }
 
     /// What waited at a member is gone.
-    pub(crate) fn has_drained(&self, member: usize) {
+    pub(crate) fn note_drained(&self, member: usize) {
         self.draining.fetch_and(!Self::drained(member), Ordering::AcqRel);
     }
 

@@ -32,7 +32,7 @@ const HEADROOM: u32 = 256;
 const TAGS_BYTES: u32 = 8;
 /// Sizes of a piece of memory; a page is the greatest.
 pub(super) const PIECES: [u32; 2] = [2048, 4096];
-/// Time in which the kernel lets go of a queue whose socket was closed: it does so by itself, later.
+/// Binding is tried for so long: the kernel frees a queue some time after its socket was closed.
 const LET_GO: Duration = Duration::from_secs(1);
 
 /// A socket with its memory and rings, not bound yet.

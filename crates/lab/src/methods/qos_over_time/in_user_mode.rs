@@ -165,7 +165,7 @@ struct Told {
     dropped: u64,
 }
 
-/// Reads the daemon's counters until it has ended: payload of each port, and what the uplink carried.
+/// Reads the daemon's counters until the run has ended: each port's payload, and what the uplink carried.
 fn read(control: &outside::Control, shape: Shape, ended: &AtomicBool) -> ([Meter; PORTS.len()], Told) {
     let mut meters: [Meter; PORTS.len()] = Default::default();
     let mut told: Option<[Told; 2]> = None;
