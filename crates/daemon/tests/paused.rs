@@ -35,7 +35,7 @@ impl Guest {
             write(PLACE.descriptors + 16 * index, &[buffer.to_le_bytes(), (2048u64 | 2 << 32).to_le_bytes()].concat());
             write(PLACE.driver + 4 + 2 * index, &(index as u16).to_le_bytes());
         }
-        write(PLACE.driver + 2, &(PLACE.size as u16).to_le_bytes());
+        write(PLACE.driver + 2, &PLACE.size.to_le_bytes());
         let mut front = Frontend::connect(stage.socket(1)).unwrap();
         front.negotiate(1 << 32).unwrap();
         front.share(&[Shared { base: 0, len: MIB, fd: memory.as_fd(), offset: 0 }]).unwrap();
@@ -76,6 +76,7 @@ fn frames_wait_while_a_front_end_has_stopped_its_rings_and_come_in_order_when_it
     stage.until("frames that wait", || waiting(&stage) == FRAMES);
     guest.start(base);
     stage.until("frames that have waited", || guest.used() == 2 * FRAMES);
+    stage.until("all of them counted", || stage.taken(1) as usize == 2 * FRAMES);
     assert_eq!((waiting(&stage), dropped(&stage)), (0, 0));
     for index in 0..2 * FRAMES as u64 {
         let mut byte = [0];

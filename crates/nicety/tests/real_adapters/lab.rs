@@ -42,6 +42,15 @@ fn lab(folder: &Path, method: &str, words: &[&str]) -> Child {
     well(command.spawn())
 }
 
+/// The runs that count, without one that is still being written. A run whose processors were stolen is kept as well, and made again.
+fn counted(text: &str) -> Vec<serde_json::Value> {
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| well(serde_json::from_str::<serde_json::Value>(line)))
+        .filter(|run| run["discarded"] != true)
+        .collect()
+}
+
 impl Lab {
     fn start(words: &[&str]) -> Lab {
         Lab::of("vmxnet3-iperf", words)
@@ -53,15 +62,9 @@ impl Lab {
         Lab { folder, method, child }
     }
 
-    /// The runs that count: one whose processors were stolen is kept as well, and is made again.
     fn runs(&self) -> Vec<serde_json::Value> {
         let runs = self.folder.path().join("nicety-lab").join(self.method).join("runs.jsonl");
-        let text = fs::read_to_string(runs).unwrap_or_default();
-        text.split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-            .map(|line| well(serde_json::from_str::<serde_json::Value>(line)))
-            .filter(|run| run["discarded"] != true)
-            .collect()
+        counted(&fs::read_to_string(runs).unwrap_or_default())
     }
 
     fn wait_for_runs(&mut self, count: usize) {
@@ -159,7 +162,7 @@ fn ctrl_c_ends_all_at_once_and_keeps_what_was_measured_and_a_resumed_lab_makes_t
     let (code, _, err, folder) = lab_in(folder, &["--resume", "nicety-lab"]).ended();
     assert_eq!(code, Some(0), "{err}");
     let whole = well(fs::read_to_string(folder.path().join("nicety-lab/vmxnet3-iperf/runs.jsonl")));
-    let whole: Vec<serde_json::Value> = whole.lines().map(|line| well(serde_json::from_str(line))).collect();
+    let whole = counted(&whole);
     assert_eq!((whole.len(), &whole[..before.len()]), (12, before.as_slice()));
     let left: Vec<_> = well(fs::read_dir(folder.path())).map(|entry| well(entry).file_name()).collect();
     assert_eq!(left.len(), 2, "the lock and the report, no socket and no log: {left:?}");
@@ -181,7 +184,7 @@ fn one_round(method: &str, words: &[&str]) -> (Vec<serde_json::Value>, String) {
     let read =
         |name: &str| fs::read_to_string(folder.path().join("nicety-lab").join(method).join(name)).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{err}{}", read("runs.jsonl"));
-    (read("runs.jsonl").lines().map(|line| well(serde_json::from_str(line))).collect(), read("index.html"))
+    (counted(&read("runs.jsonl")), read("index.html"))
 }
 
 #[test]
