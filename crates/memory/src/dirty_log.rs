@@ -4,6 +4,7 @@
 //! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
 //! translated for writing, and its bits are set after the call that wrote it ([`DirtyLog::publish`]).
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::MappingError;
@@ -44,19 +45,34 @@ impl DirtyLog {
         Ok(Self { bitmap: bitmap.into(), noted: Mutex::default() })
     }
 
+    /// Its file, the offset there and its length in bytes. `None` for a log in memory of our own.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64, u64)> {
+        let (file, offset) = self.bitmap.file()?;
+        Some((file, offset, self.bitmap.len))
+    }
+
     /// Logs what another log still has: pages that its reader has not taken. Call it when nobody writes into that one any more.
     pub fn take_over(&self, old: &Self) {
-        for word in 0..(old.bitmap.len / 8).min(self.bitmap.len / 8) {
-            let source = old.bitmap.mapping.slice((old.bitmap.offset + 8 * word) as usize, 8);
+        self.add(old.words());
+    }
+
+    /// The words that are not 0, with their numbers: bit `n` of word `m` is page `64 m + n`.
+    pub fn words(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..self.bitmap.len / 8).filter_map(|word| {
+            let source = self.bitmap.mapping.slice((self.bitmap.offset + 8 * word) as usize, 8);
             if source.is_empty() {
-                return;
+                return None;
             }
             // SAFETY: they are eight bytes of the mapping, which the piece keeps.
             let bits = u64::from_le(unsafe { touch::load_u64(source.ptr_guard().as_ptr()) });
-            if bits != 0 {
-                self.set(word, bits);
-            }
-        }
+            (bits != 0).then_some((word, bits))
+        })
+    }
+
+    /// Logs the pages of these words too. Pages beyond the bitmap's end have no bits.
+    pub fn add(&self, words: impl IntoIterator<Item = (u64, u64)>) {
+        let own = self.bitmap.len / 8;
+        words.into_iter().filter(|(word, _)| *word < own).for_each(|(word, bits)| self.set(word, bits));
     }
 
     /// The same log for a device beside this one: a range that one of them has noted is published by that one, after its write.

@@ -30,4 +30,4 @@ pub use nicety_peer::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port, RECORD_RING_BYTES};
 pub use protocol::{ProtocolFeatures, Request, TIMEOUT};
-pub use session::{Closer, NotSaved, SavedSession, Served, Session};
+pub use session::{Closer, NotSaved, SavedSession, SavedSession1, Served, Session};

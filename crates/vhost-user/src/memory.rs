@@ -159,6 +159,22 @@ impl Memory {
         Ok(())
     }
 
+    /// The log of written pages, if it is on; and whether the front end has given it.
+    pub fn log(&self) -> Option<(&Arc<DirtyLog>, bool)> {
+        self.log.as_ref().filter(|_| self.logs).map(|log| (log, self.is_given))
+    }
+
+    /// Goes on with a log that is on: with the front end's, or with what our own had.
+    pub fn log_on(&mut self, given: Option<(PeerFd, u64, u64)>, own: Vec<(u64, u64)>) -> Result<(), Refusal> {
+        self.turn_log(true);
+        if let Some((fd, offset, len)) = given {
+            self.set_log(fd, offset, len)?;
+        }
+        self.log.iter().for_each(|log| log.add(own.iter().copied()));
+        self.settle_log();
+        Ok(())
+    }
+
     fn change_log(&mut self, log: Option<DirtyLog>, is_given: bool) {
         let old = std::mem::replace(&mut self.log, log.map(Arc::new));
         self.old_logs.extend(old.filter(|_| self.logs));
@@ -211,16 +227,6 @@ impl Memory {
     /// The regions, in the front end's order.
     pub fn regions(&self) -> &[Region] {
         &self.regions
-    }
-
-    /// Whether the front end has turned the log on.
-    pub fn is_log_on(&self) -> bool {
-        self.logs
-    }
-
-    /// Whether written pages are logged: the log is on, and the front end has given one.
-    pub fn logs(&self) -> bool {
-        self.logs && self.is_given
     }
 
     /// The map of the device.

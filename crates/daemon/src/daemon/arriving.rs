@@ -348,6 +348,7 @@ impl Daemon {
                     calls.into_iter().for_each(|(ring, bell)| signals.set_call(ring, Some(bell)));
                     errors.into_iter().for_each(|(ring, bell)| signals.set_error(ring, Some(bell)));
                     self.restore_parts(&running, &state, states.iter().map(|(_, state, _)| state.as_ref()));
+                    preparing.pause_again();
                     group.look(self.clock.now());
                 }
                 if !running.others.is_empty()

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nicety_adapter::PortId;
-use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
+use nicety_adapter::snapshot::{RestoreError, Version, decode, encode};
 use nicety_plane::{ClassState, SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
@@ -152,11 +152,11 @@ pub struct FrontImage {
 }
 
 impl Version for FrontImage {
-    const NUMBER: u16 = 1;
-    type Before = Nothing;
+    const NUMBER: u16 = 2;
+    type Before = before::FrontImage1;
 
-    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
-        match before {}
+    fn from_before(before: before::FrontImage1) -> Result<Self, RestoreError> {
+        Ok(before.into())
     }
 }
 

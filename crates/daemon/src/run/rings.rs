@@ -115,6 +115,11 @@ impl Preparing {
     pub fn go_on(&self) {
         self.session.iter().for_each(Session::go_on);
     }
+
+    /// Its adapter is restored: frames for rings that the front end had stopped wait on.
+    pub fn pause_again(&self) {
+        self.session.iter().for_each(Session::pause_again);
+    }
 }
 
 /// The thread of one port. Dropping it ends the session, and removes the socket if the socket is its own.

@@ -3,6 +3,7 @@
 //! A refused message is answered with a failure if the front end requested an answer. Otherwise the front end cannot know of it,
 //! so the connection ends and the session returns the reason.
 
+mod before;
 mod inflight;
 mod listener;
 mod packed;
@@ -31,6 +32,7 @@ use crate::protocol::{
     Request, TIMEOUT,
 };
 use crate::wire::{self, Message};
+pub use before::SavedSession1;
 use inflight::get_inflight;
 use listener::SideListener;
 use rings::Rings;

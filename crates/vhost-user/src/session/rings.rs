@@ -43,6 +43,7 @@ pub(super) struct SavedRing {
     pub kicked: bool,
     pub enabled: bool,
     pub runs: Option<(u16, [u64; 3])>,
+    pub paused: bool,
 }
 
 /// All rings, and the memory that they are in.
@@ -74,13 +75,14 @@ impl Rings {
             kicked: state.kicked,
             enabled: state.enabled,
             runs: state.runs.map(place),
+            paused: state.paused,
         };
         self.states().iter().map(one).collect()
     }
 
     pub fn restore(&mut self, saved: &[SavedRing]) {
         for (state, saved) in self.states.iter_mut().zip(saved) {
-            let SavedRing { size, addresses, base, kicked, enabled, runs } = saved.clone();
+            let SavedRing { size, addresses, base, kicked, enabled, runs, paused } = saved.clone();
             let addresses = addresses.map(|[descriptors, driver, device]| Addresses { descriptors, device, driver });
             let place = |(size, [descriptors, driver, device]): (u16, [u64; 3])| RingPlace {
                 size,
@@ -88,7 +90,7 @@ impl Rings {
                 driver,
                 device,
             };
-            *state = RingState { size, addresses, base, kicked, enabled, runs: runs.map(place), paused: false };
+            *state = RingState { size, addresses, base, kicked, enabled, runs: runs.map(place), paused };
         }
     }
 

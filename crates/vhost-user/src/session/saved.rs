@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nicety_memory::{Map, Mapping, RegionView, Rights};
+use nicety_memory::{DirtyLog, Map, Mapping, RegionView, Rights};
 use nicety_peer::Table;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -14,36 +14,41 @@ use super::Session;
 use super::rings::{Rings, SavedRing};
 use crate::memory::Region;
 use crate::port::Port;
-use crate::protocol::{F_ACCESS_PLATFORM, F_LOG_ALL, ProtocolFeatures, REGIONS_MAX};
+use crate::protocol::{F_ACCESS_PLATFORM, ProtocolFeatures, REGIONS_MAX};
 
 /// A saved session. Its descriptors are in a [`Table`]. The adapter's rings and the descriptors that they signal are saved by the
 /// port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSession {
-    socket: u32,
-    protocol: u64,
-    features: u64,
-    status: u8,
-    requests: Option<u32>,
-    rings: Vec<SavedRing>,
+    pub(super) socket: u32,
+    pub(super) protocol: u64,
+    pub(super) features: u64,
+    pub(super) status: u8,
+    pub(super) requests: Option<u32>,
+    pub(super) rings: Vec<SavedRing>,
     /// Regions: guest address, bytes, address in the front end, offset in the file; and the file.
-    regions: Vec<([u64; 4], u32)>,
+    pub(super) regions: Vec<([u64; 4], u32)>,
     /// The file in which the front end keeps the state for the next back end, and the bytes of it.
-    kept: Option<(u32, u64, u64)>,
+    pub(super) kept: Option<(u32, u64, u64)>,
     /// The port's own record of that state is in use.
-    record: bool,
+    pub(super) record: bool,
+    /// The log of written pages, if it is on.
+    pub(super) log: Option<SavedLog>,
 }
 
-/// Reasons why a session is not saved now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotSaved {
-    /// The front end has given a log for the pages that are written, and turned it on: its VM is about to move to another host.
-    #[error("its VM is being migrated")]
-    Migrates,
-    /// A descriptor cannot be duplicated.
-    #[error("duplicating descriptors: {0} (ulimit -n)")]
-    Descriptors(#[from] Errno),
+/// A log of written pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum SavedLog {
+    /// The front end's: its file, the offset there, and its length in bytes.
+    Given(u32, u64, u64),
+    /// Our own, until the front end gives one: words of 64 pages that are not 0, with their numbers.
+    Own(Vec<(u64, u64)>),
 }
+
+/// Duplicating a descriptor failed, so a session is not saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("duplicating descriptors: {0} (ulimit -n)")]
+pub struct NotSaved(#[from] Errno);
 
 /// The file, offset and length of a map's only region.
 fn file_of(map: &Map, table: &mut Table) -> Result<Option<(u32, u64, u64)>, Errno> {
@@ -56,6 +61,13 @@ fn file_of(map: &Map, table: &mut Table) -> Result<Option<(u32, u64, u64)>, Errn
     found
 }
 
+fn saved_log(log: &DirtyLog, is_given: bool, table: &mut Table) -> Result<SavedLog, Errno> {
+    match log.file().filter(|_| is_given) {
+        Some((file, offset, len)) => Ok(SavedLog::Given(table.put(file)?, offset, len)),
+        None => Ok(SavedLog::Own(log.words().collect())),
+    }
+}
+
 impl Session {
     /// Saves the session; changes nothing.
     ///
@@ -64,9 +76,6 @@ impl Session {
     pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
         let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits: _ } =
             self;
-        if rings.memory.logs() {
-            return Err(NotSaved::Migrates);
-        }
         let mut files = BTreeMap::new();
         let mut failed = Ok(());
         rings.memory.shared().each_region(|RegionView { base, file, .. }| {
@@ -85,13 +94,14 @@ impl Session {
         Ok(SavedSession {
             socket: table.put(socket)?,
             protocol: protocol.0,
-            features: *features | if rings.memory.is_log_on() { F_LOG_ALL } else { 0 },
+            features: *features,
             status: *status,
             requests: requests.as_ref().map(|fd| table.put(fd)).transpose()?,
             rings: rings.save(),
             regions: rings.memory.regions().iter().filter_map(region).collect(),
             kept: kept.as_ref().map(|map| file_of(map, table)).transpose()?.flatten(),
             record: record.is_some(),
+            log: rings.memory.log().map(|(log, is_given)| saved_log(log, is_given, table)).transpose()?,
         })
     }
 
@@ -101,7 +111,7 @@ impl Session {
     /// # Errors
     /// The state is impossible, or its memory cannot be mapped.
     pub fn restore(saved: SavedSession, table: &mut Table, port: Arc<dyn Port>) -> Result<Session, String> {
-        let SavedSession { socket, protocol, features, status, requests, rings, regions, kept, record } = saved;
+        let SavedSession { socket, protocol, features, status, requests, rings, regions, kept, record, log } = saved;
         let missing = || "a descriptor of its session is missing".to_owned();
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
@@ -115,9 +125,15 @@ impl Session {
             let region = Region { guest, len, user, offset };
             restored.memory.add_again(region, fd.into()).map_err(|error| error.to_string())?;
         }
-        // A log that is on and not there yet.
-        restored.memory.turn_log(features & F_LOG_ALL != 0);
-        let features = features & !F_LOG_ALL;
+        if let Some(log) = log {
+            let (given, own) = match log {
+                SavedLog::Given(file, offset, len) => {
+                    (Some((table.take(file).ok_or_else(missing)?, offset, len)), Vec::new())
+                }
+                SavedLog::Own(words) => (None, words),
+            };
+            restored.memory.log_on(given, own).map_err(|refusal| refusal.to_string())?;
+        }
         let kept = kept.map(|(index, offset, len)| {
             let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
             let file = Mapping::of_file(fd, offset, len, true).map_err(|error| error.to_string())?;
@@ -146,5 +162,15 @@ impl Session {
         self.port.set_memory(Arc::clone(self.rings.memory.map()));
         let kept = self.kept.as_ref().or(self.record.as_ref());
         self.port.with(&mut |face, _| face.keep(kept.cloned()));
+    }
+
+    /// Rings that its front end had stopped wait on. Call it when the adapter is restored, before it is offered
+    /// frames.
+    pub fn pause_again(&self) {
+        for (ring, state) in (0u16..).zip(self.rings.states()) {
+            if state.paused && state.runs.is_none() {
+                self.port.with_ring(ring, &mut |face, cx| _ = face.pause(ring, cx));
+            }
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version};
 use nicety_plane::{SavedFrames, SavedNumbers};
+use nicety_vhost_user::SavedSession1;
 use serde::{Deserialize, Serialize};
 
-use super::{FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
+use super::{FrontImage, FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
 
 /// Version 2: agents were not handed over, and no handled messages were in a VMM's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,5 +97,30 @@ impl From<Image1> for Image2 {
             link: link(old),
         };
         Self { ports: before.ports.into_iter().map(port).collect() }
+    }
+}
+
+/// Version 1 of a vhost-user port: its session's log of written pages was not handed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrontImage1 {
+    name: String,
+    listener: Option<u32>,
+    session: Option<SavedSession1>,
+    calls: Vec<(u16, u32)>,
+    errors: Vec<(u16, u32)>,
+}
+
+impl Version for FrontImage1 {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl From<FrontImage1> for FrontImage {
+    fn from(FrontImage1 { name, listener, session, calls, errors }: FrontImage1) -> Self {
+        Self { name, listener, session: session.map(Into::into), calls, errors }
     }
 }

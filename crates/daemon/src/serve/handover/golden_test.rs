@@ -100,24 +100,29 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
 
 #[test]
 fn a_vhost_user_port_is_read_by_each_later_version() {
-    // The session's fields, one after the other: socket, features, status, requests, a ring, a region, kept state, record.
-    let places = Some([1u64, 2, 3]);
-    let ring = (256u16, places, 4u32, true, true, Some((256u16, [5u64, 6, 7])));
-    let session = (
-        8u32,
-        9u64,
-        10u64,
-        11u8,
-        Some(12u32),
-        [ring].to_vec(),
-        [([13u64; 4], 14u32)].to_vec(),
-        Some((15u32, 16u64, 17u64)),
-        true,
-    );
-    let front = ("vm1", Some(18u32), Some(session), [(0u16, 19u32)].to_vec(), [(1u16, 20u32)].to_vec());
-    let front: FrontImage = from_bytes(FRONT_KIND, &encode(FRONT_KIND, FrontImage::NUMBER, &front)).unwrap();
-    assert_eq!((front.name.as_str(), front.listener, &front.errors[..]), ("vm1", Some(18), &[(1, 20)][..]));
-    held(FRONT_KIND, &front, &[]);
+    // The session's fields, one after the other: socket, features, status, requests, a ring, a region, kept state, record, log.
+    let front = |is_paused: bool, log: Option<(u32, u32, u64, u64)>| {
+        let places = Some([1u64, 2, 3]);
+        let ring = (256u16, places, 4u32, true, true, Some((256u16, [5u64, 6, 7])), is_paused);
+        let session = (
+            8u32,
+            9u64,
+            10u64,
+            11u8,
+            Some(12u32),
+            [ring].to_vec(),
+            [([13u64; 4], 14u32)].to_vec(),
+            Some((15u32, 16u64, 17u64)),
+            true,
+            log,
+        );
+        let front = ("vm1", Some(18u32), Some(session), [(0u16, 19u32)].to_vec(), [(1u16, 20u32)].to_vec());
+        from_bytes::<FrontImage>(FRONT_KIND, &encode(FRONT_KIND, FrontImage::NUMBER, &front)).unwrap()
+    };
+    // Before version 2 no ring waited, and no log was handed over.
+    let (first, second) = (front(false, None), front(true, Some((0, 21, 22, 23))));
+    assert_eq!((second.name.as_str(), second.listener, &second.errors[..]), ("vm1", Some(18), &[(1, 20)][..]));
+    held(FRONT_KIND, &second, &[(1, first)]);
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,115 @@
+//! A guest with a virtio-net behind vhost-user, whose split rings are written by hand: all receive buffers are available, and it can send.
+#![allow(dead_code, reason = "not every test needs all of it")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nicety_adapter::RingPlace;
+use nicety_memory::shared_file;
+use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
+
+pub const MEMORY: u64 = 1 << 20;
+pub const RECEIVE: RingPlace = RingPlace { size: 256, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
+const TRANSMIT: RingPlace = RingPlace { size: 256, descriptors: 0x5000, driver: 0x6000, device: 0x7000 };
+/// Guest-physical address of the receive buffers, 2 KiB each, in the ring's order.
+pub const BUFFERS: u64 = 0x1_0000;
+/// The one frame that it sends, behind a header of virtio 1.
+const FRAME: u64 = 0x9000;
+/// Bytes of that header (virtio 1.2, section 5.1.6), and of an Ethernet header.
+const HEADER: u64 = 12;
+const ETHERNET: u64 = 14;
+/// VIRTIO_F_VERSION_1.
+const VERSION_1: u64 = 1 << 32;
+
+pub struct Guest {
+    pub front: Frontend,
+    pub memory: OwnedFd,
+    pub features: u64,
+    bells: Option<[Bells; 2]>,
+    sent: u16,
+}
+
+impl Guest {
+    /// A guest that connects to this socket. Its rings run.
+    pub fn new(socket: PathBuf) -> Self {
+        let mut guest = Self::waiting(socket);
+        guest.start([0, 0]);
+        guest
+    }
+
+    /// The same, whose rings do not run yet.
+    pub fn waiting(socket: PathBuf) -> Self {
+        let memory = shared_file("memory", MEMORY).unwrap();
+        let write = |at: u64, bytes: &[u8]| _ = rustix::io::pwrite(&memory, bytes, at).unwrap();
+        for index in 0..u64::from(RECEIVE.size) {
+            // Address, length, VIRTQ_DESC_F_WRITE (virtio 1.2, section 2.7.5); then the available ring's entry.
+            let buffer = BUFFERS + index * 2048;
+            write(
+                RECEIVE.descriptors + 16 * index,
+                &[buffer.to_le_bytes(), (2048u64 | 2 << 32).to_le_bytes()].concat(),
+            );
+            write(RECEIVE.driver + 4 + 2 * index, &(index as u16).to_le_bytes());
+        }
+        write(RECEIVE.driver + 2, &RECEIVE.size.to_le_bytes());
+        let mut front = Frontend::connect(socket).unwrap();
+        let features = front.negotiate(VERSION_1).unwrap();
+        front.share(&[Shared { base: 0, len: MEMORY, fd: memory.as_fd(), offset: 0 }]).unwrap();
+        Self { front, memory, features, bells: None, sent: 0 }
+    }
+
+    /// Starts both rings from these positions.
+    pub fn start(&mut self, bases: [u32; 2]) {
+        let places = [RECEIVE, TRANSMIT];
+        self.bells = Some(
+            [0, 1].map(|ring| self.front.start(ring, places[usize::from(ring)], bases[usize::from(ring)]).unwrap()),
+        );
+    }
+
+    /// Stops both rings: their positions.
+    pub fn stop(&mut self) -> [u32; 2] {
+        [0, 1].map(|ring| self.front.stop(ring).unwrap())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        rustix::io::pwrite(&self.memory, bytes, at).unwrap();
+    }
+
+    /// Sends a broadcast of 60 bytes from `source`, whose payload begins with `first`.
+    pub fn send(&mut self, source: [u8; 6], first: u8) {
+        let mut frame = [&[0xff; 6][..], &source, &[0x88, 0xb5], &[first]].concat();
+        frame.resize(60, 0);
+        let slot = u64::from(self.sent % TRANSMIT.size);
+        let at = FRAME + 128 * (slot % 32);
+        self.write(at, &[&[0; HEADER as usize], &frame[..]].concat());
+        let len = HEADER + frame.len() as u64;
+        self.write(TRANSMIT.descriptors + 16 * slot, &[at.to_le_bytes(), len.to_le_bytes()].concat());
+        self.write(TRANSMIT.driver + 4 + 2 * slot, &(slot as u16).to_le_bytes());
+        self.sent += 1;
+        self.write(TRANSMIT.driver + 2, &self.sent.to_le_bytes());
+        self.bells.as_ref().unwrap()[1].kick.ring().unwrap();
+    }
+
+    /// Frames that it has received.
+    pub fn received(&self) -> usize {
+        self.used(RECEIVE)
+    }
+
+    /// Frames of its own that were taken.
+    pub fn taken(&self) -> usize {
+        self.used(TRANSMIT)
+    }
+
+    fn used(&self, ring: RingPlace) -> usize {
+        let mut index = [0; 2];
+        rustix::io::pread(&self.memory, &mut index, ring.device + 2).unwrap();
+        u16::from_le_bytes(index).into()
+    }
+
+    /// The first byte of the payload of its `number`th frame.
+    pub fn first_byte(&self, number: usize) -> u8 {
+        let mut byte = [0];
+        let at = BUFFERS + number as u64 * 2048 + HEADER + ETHERNET;
+        rustix::io::pread(&self.memory, &mut byte, at).unwrap();
+        byte[0]
+    }
+}
