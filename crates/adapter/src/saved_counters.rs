@@ -31,6 +31,19 @@ pub struct SavedCounters {
     pub guest_errors: u64,
 }
 
+impl SavedCounters {
+    /// Whether no count is so large that sums of them could overflow. A count that grows by 10^9 a second gets there in two years.
+    pub fn are_plausible(&self) -> bool {
+        const MAX: u64 = 1 << 56;
+        let Self { transmit, receive, transmit_drops, receive_drops, .. } = self;
+        let queues = transmit.iter().chain(receive).flat_map(|&(packets, frames, bytes)| [packets, frames, bytes]);
+        let drops = transmit_drops.iter().chain(receive_drops).map(|(_, count)| *count);
+        let Self { transmit_throttled_ns, receive_throttled_ns, reads, writes, interrupts, .. } = *self;
+        let others = [transmit_throttled_ns, receive_throttled_ns, reads, writes, interrupts];
+        queues.chain(drops).chain(others).chain([self.bad_accesses, self.guest_errors]).all(|count| count < MAX)
+    }
+}
+
 fn save_queues(queues: &[QueueCounters]) -> Vec<(u64, u64, u64)> {
     let used = queues.iter().rposition(|queue| *queue != QueueCounters::default()).map_or(0, |last| last + 1);
     queues.iter().take(used).map(|queue| (queue.packets, queue.frames, queue.bytes)).collect()

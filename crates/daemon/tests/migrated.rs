@@ -4,6 +4,7 @@
 mod rings_guest;
 mod upgrade;
 
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,4 +124,106 @@ fn frames_for_rings_that_a_front_end_has_stopped_wait_in_the_next_daemon_too() {
     stage.guest.start(bases);
     until("frames that have waited", || stage.guest.received() == 3);
     assert_eq!([0, 1, 2].map(|number| stage.guest.first_byte(number)), [0, 1, 2], "in order");
+}
+
+/// What a front end reads of its port's state.
+fn saved(guest: &mut Guest) -> Vec<u8> {
+    let (mut from, to) = std::io::pipe().unwrap();
+    guest.front.save_state(to.as_fd()).unwrap();
+    drop(to);
+    let mut state = Vec::new();
+    from.read_to_end(&mut state).unwrap();
+    guest.front.check_state().unwrap();
+    state
+}
+
+/// Passes a port's state. The front end hears of no mistake in it.
+fn load(guest: &mut Guest, state: &[u8]) {
+    let (from, mut to) = std::io::pipe().unwrap();
+    guest.front.load_state(from.as_fd()).unwrap();
+    to.write_all(state).unwrap();
+    drop((from, to));
+    guest.front.check_state().unwrap();
+}
+
+/// A daemon with one port, vm1, with these further lines, and a guest there whose rings do not run yet.
+fn elsewhere(more: &str) -> (TempDir, Arc<Daemon>, Guest) {
+    let folder = TempDir::new().unwrap();
+    let text = format!(
+        "[[port]]\nname = \"vm1\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"vm1.sock\"\n{more}"
+    );
+    let host = Host::parse(&text, &folder.path().join("host.toml")).unwrap();
+    let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+    let guest = Guest::waiting(folder.path().join("vm1.sock"));
+    (folder, daemon, guest)
+}
+
+fn addresses(daemon: &Daemon) -> Vec<String> {
+    daemon.addresses().into_iter().map(|learned| learned.address.to_string()).collect()
+}
+
+fn received(daemon: &Daemon) -> u64 {
+    daemon.views()[0].state.counters.taken().packets
+}
+
+#[test]
+fn learned_addresses_and_counters_go_with_a_guest_and_its_port_s_policy_there_decides_which() {
+    let mut stage = Stage::new();
+    stage.guest.send([0x52, 0x54, 0, 0, 0, 1], 0);
+    stage.guest.send([0x52, 0x54, 0, 0, 9, 9], 0);
+    stage.receive();
+    until("two frames that are taken", || stage.guest.taken() == 2);
+    stage.guest.stop();
+    let state = saved(&mut stage.guest);
+
+    let (_folder, daemon, mut guest) = elsewhere("");
+    load(&mut guest, &state);
+    assert_eq!(addresses(&daemon), ["52:54:00:00:00:01", "52:54:00:00:09:09"]);
+    assert_eq!(received(&daemon), 1);
+    // As each checkpoint passes a state: counts are not added.
+    load(&mut guest, &state);
+    assert_eq!(received(&daemon), 1);
+
+    let (_folder, daemon, mut guest) = elsewhere("forged_transmits = \"reject\"\n");
+    load(&mut guest, &state);
+    assert_eq!(addresses(&daemon), ["52:54:00:00:00:01"], "it may send from its own address alone");
+    let (_folder, daemon, mut guest) = elsewhere("vlan = 7\n");
+    load(&mut guest, &state);
+    assert_eq!(addresses(&daemon), [""; 0], "it is in another network");
+}
+
+#[test]
+fn a_state_that_is_cut_foreign_or_of_tomorrow_is_refused_with_its_reason_and_the_guest_goes_on() {
+    let mut stage = Stage::new();
+    stage.guest.send([0x52, 0x54, 0, 0, 0, 1], 0);
+    until("a frame that is taken", || stage.guest.taken() == 1);
+    stage.guest.stop();
+    let state = saved(&mut stage.guest);
+    let (_folder, daemon, mut guest) = elsewhere("");
+    let mut newer = state.clone();
+    // The envelope's name with its length, then the version.
+    newer["nicety-port".len() + 1] += 1;
+    let foreign = [&b"\x05other\x01"[..], &state].concat();
+    for (what, state) in [("cut", &state[..state.len() - 1]), ("newer", &newer), ("foreign", &foreign), ("none", b"")] {
+        load(&mut guest, state);
+        assert_eq!((addresses(&daemon), received(&daemon)), (Vec::new(), 0), "{what}");
+    }
+    load(&mut guest, &vec![0xff; 1 << 20]);
+    // Whatever a VMM passes: each byte in turn is another one.
+    for at in 0..state.len() {
+        let mut other = state.clone();
+        other[at] ^= 0x81;
+        load(&mut guest, &other);
+    }
+    guest.start([0, 0]);
+    guest.send([0x52, 0x54, 0, 0, 7, 7], 0);
+    until("a frame that is taken", || guest.taken() == 1);
+    until("its address", || addresses(&daemon).contains(&"52:54:00:00:07:07".to_owned()));
+}
+
+#[test]
+fn a_port_without_device_state_offers_none_so_that_its_guest_may_move_to_an_earlier_daemon() {
+    let (_folder, _daemon, mut guest) = elsewhere("device_state = false\n");
+    let (_from, to) = std::io::pipe().unwrap();
+    assert!(guest.front.save_state(to.as_fd()).is_err(), "no front end that has asked for the features asks for it");
 }

@@ -62,6 +62,8 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// Whether it stands by for another port of the same VM.
     pub standby: bool,
+    /// Whether a vhost-user port's state goes with its guest when a VMM moves it.
+    pub device_state: bool,
     /// The worker that serves it, or its first queue pair, from 0, if the file says.
     pub worker: Option<u16>,
     /// The number of workers that serve its queue pairs.
@@ -108,6 +110,7 @@ impl PortConfig {
             rom: None,
             is_vmwares: false,
             standby: false,
+            device_state: true,
             worker: None,
             workers: 1,
             ft_peer: None,
@@ -147,6 +150,7 @@ impl PortConfig {
                 mtu,
                 is_vmwares,
                 standby,
+                device_state,
                 worker,
                 workers,
                 ft_peer,
@@ -170,7 +174,7 @@ impl PortConfig {
                 *queues,
                 *mtu,
                 *is_vmwares,
-                *standby,
+                (*standby, *device_state),
                 *worker,
                 *workers,
                 ft_peer.clone(),
@@ -192,7 +196,7 @@ impl PortConfig {
     }
 }
 
-const PORT_KEYS: [Key; 30] = [
+const PORT_KEYS: [Key; 31] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -222,6 +226,7 @@ const PORT_KEYS: [Key; 30] = [
         "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e",
     ),
     Key::new("standby", Form::Flag, "true or false; true for a virtio adapter"),
+    Key::new("device_state", Form::Flag, "true or false; for an adapter behind vhost-user"),
     Key::new("worker", Form::Number(0, WORKERS_MAX - 1), "a whole number from 0, below the daemon's workers"),
     Key::new("workers", Form::Number(1, WORKERS_MAX), "for virtio-net: a whole number from 1 to the daemon's workers"),
     tolerance::PEER,
@@ -282,6 +287,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
     let entry = adapter(walk, section);
     let standby = walk.boolean(section, "standby");
     let stands_by = standby.as_ref().is_some_and(|found| found.value);
+    let device_state = walk.boolean(section, "device_state");
     let taken = if stands_by { &mut before.ports.standbys } else { &mut before.ports.addresses };
     let addresses = addresses(walk, section, taken);
     let ips = policy::bound_ips(walk, section);
@@ -327,6 +333,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         rom,
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
+        device_state: device_state.is_none_or(|found| found.value),
         worker,
         workers: workers.unwrap_or(1),
         ft_peer: tolerance::peer(walk, section, dir),
@@ -506,5 +513,9 @@ fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, required: &Require
     if let Some(line) = walk.place(section, "standby").filter(|_| stands_by && !about.stands_by) {
         let what = format!("{} cannot tell its driver that it stands by: only virtio can", about.name);
         walk.wrong(section, "standby", line, what);
+    }
+    if let Some(line) = walk.place(section, "device_state").filter(|_| !about.transports.contains(&"vhost-user")) {
+        let what = format!("no VMM moves the state of {} by vfio-user: leave this out", about.name);
+        walk.wrong(section, "device_state", line, what);
     }
 }

@@ -338,6 +338,17 @@ impl<P> Switch<P> {
         }
     }
 
+    /// Learns an address at a port, as if its guest had sent from it. False if the port's policy forbids that.
+    pub fn teach(&self, port: PortId, address: Mac, fid: u16, now: Time) -> bool {
+        let joined = self.joined.load();
+        let may = !address.is_multicast()
+            && policed::may_send(joined.members.rules(port), (address, fid), now, self.ageing_ns);
+        if may {
+            self.addresses.learn(address, fid, port, now);
+        }
+        may
+    }
+
     /// Current interests of ports in multicast groups. Nothing is learned unless a port has [`Policy::snooping`].
     pub fn wanted(&self, now: Time) -> Vec<Wanted> {
         self.snoop.list(now)

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
-use nicety_frame::vlan::{self, Tag};
+use nicety_frame::Mac;
+use nicety_frame::vlan::{self, Tag, Tci};
 
 use crate::explain::{Follower, Step};
 use crate::guard;
@@ -262,6 +263,15 @@ impl<P> Switch<P> {
     fn returned(&self, members: &Members, keys: Keys, now: Time) -> Option<PortId> {
         self.addresses.find_key(keys.source, now).filter(|port| private(members.rules(*port)) == Private::Vepa)
     }
+}
+
+/// Whether a guest whose port has these rules may send from an address into the network of this identifier. It then counts as a sender.
+pub(crate) fn may_send(rules: Option<&Rules>, (address, fid): (Mac, u16), now: Time, ageing_ns: u64) -> bool {
+    let Some(rules) = rules else { return fid == 0 };
+    let id = Tci::new(0, false, fid);
+    let outer = [None, Some(Tag::customer(id)), Some(Tag::service(id))];
+    let reaches = |outer| rules.classify(Tags { outer, behind: 0 }).is_ok_and(|lane| lane.fid == fid);
+    outer.into_iter().any(reaches) && rules.sends(address, now, ageing_ns, false).is_ok()
 }
 
 /// The networks by which a frame's addresses are known.

@@ -85,6 +85,18 @@ pub enum Refusal {
         /// The port's.
         own: u16,
     },
+    /// A transfer of the port's state that is not possible now.
+    #[error("the port's state is not passed on: {why}")]
+    State {
+        /// The reason.
+        why: &'static str,
+    },
+    /// The front end's pipe does not take the port's state.
+    #[error("the port's state was not written to the front end's pipe: {errno}")]
+    StateUnwritten {
+        /// The system's error.
+        errno: rustix::io::Errno,
+    },
     /// A request that is not served, or was not negotiated.
     #[error("request {0} is not served, or was not agreed on")]
     Unknown(u32),

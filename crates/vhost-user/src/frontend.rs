@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::memory::Region;
-use crate::protocol::{F_LOG_ALL, F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
+use crate::protocol::{F_LOG_ALL, F_PROTOCOL_FEATURES, NEED_REPLY, NO_FD, ProtocolFeatures, Request, VERSION};
 use crate::wire::{self, Message, WireError};
 
 /// The difference between this front end's own addresses and the guest's; any nonzero value works.
@@ -245,6 +245,30 @@ impl Frontend {
             return Ok(());
         }
         self.tell(Request::SetStatus, &u64::from(status).to_ne_bytes(), &[])
+    }
+
+    /// Has the back end write its port's state into `pipe`, which the caller closes then; all rings are stopped. Read the other end to its
+    /// end, then call [`check_state`](Self::check_state).
+    pub fn save_state(&mut self, pipe: BorrowedFd<'_>) -> Result<(), FrontendError> {
+        self.transfer(0, pipe)
+    }
+
+    /// Has the back end read its port's state from `pipe`. Write it into the other end and close that, then call
+    /// [`check_state`](Self::check_state).
+    pub fn load_state(&mut self, pipe: BorrowedFd<'_>) -> Result<(), FrontendError> {
+        self.transfer(1, pipe)
+    }
+
+    fn transfer(&mut self, direction: u32, pipe: BorrowedFd<'_>) -> Result<(), FrontendError> {
+        let reply = self.exchange(Request::SetDeviceStateFd, &pair(direction, 0), &[pipe])?;
+        let done = reply.try_into().map(u64::from_ne_bytes) == Ok(NO_FD);
+        if done { Ok(()) } else { Err(FrontendError::Refused(Request::SetDeviceStateFd)) }
+    }
+
+    /// Whether the back end has written or read its state.
+    pub fn check_state(&mut self) -> Result<(), FrontendError> {
+        let done = self.ask(Request::CheckDeviceState)? == 0;
+        if done { Ok(()) } else { Err(FrontendError::Refused(Request::CheckDeviceState)) }
     }
 
     /// Resets the device.

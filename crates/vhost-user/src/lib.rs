@@ -28,6 +28,6 @@ mod wire;
 pub use ending::{Ended, Refusal};
 pub use nicety_peer::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
-pub use port::{Kick, Port, RECORD_RING_BYTES};
+pub use port::{Kick, Port, RECORD_RING_BYTES, STATE_BYTES_MAX};
 pub use protocol::{ProtocolFeatures, Request, TIMEOUT};
 pub use session::{Closer, NotSaved, SavedSession, SavedSession1, Served, Session};

@@ -11,6 +11,10 @@ use crate::ending::Refusal;
 /// Bytes of a [record](Port::record) for each ring.
 pub const RECORD_RING_BYTES: u64 = 4096;
 
+/// Most bytes of a port's [state](Port::save_state): a pipe of the front end's takes them at once (pipe(7): 64 KiB, one page of which may be
+/// begun).
+pub const STATE_BYTES_MAX: usize = 48 << 10;
+
 /// The kick of a started ring.
 #[derive(Debug)]
 pub enum Kick {
@@ -52,6 +56,19 @@ pub trait Port: Send + Sync {
     fn record(&self) -> Option<Arc<Map>> {
         None
     }
+
+    /// Whether a VMM that moves its guest takes the port's state along. A VMM whose destination does not offer that cannot move the guest.
+    fn offers_state(&self) -> bool {
+        false
+    }
+
+    /// The port's state, at most [`STATE_BYTES_MAX`] bytes, in a form of the port's own. No ring runs.
+    fn save_state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// A state of another host's port, or why none has come. A VMM has passed it: it may be anything. No ring runs.
+    fn load_state(&self, _state: Result<Vec<u8>, String>) {}
 
     /// Called after a message was handled, and answered if that was requested. The session reads the next message when this
     /// returns. So an implementation can slow down a front end that floods it.

@@ -65,6 +65,8 @@ impl ProtocolFeatures {
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
     /// SET_STATUS and GET_STATUS are served.
     pub const STATUS: Self = Self(1 << 16);
+    /// The port's state goes with a guest that moves.
+    pub const DEVICE_STATE: Self = Self(1 << 19);
     /// All features that a [`Session`](crate::Session) offers.
     pub const OFFERED: Self = Self(
         Self::MQ.0
@@ -77,7 +79,8 @@ impl ProtocolFeatures {
             | Self::INFLIGHT_SHMFD.0
             | Self::RESET_DEVICE.0
             | Self::CONFIGURE_MEM_SLOTS.0
-            | Self::STATUS.0,
+            | Self::STATUS.0
+            | Self::DEVICE_STATE.0,
     );
 
     /// Whether `self` contains all of `other`.
@@ -140,6 +143,8 @@ requests! {
     RemMemReg = 38,
     SetStatus = 39,
     GetStatus = 40,
+    SetDeviceStateFd = 42,
+    CheckDeviceState = 43,
 }
 
 /// A body, read field by field (host byte order, as specified).

@@ -87,7 +87,8 @@ impl RingFace for VirtioNet {
 
     fn pause(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
         // One that does not run was stopped in an earlier process.
-        let served = self.rings.get(usize::from(number)).is_some_and(|ring| ring.live() || !ring.started && ring.enabled);
+        let served =
+            self.rings.get(usize::from(number)).is_some_and(|ring| ring.live() || !ring.started && ring.enabled);
         if matches!(self.role(number), Role::Receive(_)) && served {
             let end = cx.now.after_ns(PAUSE_NS);
             self.paused_until = Some(end);

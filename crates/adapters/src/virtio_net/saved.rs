@@ -33,7 +33,19 @@ impl Version for State {
 impl Snapshot for VirtioNet {
     fn save(&self) -> Vec<u8> {
         // The steering table is not saved: it is learned again from the guest's frames.
-        let Self { offer, taken, config, mtu: _, control, steering: _, hashing, rings, kept: _, is_part: _, paused_until: _ } = self;
+        let Self {
+            offer,
+            taken,
+            config,
+            mtu: _,
+            control,
+            steering: _,
+            hashing,
+            rings,
+            kept: _,
+            is_part: _,
+            paused_until: _,
+        } = self;
         let (control, hashing, rings) = (control.clone(), hashing.conf().clone(), rings.clone());
         let state = State { offer: *offer, features: *taken, config: *config, control, hashing, rings };
         encode(ABOUT.name, State::NUMBER, &state)

@@ -276,6 +276,7 @@ impl Daemon {
         let (noted, given, group) = (Arc::clone(log), Arc::clone(&signals), running.group());
         let inboxes = self.inboxes(&group);
         let preparing = Preparing::new(noted, socket, Arc::clone(&group), given, inboxes, None);
+        let preparing = preparing.map(|port| port.moving(self.moving(spec)));
         let mut preparing = preparing.map(Box::new).map_err(|error| error.to_string())?;
         if let Some(session) = session
             && state.is_some()

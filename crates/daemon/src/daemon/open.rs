@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
-use nicety_host::Role;
+use nicety_host::{PortConfig, Role};
 use nicety_memory::{Files, MapError};
 use nicety_plane::{End, Group, Port, SavedNumbers};
 use nicety_switch::Policy;
@@ -20,7 +20,7 @@ use crate::run::journal::Journal;
 use crate::run::mapper::Mapper;
 use crate::run::port_log::PortLog;
 use crate::run::recorder::Recorder;
-use crate::run::rings::{FrontendSocket, Preparing, RingsServer};
+use crate::run::rings::{FrontendSocket, Moving, Preparing, RingsServer};
 use crate::run::service::{Link, Service};
 use crate::run::shell::{PortShell, Schedule, Signals};
 
@@ -195,12 +195,20 @@ impl Daemon {
         // Start this last: a front end may be waiting for the socket.
         let (noted, noting) = (Arc::clone(&running.log), running.recorder.clone());
         let inboxes = self.inboxes(&group);
-        let rings = Preparing::new(noted, socket, group, signals, inboxes, noting).and_then(RingsServer::start);
+        let moving = self.moving(&running.spec);
+        let preparing = Preparing::new(noted, socket, group, signals, inboxes, noting);
+        let rings = preparing.map(|port| port.moving(moving)).and_then(RingsServer::start);
         let rings = rings.map_err(|source| {
             self.give_up(ids);
             StartError::System { what: "starting a port's thread", source }
         })?;
         Ok(Running { rings: Some(rings), ..running })
+    }
+
+    /// What of this port goes with its guest, if it does.
+    pub(crate) fn moving(&self, spec: &PortSpec) -> Option<Moving> {
+        let PortConfig { name, group, device_state, .. } = &spec.config;
+        device_state.then(|| Moving::new(Arc::clone(&self.plane), name, group.clone()))
     }
 
     /// A port joins the switch, with all its parts.

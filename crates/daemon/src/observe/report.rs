@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Region, RegisterName};
 use nicety_adapter::{ErrorPlace, GuestError, NotedError, QUEUES, QueueCounters, Reason, count};
-use nicety_host::{FunctionConfig, LinkState, MirrorConfig, PortConfig, Role, policy_words};
+use nicety_host::{FunctionConfig, LinkState, MirrorConfig, PortConfig, Role, Transport, policy_words};
 use nicety_memory::Refusal;
 use nicety_plane::{ClassState, Loop, MemberState, State};
 use nicety_switch::{Interest, Wanted};
@@ -66,6 +66,9 @@ pub struct MadeOf {
     /// Whether the adapter stands by for another one of the same VM.
     #[serde(default)]
     pub standby: bool,
+    /// Whether the port's state goes with a guest that a VMM moves.
+    #[serde(default)]
+    pub device_state: bool,
     /// Whether the port listens at its socket, or connects to the VMM that listens there.
     #[serde(default)]
     pub role: Role,
@@ -87,6 +90,7 @@ impl MadeOf {
             rom: spec.rom.is_some(),
             vmware_subsystem: config.is_vmwares,
             standby: config.standby,
+            device_state: config.device_state && config.transport() == Transport::VhostUser,
             role: config.role,
             mapped: spec.is_mapped(),
             buffer: spec.buffer_bytes(),

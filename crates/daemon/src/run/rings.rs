@@ -4,6 +4,7 @@
 //! thread; the port's worker watches the kicks.
 
 mod connecting;
+mod device_state;
 mod standing;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +28,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use self::connecting::Absence;
+pub use self::device_state::Moving;
 pub use self::standing::Front;
 use self::standing::Pause;
 use crate::clock::Clock;
@@ -84,14 +86,23 @@ impl Preparing {
         inboxes: Vec<Arc<Inbox>>,
         recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
-        let clock = log.clock();
+        let (clock, moving) = (log.clock(), OnceLock::new());
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (session, pause) = (Mutex::default(), Pause::default());
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session, pause, socket: OnceLock::new() });
         let (rings_file, absence) = (Arc::new(RingsFile::beside(socket.path())), Arc::<Absence>::default());
         let (kicks, allowance) = (Arc::default(), Mutex::default());
-        let served = Served { log, group, signals, inboxes, clock, recorder, kicks, rings_file, allowance };
+        let served = Served { log, group, signals, inboxes, clock, recorder, kicks, rings_file, allowance, moving };
         Ok(Self { socket, stop, served: Arc::new(served), absence, session: None })
+    }
+
+    /// The port's state goes with its guest when a VMM moves that.
+    #[must_use]
+    pub fn moving(self, moving: Option<Moving>) -> Self {
+        if let Some(moving) = moving {
+            let _set_once = self.served.moving.set(moving);
+        }
+        self
     }
 
     /// Goes on with the front end of another process. The error is a sentence.
@@ -431,6 +442,8 @@ struct Served {
     rings_file: Arc<RingsFile>,
     /// The allowance of the port's thread.
     allowance: Mutex<Allowance>,
+    /// What of the port goes with its guest.
+    moving: OnceLock<Moving>,
 }
 
 impl Served {
@@ -534,6 +547,29 @@ impl nicety_vhost_user::Port for Served {
         opened.map_err(unkept).ok()
     }
 
+    fn offers_state(&self) -> bool {
+        self.moving.get().is_some()
+    }
+
+    fn save_state(&self) -> Vec<u8> {
+        self.moving.get().map(|moving| moving.save(&self.group, self.clock.now())).unwrap_or_default()
+    }
+
+    fn load_state(&self, state: Result<Vec<u8>, String>) {
+        let Some(moving) = self.moving.get() else { return };
+        let loaded = state.and_then(|state| moving.load(&state, &self.group, self.clock.now()));
+        match loaded {
+            Ok(what) => what.into_iter().for_each(|what| self.log.say(Kind::Restored, what)),
+            Err(why) => {
+                let what = format_args!(
+                    "the state that its VM brought along from another host's port is not used: {why}. The VM goes on without it: its \
+                     addresses are learned again"
+                );
+                self.log.say(Kind::Refused, what);
+            }
+        }
+    }
+
     fn handled(&self) {
         // The next message's errors are its own.
         nicety_sandbox::forget_refused_here();
@@ -549,6 +585,7 @@ impl nicety_vhost_user::Port for Served {
 
     fn disconnected(&self) {
         self.note(Event::Disconnect);
+        self.moving.get().into_iter().for_each(Moving::forget);
         self.group.ports().for_each(|part| part.detach(self.clock.now()));
         self.signals.disconnect();
     }

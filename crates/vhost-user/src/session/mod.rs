@@ -4,6 +4,7 @@
 //! so the connection ends and the session returns the reason.
 
 mod before;
+mod device_state;
 mod inflight;
 mod listener;
 mod packed;
@@ -33,6 +34,7 @@ use crate::protocol::{
 };
 use crate::wire::{self, Message};
 pub use before::SavedSession1;
+use device_state::Transfer;
 use inflight::get_inflight;
 use listener::SideListener;
 use rings::Rings;
@@ -100,17 +102,35 @@ pub struct Session {
     kept: Option<Arc<Map>>,
     /// The back end's own record of that state, if the front end keeps none.
     record: Option<Arc<Map>>,
+    /// The state that the front end passes on.
+    transfer: Transfer,
     waits: Arc<Waits>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits } =
-            self;
+        let Self {
+            socket: _,
+            port: _,
+            rings,
+            protocol,
+            features,
+            status,
+            requests,
+            missed: _,
+            kept,
+            record,
+            transfer,
+            waits,
+        } = self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
         out.field("requests", &requests.is_some());
-        out.field("kept", &kept.is_some()).field("record", &record.is_some()).field("waits", waits).finish()
+        out.field("kept", &kept.is_some())
+            .field("record", &record.is_some())
+            .field("transfer", transfer)
+            .field("waits", waits)
+            .finish()
     }
 }
 
@@ -147,8 +167,8 @@ impl Session {
         let (requests, kept, record) = (None, None, None);
         let missed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let rings = Rings::new(count);
-        let waits = Arc::default();
-        Ok(Self { socket, port, rings, protocol, features, status, requests, missed, kept, record, waits })
+        let (transfer, waits) = (Transfer::Nothing, Arc::default());
+        Ok(Self { socket, port, rings, protocol, features, status, requests, missed, kept, record, transfer, waits })
     }
 
     /// A handle that ends the session from another thread.
@@ -220,37 +240,47 @@ impl Session {
 
     /// Waits until a message begins, or until `end`. False if `interrupt` is readable: it comes first, between two messages.
     fn wait(
-        &self,
+        &mut self,
         end: Option<Instant>,
         listener: &mut SideListener<'_>,
         interrupt: Option<BorrowedFd<'_>>,
     ) -> Result<bool, Ended> {
         loop {
             let now = Instant::now();
-            let left =
-                end.into_iter().chain(listener.paused_until(now)).min().map(|at| at.saturating_duration_since(now));
+            let held_up = self.transfer.holds_up();
+            let interrupt = interrupt.filter(|_| held_up.is_none());
+            let ends = end.into_iter().chain(listener.paused_until(now)).chain(held_up);
+            let left = ends.min().map(|at| at.saturating_duration_since(now));
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.missed, PollFlags::IN)];
             fds.extend(interrupt.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let others = fds.len();
             fds.extend(listener.watched());
+            let states = fds.len();
+            fds.extend(self.transfer.awaited().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) if end.is_some_and(|end| end <= Instant::now()) => return Err(Ended::Silent),
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
                 Err(errno) => return Err(Ended::Wire(format!("waiting for a message: {errno}"))),
             }
-            if !fds[1].revents().is_empty() {
+            let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+            let (speaks, misses, passes) = (is_ready(0), is_ready(1), is_ready(states));
+            let (interrupted, connects) = (interrupt.is_some() && is_ready(2), others < states && is_ready(others));
+            if passes {
+                self.transfer.read();
+            }
+            if misses {
                 self.ask_for_translations();
             }
-            if interrupt.is_some() && !fds[2].revents().is_empty() {
+            if interrupted {
                 return Ok(false);
             }
-            if !fds[0].revents().is_empty() {
+            if speaks {
                 return Ok(true);
             }
-            if fds.get(others).is_some_and(|fd| !fd.revents().is_empty()) {
+            if connects {
                 listener.accepted();
             }
         }
@@ -332,6 +362,7 @@ impl Session {
             Request::SetBackendReqFd | Request::IotlbMsg => ProtocolFeatures::BACKEND_REQ,
             Request::SendRarp => ProtocolFeatures::RARP,
             Request::GetInflightFd | Request::SetInflightFd => ProtocolFeatures::INFLIGHT_SHMFD,
+            Request::SetDeviceStateFd | Request::CheckDeviceState => ProtocolFeatures::DEVICE_STATE,
             _ => ProtocolFeatures::default(),
         };
         if !self.protocol.has(needed) {
@@ -347,10 +378,12 @@ impl Session {
             Request::SetLogBase => return self.set_log(&body, fds).map(Answer::Body),
             Request::SetInflightFd => self.set_inflight(&body, fds)?,
             Request::SetBackendReqFd => self.requests = Some(single(request, fds)?),
+            Request::SetDeviceStateFd => return self.transfer_state(&body, fds),
             // An eventfd for logged pages. Neither QEMU nor the kernel's vhost uses it.
             Request::SetLogFd => {}
             _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
             Request::GetVringBase => return self.stop_ring(&body).map(Answer::Body),
+            Request::CheckDeviceState => return Ok(self.check_state()),
             Request::GetConfig => return self.get_config(&body).map(Answer::Body),
             Request::GetInflightFd => return get_inflight(&body),
             _ => return self.serve_numbers(request, &body),
@@ -363,14 +396,14 @@ impl Session {
         let number = |value: u64| Ok(Answer::Body(value.to_ne_bytes().to_vec()));
         match request {
             Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES | F_LOG_ALL | self.platform()),
-            Request::GetProtocolFeatures => return number(ProtocolFeatures::OFFERED.0),
+            Request::GetProtocolFeatures => return number(self.offered().0),
             Request::GetQueueNum => return number(u64::from(self.rings.count() / 2)),
             Request::GetMaxMemSlots => return number(REGIONS_MAX as u64),
             Request::GetStatus => return number(u64::from(self.status)),
             Request::SetFeatures => self.set_features(number_in(request, body)?)?,
             Request::SetProtocolFeatures => {
                 let asked = ProtocolFeatures(number_in(request, body)?);
-                if !ProtocolFeatures::OFFERED.has(asked) {
+                if !self.offered().has(asked) {
                     return Err(Refusal::Features(asked.0));
                 }
                 self.protocol = asked;
@@ -399,6 +432,13 @@ impl Session {
             _ => return Err(Refusal::Unknown(request as u32)),
         }
         Ok(Answer::Done)
+    }
+
+    /// The features of the protocol that this port offers.
+    fn offered(&self) -> ProtocolFeatures {
+        let ProtocolFeatures(all) = ProtocolFeatures::OFFERED;
+        let without = if self.port.offers_state() { 0 } else { ProtocolFeatures::DEVICE_STATE.0 };
+        ProtocolFeatures(all & !without)
     }
 
     /// The device's features that fit into this protocol's 64-bit field.
@@ -530,6 +570,7 @@ impl Session {
         self.stop_all();
         self.rings.forget();
         (self.features, self.status, self.kept, self.record) = (0, 0, None, None);
+        self.transfer = Transfer::Nothing;
         if self.rings.memory.turn_log(false) | self.rings.memory.turn_iotlb(None) {
             self.memory_changed();
         }

@@ -74,8 +74,21 @@ impl Session {
     /// # Errors
     /// See [`NotSaved`].
     pub fn save(&self, table: &mut Table) -> Result<SavedSession, NotSaved> {
-        let Self { socket, port: _, rings, protocol, features, status, requests, missed: _, kept, record, waits: _ } =
-            self;
+        let Self {
+            socket,
+            port: _,
+            rings,
+            protocol,
+            features,
+            status,
+            requests,
+            missed: _,
+            kept,
+            record,
+            // A front end that takes longer over it has its transfer fail: see `Transfer::holds_up`.
+            transfer: _,
+            waits: _,
+        } = self;
         let mut files = BTreeMap::new();
         let mut failed = Ok(());
         rings.memory.shared().each_region(|RegionView { base, file, .. }| {
@@ -146,9 +159,21 @@ impl Session {
         let (protocol, kept) = (ProtocolFeatures(protocol), kept.transpose()?);
         let missed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| errno.to_string())?;
         let (rings, missed) = (restored, Arc::new(missed));
-        let waits = Arc::default();
-        let mut this =
-            Session { socket, port, rings, protocol, features, status, requests, missed, kept, record, waits };
+        let (transfer, waits) = (Default::default(), Arc::default());
+        let mut this = Session {
+            socket,
+            port,
+            rings,
+            protocol,
+            features,
+            status,
+            requests,
+            missed,
+            kept,
+            record,
+            transfer,
+            waits,
+        };
         if features & F_ACCESS_PLATFORM != 0 {
             // An IOMMU's translations are a cache: what the device uses is asked for again.
             let misses = this.misses();

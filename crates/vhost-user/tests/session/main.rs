@@ -2,6 +2,7 @@
 //! port is this test's own.
 
 mod conversation;
+mod device_state;
 mod frames;
 mod hostile;
 mod iotlb;

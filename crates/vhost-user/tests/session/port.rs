@@ -25,6 +25,9 @@ pub struct Inside {
     pub announced: Vec<[u8; 6]>,
     pub disconnected: bool,
     pub record: Option<Arc<Map>>,
+    /// The state that it saves, and what it was given to load.
+    pub state: Vec<u8>,
+    pub loaded: Vec<Result<Vec<u8>, String>>,
 }
 
 impl Inside {
@@ -62,6 +65,8 @@ impl TestPort {
             announced: Vec::new(),
             disconnected: false,
             record: None,
+            state: Vec::new(),
+            loaded: Vec::new(),
         })))
     }
 
@@ -160,6 +165,18 @@ impl Port for TestPort {
 
     fn refused(&self, refusal: &Refusal) {
         self.look(|inside| inside.refused.push(refusal.to_string()));
+    }
+
+    fn offers_state(&self) -> bool {
+        true
+    }
+
+    fn save_state(&self) -> Vec<u8> {
+        self.look(|inside| inside.state.clone())
+    }
+
+    fn load_state(&self, state: Result<Vec<u8>, String>) {
+        self.look(|inside| inside.loaded.push(state));
     }
 
     fn disconnected(&self) {
