@@ -76,6 +76,8 @@ reasons! {
     QueueOff = "queue-off",
     /// It came in on a link that its team does not use now.
     UnusedLink = "unused-link",
+    /// The guest's twin on another host owns its addresses: this one sends and receives nothing.
+    Twin = "twin",
     /// It came in by an uplink, or by a team, that is blocked.
     Blocked = "blocked",
     /// It had left by another uplink: the two lead into one network, or it is a probe that proves that.

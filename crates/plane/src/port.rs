@@ -6,6 +6,7 @@ mod control;
 mod end;
 mod family;
 mod fault;
+mod gated;
 mod guest;
 mod handover;
 mod inner;

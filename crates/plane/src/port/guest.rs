@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, PortId, Progress, Set, Shape,
-    Time,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, PortId, Progress, Reason, Set,
+    Shape, Time,
 };
 use nicety_memory::{Map, Refusals, Rights, Window};
 
@@ -14,6 +14,7 @@ use super::shaping::{SavedTokens, Shaping};
 use super::side::Side;
 use super::{Shell, State};
 use crate::backlog::{Backlog, Drained};
+use crate::gate::Gate;
 use crate::order::LaneKey;
 use crate::stage::Stage;
 
@@ -47,6 +48,8 @@ pub struct Guest {
     memory_changes: u64,
     /// The loss of its memory was reported.
     is_damaged: bool,
+    /// What it sends waits here, if its VM is copied to another host.
+    gate: Option<Box<Gate>>,
     /// Replaces the backlog once that is empty.
     next_backlog: Option<Box<Backlog>>,
     /// A backlog that was replaced in a turn. Control threads free it: no worker unmaps memory.
@@ -88,6 +91,7 @@ impl Guest {
             refusals_reported: 0,
             memory_changes: 0,
             is_damaged: false,
+            gate: None,
             next_backlog: None,
             spent_backlog: None,
         }
@@ -107,6 +111,20 @@ impl Guest {
         let now = shifted(now, *shift_ns);
         let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
         Some(act(adapter.as_mut(), &mut cx))
+    }
+
+    /// Its gate, if what it sends waits.
+    pub(super) fn gate(&mut self) -> &mut Option<Box<Gate>> {
+        &mut self.gate
+    }
+
+    /// Fetches by way of the gate.
+    #[cold]
+    fn fetch_gated(&mut self, budget: Budget, batch: &mut Batch, counters: &mut Counters, now: Time) -> Progress {
+        let Some(mut gate) = self.gate.take() else { return Progress::default() };
+        let fetched = self.call(counters, now, |adapter, cx| gate.fetch(adapter, budget, batch, cx));
+        self.gate = Some(gate);
+        fetched.unwrap_or_default()
     }
 
     /// The adapter's clock is ahead of the port's by this many nanoseconds.
@@ -324,6 +342,10 @@ impl Side for Guest {
     fn detach(&mut self, counters: &mut Counters) -> Arc<Map> {
         self.is_damaged = false;
         self.out = Outbox::default();
+        // Its VM is gone, and its address may be another's soon.
+        for _ in 0..self.gate.as_mut().map_or(0, |gate| gate.clear()) {
+            counters.transmit_drop(Reason::Removed);
+        }
         self.set_shift(0, counters);
         std::mem::replace(&mut self.memory, Map::empty())
     }
@@ -336,12 +358,15 @@ impl Side for Guest {
 
     #[inline]
     fn source(&self) -> &Arc<Map> {
-        &self.memory
+        self.gate.as_ref().map_or(&self.memory, |gate| gate.source())
     }
 
     #[inline]
     fn fetch(&mut self, budget: Budget, batch: &mut Batch, counters: &mut Counters, now: Time) -> Progress {
         let budget = Budget { bytes: budget.bytes.min(self.shaping.transmit_tokens(now)), ..budget };
+        if self.gate.is_some() {
+            return self.fetch_gated(budget, batch, counters, now);
+        }
         let queue = batch.queue;
         self.call(counters, now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
     }
@@ -353,11 +378,19 @@ impl Side for Guest {
 
     #[inline]
     fn complete(&mut self, batch: &Batch, counters: &mut Counters, now: Time) {
+        if self.gate.is_some() {
+            // Its descriptors were completed when they were fetched.
+            return;
+        }
         self.call(counters, now, |adapter, cx| adapter.complete(batch, cx));
     }
 
     #[inline]
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        if self.gate.as_ref().is_some_and(|gate| gate.is_mute()) {
+            frames.picks.iter().for_each(|_| counters.receive_drop(Reason::Twin));
+            return Delivery::default();
+        }
         self.call(counters, now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
     }
 

@@ -1,0 +1,302 @@
+//! Output commit: what a guest sends waits until its twin on another host has the state that it was sent from.
+//!
+//! The VM is copied to its twin again and again. What it sends between two copies is an *epoch*, which the next copy closes
+//! ([`Epochs::close`]). An epoch leaves, in order, when the twin has the copy that closed it ([`Epochs::release`]); or all leaves, if there
+//! is no twin any more.
+//!
+//! ```text
+//! adapter ──► Gate: descriptors are completed at once, packets are copied ──► the port's batch, and the switch
+//! ```
+//! With [`BYTES_MAX`] or [`PACKETS_MAX`] of them the gate fetches no more: descriptors wait in the guest's rings, as for any busy adapter.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use nicety_adapter::{Adapter, Batch, Budget, Context, Offload, PACKET_BYTES, Progress, Reason, Set};
+use nicety_memory::{Map, MapError, Rights};
+use serde::{Deserialize, Serialize};
+
+/// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
+const BYTES_MAX: u64 = 1 << 20;
+/// With so many packets waiting a gate fetches no more.
+const PACKETS_MAX: usize = 4096;
+/// Room for the packets of one batch: the bytes of a turn's budget, and one more packet.
+const STAGING_BYTES: usize = (64 << 10) + PACKET_BYTES as usize;
+/// Buffers of packets that have left, kept for the next ones.
+const SPARE_MAX: usize = 256;
+
+/// The queue by which a port asks for packets that may leave now, and for no others.
+pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
+
+/// What happens to frames of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum GateMode {
+    /// All leave at once.
+    Open,
+    /// All leave at once, until an epoch is closed: then it is [`GateMode::Shut`].
+    Armed,
+    /// Those of epochs that are released leave.
+    Shut,
+    /// The guest is the twin of one that runs elsewhere: what it sends is taken and dropped, and it receives nothing.
+    Mute,
+}
+
+impl GateMode {
+    const ALL: [Self; 4] = [Self::Open, Self::Armed, Self::Shut, Self::Mute];
+}
+
+/// The epochs of a port. All gates of its parts share them with whoever knows what the twin has.
+pub struct Epochs {
+    mode: AtomicU8,
+    /// The number of the epoch that goes on, from 1.
+    current: AtomicU64,
+    /// Epochs up to this number may leave.
+    released: AtomicU64,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Called, with the port's lock held, when a gate is half full: the guest soon has to wait.
+    hurry: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Epochs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Epochs");
+        out.field("mode", &self.mode()).field("current", &self.current()).field("released", &self.released());
+        out.field("waiting", &self.waiting()).finish_non_exhaustive()
+    }
+}
+
+/// What waits in gates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Epochs {
+    /// The first epoch begins. `hurry` is called when a gate is half full: it must not wait.
+    pub fn new(mode: GateMode, hurry: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            mode: AtomicU8::new(mode as u8),
+            current: AtomicU64::new(1),
+            released: AtomicU64::new(0),
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            hurry: Box::new(hurry),
+        }
+    }
+
+    /// What happens to frames.
+    pub fn mode(&self) -> GateMode {
+        GateMode::ALL[usize::from(self.mode.load(Ordering::Acquire)) % GateMode::ALL.len()]
+    }
+
+    /// From now on this happens. Then [`Port::release_frames`](crate::Port::release_frames) has frames leave that may.
+    pub fn set_mode(&self, mode: GateMode) {
+        self.mode.store(mode as u8, Ordering::Release);
+    }
+
+    /// The number of the epoch that goes on.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::Acquire)
+    }
+
+    /// The number of the last epoch that may leave.
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Closes the epoch that goes on: its number. Call it while the guest stands still.
+    pub fn close(&self) -> u64 {
+        let armed = (GateMode::Armed as u8, GateMode::Shut as u8);
+        let _other_mode = self.mode.compare_exchange(armed.0, armed.1, Ordering::AcqRel, Ordering::Relaxed);
+        self.current.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The twin has the copy that closed this epoch. Then [`Port::release_frames`](crate::Port::release_frames) has its frames leave. An epoch that was not
+    /// closed is not released.
+    pub fn release(&self, epoch: u64) {
+        if epoch < self.current() {
+            self.released.fetch_max(epoch, Ordering::AcqRel);
+        }
+    }
+
+    /// What waits.
+    pub fn waiting(&self) -> Waiting {
+        let [packets, bytes] = [&self.packets, &self.bytes].map(|count| count.load(Ordering::Relaxed));
+        Waiting { packets, bytes }
+    }
+
+    /// The last epoch whose frames may leave.
+    fn limit(&self) -> u64 {
+        match self.mode() {
+            GateMode::Open | GateMode::Armed => u64::MAX,
+            GateMode::Shut => self.released(),
+            GateMode::Mute => 0,
+        }
+    }
+}
+
+/// A packet that waits.
+struct Held {
+    epoch: u64,
+    queue: u16,
+    head: u16,
+    offload: Offload,
+    bytes: Vec<u8>,
+}
+
+/// The gate of one adapter. See the module's page.
+pub(crate) struct Gate {
+    epochs: Arc<Epochs>,
+    /// The batch of the adapter.
+    fetched: Batch,
+    held: VecDeque<Held>,
+    bytes: u64,
+    spare: Vec<Vec<u8>>,
+    /// Queues that may have work, and were not asked because the gate was full.
+    unasked: Set,
+    /// The packets of the port's batch.
+    staging: Arc<Map>,
+}
+
+impl Gate {
+    pub fn new(epochs: Arc<Epochs>) -> Result<Self, MapError> {
+        let staging = Arc::new(Map::private(STAGING_BYTES)?);
+        let (fetched, held, spare) = (Batch::new(), VecDeque::new(), Vec::new());
+        Ok(Self { epochs, fetched, held, bytes: 0, spare, unasked: Set::default(), staging })
+    }
+
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
+    }
+
+    /// The memory of the packets that it gives.
+    pub fn source(&self) -> &Arc<Map> {
+        &self.staging
+    }
+
+    /// Fetches for a batch that has its origin and queue, and was begun in [`source`](Self::source).
+    pub fn fetch(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        let mut progress = Progress { more: false, armed: true };
+        let queue = batch.queue;
+        if queue != RELEASED {
+            if self.is_full() {
+                self.unasked.insert(queue);
+            } else {
+                progress = self.take(adapter, budget, batch, cx);
+            }
+        }
+        self.release(budget, batch);
+        if !self.is_full() {
+            cx.out.work.extend(std::mem::take(&mut self.unasked));
+        }
+        if self.may_release() {
+            cx.out.work.insert(RELEASED);
+        }
+        progress
+    }
+
+    /// Fetches from the adapter, and completes what it gives.
+    fn take(&mut self, adapter: &mut dyn Adapter, budget: Budget, batch: &Batch, cx: &mut Context<'_>) -> Progress {
+        self.fetched.start(cx.memory, batch.origin, batch.queue);
+        let progress = adapter.fetch(batch.queue, budget, &mut self.fetched, cx);
+        if self.fetched.is_empty() {
+            self.fetched.release();
+            return progress;
+        }
+        let (epoch, mute) = (self.epochs.current(), self.is_mute());
+        let before = self.bytes;
+        for packet in self.fetched.packets() {
+            if mute {
+                cx.counters.transmit_drop(Reason::Twin);
+                continue;
+            }
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.resize(packet.len() as usize, 0);
+            self.fetched.copy(packet, &mut bytes);
+            self.bytes += bytes.len() as u64;
+            self.epochs.packets.fetch_add(1, Ordering::Relaxed);
+            let (queue, head) = (batch.queue, packet.head_len());
+            self.held.push_back(Held { epoch, queue, head, offload: packet.offload, bytes });
+        }
+        self.epochs.bytes.fetch_add(self.bytes - before, Ordering::Relaxed);
+        adapter.complete(&self.fetched, cx);
+        self.fetched.release();
+        if before < BYTES_MAX / 2 && self.bytes >= BYTES_MAX / 2 && self.epochs.mode() == GateMode::Shut {
+            (self.epochs.hurry)();
+        }
+        progress
+    }
+
+    fn may_release(&self) -> bool {
+        self.held.front().is_some_and(|held| held.epoch <= self.epochs.limit())
+    }
+
+    /// Puts packets that may leave into the port's batch.
+    fn release(&mut self, budget: Budget, batch: &mut Batch) {
+        let limit = self.epochs.limit();
+        batch.queue = self.held.front().map_or(batch.queue, |held| held.queue);
+        let mut at = 0;
+        while let Some(Held { head, offload, bytes, .. }) = self.held.front().filter(|held| held.epoch <= limit)
+            && budget.allows(batch)
+        {
+            let len = bytes.len() as u32;
+            let Some(span) = self.staging.whole(at, len, Rights::BOTH) else { break };
+            let Some(mut draft) = batch.draft((*head).into()) else { break };
+            if self.staging.write(at, bytes).is_err() || draft.push_span(span).is_err() {
+                break;
+            }
+            draft.finish_copy(*offload);
+            at += u64::from(len);
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        let Some(Held { mut bytes, .. }) = self.held.pop_front() else { return };
+        let len = bytes.len() as u64;
+        self.bytes -= len;
+        self.epochs.packets.fetch_sub(1, Ordering::Relaxed);
+        self.epochs.bytes.fetch_sub(len, Ordering::Relaxed);
+        if self.spare.len() < SPARE_MAX {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Whether the guest is a twin, which receives nothing.
+    pub fn is_mute(&self) -> bool {
+        self.epochs.mode() == GateMode::Mute
+    }
+
+    /// Drops what waits: how many packets.
+    pub fn clear(&mut self) -> usize {
+        let packets = self.held.len();
+        while !self.held.is_empty() {
+            self.forget_first();
+        }
+        self.unasked = Set::default();
+        packets
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= BYTES_MAX || self.held.len() >= PACKETS_MAX
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

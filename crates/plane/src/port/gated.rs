@@ -1,0 +1,52 @@
+//! The gate of a guest's port: see [`Epochs`].
+
+use std::sync::Arc;
+
+use nicety_adapter::{Reason, Time};
+use nicety_memory::MapError;
+
+use super::{End, Port};
+use crate::gate::{Epochs, Gate, RELEASED};
+
+impl Port {
+    /// From now on what the guest sends waits as these epochs say. Waits until no batch is in flight: not for the port's owner. A link has
+    /// no gate.
+    ///
+    /// # Errors
+    /// There is no memory for the packets of a batch.
+    pub fn set_gate(&self, epochs: &Arc<Epochs>) -> Result<(), MapError> {
+        let gate = Box::new(Gate::new(Arc::clone(epochs))?);
+        if let End::Guest(guest) = &mut self.quiet().end {
+            *guest.gate() = Some(gate);
+        }
+        self.release_frames();
+        Ok(())
+    }
+
+    /// What the guest sends does not wait any more. What waits still is dropped: open the gate, and see it empty, before. Waits until no
+    /// batch is in flight.
+    pub fn remove_gate(&self) {
+        let mut inner = self.quiet();
+        let End::Guest(guest) = &mut inner.end else { return };
+        let dropped = guest.gate().take().map_or(0, |mut gate| gate.clear());
+        (0..dropped).for_each(|_| inner.counters.transmit_drop(Reason::Removed));
+        // Queues may not have been asked while the gate was full.
+        let queues = inner.call(Time::ZERO, |adapter, _| adapter.transmit_queues()).unwrap_or_default();
+        (0..queues.min(RELEASED)).for_each(|queue| inner.pending.insert(queue));
+        drop(inner);
+        self.shell.schedule();
+    }
+
+    /// The epochs of its gate, if it has one.
+    pub fn epochs(&self) -> Option<Arc<Epochs>> {
+        match &mut self.lock().end {
+            End::Guest(guest) => guest.gate().as_ref().map(|gate| Arc::clone(gate.epochs())),
+            End::Link(_) => None,
+        }
+    }
+
+    /// What may leave now does. Any thread may call this.
+    pub fn release_frames(&self) {
+        self.may_go(RELEASED);
+    }
+}
