@@ -24,6 +24,7 @@ mod parts;
 mod placing;
 mod policy;
 mod probe;
+mod protect;
 mod restart;
 #[cfg(test)]
 mod restart_test;
@@ -76,6 +77,7 @@ use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
 pub(crate) use probe::Probe;
+pub use protect::ProtectError;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};

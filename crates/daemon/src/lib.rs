@@ -23,6 +23,6 @@ pub mod whole;
 
 pub use observe::{attach, capture, metrics, report, systemd, trace};
 pub use run::{
-    allowance, device, fatal, image, inbox, mapper, port_log, recorder, rings, saved, service, shell, worker,
+    allowance, device, fatal, image, inbox, mapper, port_log, protected, recorder, rings, saved, service, shell, worker,
 };
 pub use serve::{handover, live, sandbox, signals};

@@ -13,6 +13,7 @@ pub mod mapper;
 pub(crate) mod order;
 pub(crate) mod placement;
 pub mod port_log;
+pub mod protected;
 pub mod recorder;
 pub mod rings;
 mod rings_file;

@@ -271,6 +271,12 @@ impl Frontend {
         if done { Ok(()) } else { Err(FrontendError::Refused(Request::CheckDeviceState)) }
     }
 
+    /// Has the back end announce a guest with this address.
+    pub fn rarp(&mut self, address: [u8; 6]) -> Result<(), FrontendError> {
+        let [a, b, c, d, e, f] = address;
+        self.tell(Request::SendRarp, &[a, b, c, d, e, f, 0, 0], &[])
+    }
+
     /// Resets the device.
     pub fn reset(&mut self) -> Result<(), FrontendError> {
         self.tell(Request::ResetDevice, &[], &[])

@@ -62,13 +62,17 @@ pub trait Port: Send + Sync {
         false
     }
 
-    /// The port's state, at most [`STATE_BYTES_MAX`] bytes, in a form of the port's own. No ring runs.
-    fn save_state(&self) -> Vec<u8> {
+    /// The port's state, at most [`STATE_BYTES_MAX`] bytes, in a form of the port's own. No ring runs; `ran`: some did until the front end
+    /// stopped them.
+    fn save_state(&self, _ran: bool) -> Vec<u8> {
         Vec::new()
     }
 
     /// A state of another host's port, or why none has come. A VMM has passed it: it may be anything. No ring runs.
     fn load_state(&self, _state: Result<Vec<u8>, String>) {}
+
+    /// A ring runs.
+    fn started(&self, _ring: u16) {}
 
     /// Called after a message was handled, and answered if that was requested. The session reads the next message when this
     /// returns. So an implementation can slow down a front end that floods it.

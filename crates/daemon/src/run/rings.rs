@@ -100,7 +100,7 @@ impl Preparing {
     #[must_use]
     pub fn moving(self, moving: Option<Moving>) -> Self {
         if let Some(moving) = moving {
-            let _set_once = self.served.moving.set(moving);
+            let _set_once = self.served.moving.set(Arc::new(moving));
         }
         self
     }
@@ -140,6 +140,7 @@ pub struct RingsServer {
     kicks: Arc<Kicks>,
     rings_file: Arc<RingsFile>,
     absence: Arc<Absence>,
+    moving: Option<Arc<Moving>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -254,6 +255,7 @@ impl RingsServer {
             FrontendSocket::Connect(_) => nicety_sandbox::Kind::VhostConnect,
         };
         let (kicks, rings_file) = (Arc::clone(&served.kicks), Arc::clone(&served.rings_file));
+        let moving = served.moving.get().cloned();
         let (watch, shared_absence) = (Arc::clone(&stop), Arc::clone(&absence));
         let socket = Arc::new(socket);
         let _set_once = stop.socket.set(Arc::downgrade(&socket));
@@ -274,7 +276,12 @@ impl RingsServer {
             }
         };
         let thread = nicety_sandbox::spawn(kind, name, 256 << 10, serve)?;
-        Ok(Self { stop, kicks, rings_file, absence, thread: Some(thread) })
+        Ok(Self { stop, kicks, rings_file, absence, moving, thread: Some(thread) })
+    }
+
+    /// What of the port goes with its guest. `None`: `device_state = false`.
+    pub fn moving(&self) -> Option<&Arc<Moving>> {
+        self.moving.as_ref()
     }
 
     /// The reason why no front end is there, if the port connects to one.
@@ -443,7 +450,7 @@ struct Served {
     /// The allowance of the port's thread.
     allowance: Mutex<Allowance>,
     /// What of the port goes with its guest.
-    moving: OnceLock<Moving>,
+    moving: OnceLock<Arc<Moving>>,
 }
 
 impl Served {
@@ -528,6 +535,11 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn announce(&self, address: [u8; 6]) {
+        let protected = self.moving.get().and_then(|moving| moving.protected());
+        if protected.is_some_and(|protected| protected.is_twin()) {
+            // The VM that runs elsewhere has this address.
+            return;
+        }
         if let Some(first) = self.group.lead() {
             first.announce(Mac(address));
         }
@@ -551,8 +563,8 @@ impl nicety_vhost_user::Port for Served {
         self.moving.get().is_some()
     }
 
-    fn save_state(&self) -> Vec<u8> {
-        self.moving.get().map(|moving| moving.save(&self.group, self.clock.now())).unwrap_or_default()
+    fn save_state(&self, ran: bool) -> Vec<u8> {
+        self.moving.get().map(|moving| moving.save(&self.group, ran, self.clock.now())).unwrap_or_default()
     }
 
     fn load_state(&self, state: Result<Vec<u8>, String>) {
@@ -567,6 +579,12 @@ impl nicety_vhost_user::Port for Served {
                 );
                 self.log.say(Kind::Refused, what);
             }
+        }
+    }
+
+    fn started(&self, _ring: u16) {
+        if let Some(protected) = self.moving.get().and_then(|moving| moving.protected()) {
+            protected.runs();
         }
     }
 
@@ -585,7 +603,7 @@ impl nicety_vhost_user::Port for Served {
 
     fn disconnected(&self) {
         self.note(Event::Disconnect);
-        self.moving.get().into_iter().for_each(Moving::forget);
+        self.moving.get().into_iter().for_each(|moving| moving.forget());
         self.group.ports().for_each(|part| part.detach(self.clock.now()));
         self.signals.disconnect();
     }

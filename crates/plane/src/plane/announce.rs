@@ -12,6 +12,7 @@ use nicety_switch::{Vlan, VlanId};
 use super::Plane;
 use crate::announced;
 use crate::group::Group;
+use crate::port::Port;
 use crate::team::MEMBERS_MAX;
 
 /// Most addresses that are announced after one change.
@@ -32,6 +33,20 @@ fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
 }
 
 impl Plane {
+    /// These stations, each with the identifier of its network, are reached by a guest's port from now on: says so to the switch as its
+    /// guest would. The port's IP addresses are those of its own address.
+    pub fn announce_port(&self, port: &Port, stations: &[(u16, Mac)]) {
+        let policy = self.switch().policy(port.id());
+        let own = policy.addresses.first().copied();
+        let frames = stations.iter().filter_map(|(fid, address)| Some((tag(&policy.vlan, *fid)?, *address)));
+        let frames = frames.flat_map(|(tag, address)| {
+            let ips = policy.ip.iter().filter(move |_| own == Some(address));
+            let station = announced::of_station(address, tag).into_iter();
+            station.chain(ips.filter_map(move |ip| announced::of_ip(address, *ip, tag)))
+        });
+        port.announce_all(frames.take(MOVED_MAX).collect());
+    }
+
     /// Announces all addresses on this side of a team by a member that has taken over, if one has.
     pub(crate) fn announce_moved(&self, team: &Group, now: Time) {
         let Some(steering) = team.steering() else { return };

@@ -134,7 +134,10 @@ impl Session {
             return answer(FAILED);
         }
         self.transfer = match direction {
-            SAVE => Transfer::Saved(written(&pipe, &self.port.save_state())),
+            SAVE => {
+                let ran = self.rings.states().iter().any(|ring| ring.paused);
+                Transfer::Saved(written(&pipe, &self.port.save_state(ran)))
+            }
             _ => Transfer::Loads(Loading::new(pipe)),
         };
         answer(DONE)

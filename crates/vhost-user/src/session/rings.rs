@@ -285,6 +285,7 @@ impl Session {
         match (placed, started) {
             (_, true) => {
                 (self.state_of(ring).runs, self.state_of(ring).paused) = (Some(place), false);
+                self.port.started(ring);
                 Ok(())
             }
             (false, _) => Err(Refusal::Place { ring, why: "its size is no power of two, or it is misaligned" }),

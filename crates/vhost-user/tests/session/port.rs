@@ -171,7 +171,7 @@ impl Port for TestPort {
         true
     }
 
-    fn save_state(&self) -> Vec<u8> {
+    fn save_state(&self, _ran: bool) -> Vec<u8> {
         self.look(|inside| inside.state.clone())
     }
 

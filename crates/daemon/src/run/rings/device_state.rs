@@ -1,15 +1,17 @@
 //! What of a vhost-user port goes with its guest when a VMM moves it to another host, or copies it to one. The VMM carries it, so it may be
 //! anything: it gives the port no address and no count that its guest could not have got by itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
 use nicety_adapter::{SavedCounters, Time};
 use nicety_frame::Mac;
-use nicety_plane::{Group, Plane, SavedNumbers};
+use nicety_plane::{GateMode, Group, Plane, SavedNumbers};
 use nicety_vhost_user::STATE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+
+use crate::run::protected::{self, ClosedEpoch, Protected};
 
 /// The name in the envelope.
 const KIND: &str = "nicety-port";
@@ -27,6 +29,8 @@ struct DeviceState {
     counters: Vec<SavedCounters>,
     /// Learned addresses: the network's identifier, the address, and for how many nanoseconds it had been silent.
     addresses: Vec<(u16, [u8; 6], u64)>,
+    /// The epoch that this state closes, if its VM is protected.
+    epoch: Option<ClosedEpoch>,
 }
 
 impl Version for DeviceState {
@@ -45,6 +49,15 @@ pub struct Moving {
     group: Option<String>,
     /// Whether the log has said of this front end's guest where it comes from: a VMM that copies it again and again passes many states.
     is_told: AtomicBool,
+    protected: Mutex<Protection>,
+}
+
+/// What a port has while its VM is protected.
+#[derive(Default)]
+struct Protection {
+    port: Option<Arc<Protected>>,
+    /// The addresses of the VM that runs elsewhere, as they were last said: the twin's, when it takes over.
+    addresses: Vec<(u16, Mac)>,
 }
 
 impl std::fmt::Debug for Moving {
@@ -56,7 +69,34 @@ impl std::fmt::Debug for Moving {
 impl Moving {
     /// A port with this name, in this port group.
     pub fn new(plane: Arc<Plane>, name: &str, group: Option<String>) -> Self {
-        Self { plane, name: name.to_owned(), group, is_told: AtomicBool::new(false) }
+        Self { plane, name: name.to_owned(), group, is_told: AtomicBool::new(false), protected: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Protection> {
+        self.protected.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The port's part of its VM's protection.
+    pub fn protected(&self) -> Option<Arc<Protected>> {
+        self.lock().port.clone()
+    }
+
+    /// Its VM is protected from now on, or is not.
+    pub fn protect(&self, protected: Option<Arc<Protected>>) {
+        *self.lock() = Protection { port: protected, addresses: Vec::new() };
+    }
+
+    /// The port's VM, a twin, takes over: its addresses are here from now on, and the network is told.
+    pub fn own(&self, parts: &Group, now: Time) {
+        let Protection { port, addresses } = &mut *self.lock();
+        let (Some(protected), Some(lead)) = (port, parts.lead()) else { return };
+        protected.own();
+        protected.epochs().set_mode(GateMode::Open);
+        let switch = self.plane.switch();
+        addresses.retain(|(fid, address)| switch.teach(lead.id(), *address, *fid, now));
+        switch.arrived(lead.id());
+        self.plane.announce_port(lead, &std::mem::take(addresses));
+        protected::release(parts);
     }
 
     /// Another front end comes.
@@ -65,7 +105,8 @@ impl Moving {
     }
 
     /// The state of the port with these parts.
-    pub fn save(&self, parts: &Group, now: Time) -> Vec<u8> {
+    pub fn save(&self, parts: &Group, ran: bool, now: Time) -> Vec<u8> {
+        let epoch = self.protected().and_then(|protected| protected.close(ran));
         let own = |learned: &nicety_switch::Learned| parts.ports().any(|part| part.id() == learned.port);
         let learned = self.plane.switch().addresses().iter(now).filter(own).take(ADDRESSES_MAX);
         let silent = |learned: &nicety_switch::Learned| u64::try_from(learned.silent.as_nanos()).unwrap_or(u64::MAX);
@@ -74,6 +115,7 @@ impl Moving {
             group: self.group.clone(),
             counters: parts.ports().map(|part| part.numbers().counters).collect(),
             addresses: learned.map(|learned| (learned.fid, learned.address.0, silent(&learned))).collect(),
+            epoch,
         };
         let bytes = encode(KIND, DeviceState::NUMBER, &state);
         if bytes.len() <= STATE_BYTES_MAX {
@@ -89,13 +131,19 @@ impl Moving {
             return Err("it is empty: that port had failed, or was no port of Nicety's".to_owned());
         }
         let state: DeviceState = decode(KIND, state).map_err(|error| error.to_string())?;
-        let DeviceState { name, group, counters, addresses } = state;
+        let DeviceState { name, group, counters, addresses, epoch } = state;
         if !counters.iter().all(SavedCounters::are_plausible) {
             return Err("it has impossible counts".to_owned());
         }
         let lead = parts.lead().ok_or("the port is being closed")?;
         for (part, counters) in parts.ports().zip(counters) {
             part.count_on(&SavedNumbers { counters, ..SavedNumbers::default() });
+        }
+        if let Some(protected) = self.protected().filter(|protected| protected.is_twin()) {
+            self.lock().addresses =
+                addresses.into_iter().take(ADDRESSES_MAX).map(|(fid, address, _)| (fid, Mac(address))).collect();
+            epoch.into_iter().for_each(|epoch| protected.loaded(epoch));
+            return Ok(None);
         }
         let (switch, all) = (self.plane.switch(), addresses.len().min(ADDRESSES_MAX));
         let teach = |(fid, address, silent): (u16, [u8; 6], u64)| {
