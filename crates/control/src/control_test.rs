@@ -94,6 +94,7 @@ pub(crate) fn port(name: &str) -> PortReport {
             rom: false,
             vmware_subsystem: false,
             standby: false,
+            device_state: false,
             role: Default::default(),
             mapped: false,
             buffer: 1 << 20,

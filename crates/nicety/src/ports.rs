@@ -405,6 +405,7 @@ mod tests {
                 rom: false,
                 vmware_subsystem: false,
                 standby: false,
+                device_state: false,
                 role: Default::default(),
                 mapped: false,
                 buffer: 1 << 20,
