@@ -10,8 +10,10 @@
 //! one command under way at a time (and `yank` beside it), so an owner may run both on one monitor, one after the other.
 #![forbid(unsafe_code)]
 
+mod colo;
 mod command;
 mod monitor;
 
+pub use colo::{Colo, News, Phase, Role, Settings, StepLimits};
 pub use command::{Answer, Command, Dialogue, Failure, Item, Version, converse};
 pub use monitor::{Cause, Error, Limits, Monitor};
