@@ -460,7 +460,8 @@ impl Dialogue for Colo {
         if self.under_way.is_none() && !self.queue.is_empty() {
             return Some(self.began);
         }
-        let answer = self.under_way.map(|(_, _, since)| since + self.settings.limits.answer);
+        let under_way = self.under_way.filter(|_| self.phase != Phase::FailingOver);
+        let answer = under_way.map(|(_, _, since)| since + self.settings.limits.answer);
         [self.deadline, self.poll_at, answer].into_iter().flatten().min()
     }
 }

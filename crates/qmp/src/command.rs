@@ -1,12 +1,10 @@
-//! Commands to QEMU, what comes back, and whoever holds such a conversation.
+//! Commands to QEMU, what comes back, and the state machines that hold a conversation.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::{Error, Monitor};
 
 /// A command to QEMU.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +40,7 @@ pub type Answer = Result<Value, Failure>;
 /// Something that QEMU has sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// The answer to the command that [`Monitor::send`] numbered so.
+    /// The answer to the command that [`Monitor::send`](crate::Monitor::send) numbered so.
     Answer {
         /// The command's number.
         id: u64,
@@ -98,23 +96,4 @@ pub trait Dialogue {
 
     /// When [`Dialogue::command`] must be called again at the latest.
     fn wake_at(&self) -> Option<Instant>;
-}
-
-/// One turn of a dialogue over its monitor: brings what has come, sends what is due. Never waits. The owner calls it when poll reports the
-/// socket, when either's `wake_at` has come, and after each of its own calls that wants something of QEMU.
-///
-/// # Errors
-/// The socket is of no use any more. What came before that was heard.
-pub fn converse(monitor: &mut Monitor, dialogue: &mut impl Dialogue, now: Instant) -> Result<(), Error> {
-    let result = monitor.turn(now);
-    while let Some(item) = monitor.next() {
-        dialogue.hear(&item, now);
-    }
-    result?;
-    let mut has_sent = false;
-    while let Some(command) = dialogue.command(now) {
-        dialogue.sent(monitor.send(&command, now));
-        has_sent = true;
-    }
-    if has_sent { monitor.turn(now) } else { Ok(()) }
 }

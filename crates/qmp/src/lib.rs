@@ -12,8 +12,12 @@
 
 mod colo;
 mod command;
+mod converse;
+mod inspect;
 mod monitor;
 
 pub use colo::{Colo, News, Phase, Role, Settings, StepLimits};
-pub use command::{Answer, Command, Dialogue, Failure, Item, Version, converse};
+pub use command::{Answer, Command, Dialogue, Failure, Item, Version};
+pub use converse::converse;
+pub use inspect::{Device, Disk, Facts, Inquiry, Memory, Network, Properties, VERSION_MIN, differences};
 pub use monitor::{Cause, Error, Limits, Monitor};

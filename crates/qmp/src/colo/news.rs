@@ -93,7 +93,8 @@ pub enum News {
         /// How long this end's VM has stood still, by QEMU's clock.
         stood_still: Duration,
     },
-    /// The stream to the other end has ended by itself. Ask the lease, then [`Colo::fail_over`](super::Colo::fail_over).
+    /// The stream to the other end has ended by itself. A secondary notices at once. A primary reads from its stream only while it makes a
+    /// checkpoint: with a long delay, and a peer that may be gone, ask for one. Ask the lease, then [`Colo::fail_over`](super::Colo::fail_over).
     Broken,
     /// An adopted end runs COLO, and was asked for a checkpoint.
     Adopted,
