@@ -331,7 +331,9 @@ impl Colo {
                 self.checkpoint();
                 self.tell(News::Adopted);
             }
-            Some("none") if self.role == Role::Primary || value["last-mode"] == "secondary" => self.alone(),
+            // A first synchronization may be under way, of which nobody knows how far it is: that ends.
+            Some("none") if self.role == Role::Primary => self.cancel(None, now),
+            Some("none") if value["last-mode"] == "secondary" => self.alone(),
             mode => self.fail(format!("QEMU is no {wanted} of COLO: its mode is {}", mode.unwrap_or("unknown"))),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nicety_qmp::{Answer, Colo, Command, Dialogue, Failure, Item, News, Phase, Settings, StepLimits};
+use nicety_qmp::{Answer, Colo, Command, Dialogue, Failure, Item, News, Phase, Role, Settings, StepLimits};
 use serde_json::{Value, json};
 
 const LIMITS: StepLimits = StepLimits {
@@ -259,6 +259,32 @@ fn a_qemu_whose_main_loop_is_stuck_is_given_up_at_each_step() {
         assert!(play.command().is_none());
         failure(&mut play, &[last, "within 5s", "stuck"]);
     }
+}
+
+#[test]
+fn an_owner_that_is_started_again_finds_what_runs() {
+    let now = Instant::now();
+    let mut play = Play { colo: Colo::adopted(Role::Primary, settings(), now), now, id: 0 };
+    play.asks("query-colo-status");
+    play.answer(Ok(json!({"last-mode": "none", "mode": "primary", "reason": "none"})));
+    assert_eq!((play.colo.phase(), play.news()), (Phase::Running, vec![News::Adopted]));
+    assert_eq!(
+        play.asks("migrate-set-parameters"),
+        json!({"x-checkpoint-delay": 50}),
+        "a checkpoint shows that its peer lives"
+    );
+    // Nothing runs any more, or a first synchronization is in the middle.
+    let mut play = Play { colo: Colo::adopted(Role::Primary, settings(), now), now, id: 0 };
+    play.asks("query-colo-status");
+    play.answer(Ok(json!({"last-mode": "none", "mode": "none", "reason": "none"})));
+    play.asks("yank");
+    play.answer(Err(Failure { class: "DeviceNotFound".into(), desc: "Instance not found".into() }));
+    play.goes_on();
+    // A secondary that waits still, or one of another VM's protection.
+    let mut play = Play { colo: Colo::adopted(Role::Secondary, settings(), now), now, id: 0 };
+    play.asks("query-colo-status");
+    play.answer(Ok(json!({"last-mode": "none", "mode": "none", "reason": "none"})));
+    failure(&mut play, &["no secondary of COLO", "none"]);
 }
 
 #[test]
