@@ -13,11 +13,11 @@
 //! FailingOver  x-colo-lost-heartbeat; `yank` if that does not return
 //! Alone        the VM runs here, and is not protected
 //! ```
-//! The order of a checkpoint (`colo_do_checkpoint_transaction`): the secondary's VM stops, the primary's stops, state and written pages go
-//! over, the secondary has loaded them and runs, the primary runs. Both VMs run between checkpoints. STOP and RESUME reach an owner late
+//! A checkpoint has this order (`colo_do_checkpoint_transaction`). The secondary's VM stops, then the primary's. State and written pages go
+//! over. The secondary has loaded them and runs. The primary runs. Both VMs run between checkpoints. STOP and RESUME reach an owner late
 //! on a busy host: they are for figures and for watching, never for the decision to release what a VM has sent.
 //!
-//! QEMU never decides here: a broken stream is [`News::Broken`], and the owner asks its lease before it calls [`Colo::fail_over`]. Nothing
+//! QEMU decides nothing: a broken stream is [`News::Broken`], and the owner asks its lease before it calls [`Colo::fail_over`]. Nothing
 //! fences in QEMU: with a silent link both ends would go on.
 
 mod news;
@@ -102,12 +102,12 @@ impl Colo {
         }
     }
 
-    /// Which end this is.
+    /// The role of this end.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Where it is.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -127,7 +127,7 @@ impl Colo {
         self.last_checkpoint
     }
 
-    /// What the owner should know next.
+    /// The next news for the owner.
     pub fn news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
@@ -231,7 +231,7 @@ impl Colo {
         self.tell(News::Broken);
     }
 
-    /// What follows when a limit ends.
+    /// Acts on a limit that has ended.
     fn late(&mut self, now: Instant) {
         let limits = self.settings.limits;
         match self.phase {

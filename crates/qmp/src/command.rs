@@ -34,7 +34,7 @@ pub struct Failure {
     pub desc: String,
 }
 
-/// What QEMU returned for a command.
+/// The result of a command.
 pub type Answer = Result<Value, Failure>;
 
 /// Something that QEMU has sent.

@@ -9,7 +9,7 @@ use crate::monitor::{Error, Monitor};
 /// socket, when either's `wake_at` has come, and after each of its own calls that wants something of QEMU.
 ///
 /// # Errors
-/// The socket is of no use any more. What came before that was heard.
+/// The socket is of no use any more. The dialogue has heard all items that came before.
 pub fn converse(monitor: &mut Monitor, dialogue: &mut impl Dialogue, now: Instant) -> Result<(), Error> {
     let result = monitor.turn(now);
     while let Some(item) = monitor.next() {

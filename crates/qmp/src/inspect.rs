@@ -19,7 +19,7 @@ pub const VERSION_MIN: Version = Version { major: 11, minor: 0, micro: 0 };
 /// Plain properties by name: no links, children or lists.
 pub type Properties = BTreeMap<String, Value>;
 
-/// What a QEMU runs. Plain data, so that it can go to the host of the twin.
+/// Facts about the VM of one QEMU. Plain data, so that it can go to the host of the twin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// QEMU's version.

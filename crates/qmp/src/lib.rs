@@ -1,5 +1,4 @@
-//! QEMU, driven by its control socket (QMP: docs/interop/qmp-spec.rst), for the protection of VMs by QEMU's COLO
-//! (docs/system/qemu-colo.rst, migration/colo.c).
+//! Drives QEMU by its control socket (QMP, docs/interop/qmp-spec.rst), to protect VMs by QEMU's COLO (docs/system/qemu-colo.rst).
 //!
 //! ```text
 //! Monitor   one QMP socket; never waits; for a thread that polls many

@@ -1,4 +1,5 @@
-//! One QMP socket (docs/interop/qmp-spec.rst): a greeting, the negotiation, then commands, answers and events, a JSON object a line.
+//! One QMP socket (docs/interop/qmp-spec.rst). QEMU greets and the client negotiates. Commands, answers and events follow, each a JSON
+//! object on a line.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,7 +52,7 @@ pub struct Error {
     pub cause: Cause,
 }
 
-/// What makes a QMP socket useless.
+/// The cause of a QMP socket's failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// Nobody greets.

@@ -1,4 +1,4 @@
-//! What an owner gives to one end of a protection, and what it hears of it.
+//! Settings, phases and news of one end of a protection.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct Settings {
     pub limits: StepLimits,
 }
 
-/// Where an end is; see the module's picture.
+/// The phase of an end; see the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Capabilities and parameters are set.
@@ -68,13 +68,13 @@ pub enum Phase {
     Cancelling,
     /// The VM runs here without a copy.
     Alone,
-    /// It did not work: [`News::Failed`] has said why. A primary's VM runs if that sentence does not say otherwise.
+    /// This end does not work: [`News::Failed`] has said why. A primary's VM runs if that sentence does not say otherwise.
     Failed,
     /// QEMU was told to end.
     Quitting,
 }
 
-/// What the owner should know.
+/// News for the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// The secondary's QEMU listens at its `uri`: the streams may be joined, and the primary may begin.

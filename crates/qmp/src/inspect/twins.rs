@@ -1,5 +1,5 @@
-//! How two VMs differ that should be twins. QEMU notices some of this itself, in the middle of the first synchronization and in words that
-//! name no option ("Section footer error, section_id: 14"); the rest it does not notice.
+//! Differences between two VMs that should be twins. QEMU finds some of these itself, but only during the first synchronization. Its words
+//! then name no option ("Section footer error, section_id: 14"). It does not find the others.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const MAY_DIFFER: &[&str] =
 /// More differences than a person reads.
 const SHOWN_MAX: usize = 20;
 
-/// What differs, each in a sentence that names both values. Empty: they are twins, as far as QEMU tells.
+/// Each difference is a sentence that names both values. Empty: they are twins, as far as QEMU tells.
 pub fn differences(primary: &Facts, secondary: &Facts) -> Vec<String> {
     let mut all = Vec::new();
     let mut pair = |what: &str, left: &str, right: &str| {
