@@ -6,6 +6,7 @@
 
 mod bonding;
 mod boot;
+mod colo;
 mod counted;
 mod down_up;
 mod dpdk;
