@@ -138,7 +138,7 @@ impl Link {
     pub fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         events.set(PollFlags::IN, self.wants_bytes());
-        events.set(PollFlags::OUT, !self.is_flushed() && self.unsent.is_none());
+        events.set(PollFlags::OUT, !self.is_flushed() && self.unsent.is_none() && self.lost.is_none());
         events
     }
 
@@ -147,7 +147,8 @@ impl Link {
         self.handshake_end
     }
 
-    /// Whether the handshake is over, and the peer has the key.
+    /// Whether the handshake is over, and the peer has the key. The end that connects knows it first: a peer that is not served after
+    /// all, such as one too many, still looks established for a moment.
     pub fn is_established(&self) -> bool {
         !self.tls.is_handshaking() && self.refused.is_none()
     }
@@ -226,7 +227,8 @@ impl Link {
     /// Encrypts as many of these bytes as there is room for. Returns how many. [`Link::turn`] sends them, those of before the handshake
     /// once the peer has shown its key.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        if self.is_finishing || self.refused.is_some() || self.unsent.is_some() {
+        let has_failed = self.refused.is_some() || self.lost.is_some() || self.unsent.is_some();
+        if self.is_finishing || has_failed {
             return 0;
         }
         self.tls.writer().write(bytes).unwrap_or(0)
