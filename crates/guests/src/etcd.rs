@@ -9,12 +9,20 @@ use super::{error::Error, layer::Layer};
 pub struct Etcd(Layer);
 
 impl Etcd {
-    /// Installs the package if it is missing. `progress` gets a line for each step.
+    /// Installs the package (of trixie: 3.5) if it is missing. `progress` gets a line for each step.
     ///
     /// # Errors
     /// Those of [`Layer::lay`].
     pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<Etcd, Error> {
         Layer::lay("etcd", &["etcd-server"], progress).map(Etcd)
+    }
+
+    /// The same of bookworm: 3.4, the oldest that is supported.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn lay_older(progress: &mut dyn FnMut(&str)) -> Result<Etcd, Error> {
+        Layer::lay("etcd-older", &["etcd-server/bookworm"], progress).map(Etcd)
     }
 
     /// etcd's command.

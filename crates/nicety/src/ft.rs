@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
 use nicety_daemon::tolerance::names::{Addresses, Names};
+use nicety_etcd::{Endpoint, Identity, Pem, Scheme, User};
 use nicety_host::{ListenAddress, PeerAddress};
 use nicety_sealed::{Listener, Place, Stream};
 use nicety_tolerance::channel::PROTOCOL;
@@ -32,7 +33,7 @@ use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use control::{Control, Word};
-use etcd::{Account, Etcd, Server};
+use etcd::Etcd;
 use figures::Figures;
 use lease_file::LeaseFile;
 use network::Network;
@@ -127,12 +128,27 @@ fn is_on_this_machine(args: &FtStart) -> bool {
 }
 
 /// The user of etcd. Its password's file may end with a line feed.
-fn account(args: &FtStart) -> Result<Option<Account>, Failure> {
-    let (Some(user), Some(path)) = (&args.etcd_user, &args.etcd_password) else { return Ok(None) };
+fn user(args: &FtStart) -> Result<Option<User>, Failure> {
+    let (Some(name), Some(path)) = (&args.etcd_user, &args.etcd_password) else { return Ok(None) };
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))?;
     let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
-    Ok(Some(Account { user: user.clone(), password }))
+    Ok(Some(User { name: name.clone(), password }))
+}
+
+/// How etcd is asked, by all that the command line says.
+fn etcd(args: &FtStart, servers: &[Endpoint]) -> Result<nicety_etcd::Settings, Failure> {
+    let read = |path: &Path| Pem::read(path).map_err(Failure::with(Exit::Usage));
+    let mut settings = nicety_etcd::Settings::new(servers.to_vec());
+    if let Some(path) = &args.etcd_ca {
+        settings.ca = Some(read(path)?);
+        settings.endpoints.iter_mut().for_each(|endpoint| endpoint.scheme = Scheme::Https);
+    }
+    if let (Some(certificates), Some(key)) = (&args.etcd_certificate, &args.etcd_key) {
+        settings.identity = Some(Identity { certificates: read(certificates)?, key: read(key)? });
+    }
+    settings.user = user(args)?;
+    Ok(settings)
 }
 
 impl Host {
@@ -162,9 +178,9 @@ impl Host {
         let names = Names::start().map_err(Failure::with(Exit::Failed))?;
         let party: Box<dyn ThirdParty> = match &args.lease {
             LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
-            LeasePlace::Etcd { server, key } => {
-                let server = Server::new(server, names.clone());
-                Box::new(Etcd::new(server, account(args)?, key, term, id))
+            LeasePlace::Etcd { servers, key } => {
+                let etcd = Etcd::new(etcd(args, servers)?, names.clone(), key, term, id);
+                Box::new(etcd.map_err(Failure::with(Exit::Usage))?)
             }
         };
         if let LeasePlace::File(path) = &args.lease {

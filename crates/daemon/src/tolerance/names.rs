@@ -13,12 +13,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Most addresses of a name that are tried.
 pub const ADDRESSES_MAX: usize = 16;
 
-type Found = Result<Vec<SocketAddr>, String>;
+/// The addresses of a name, or the reason why there are none.
+pub type Found = Result<Vec<SocketAddr>, String>;
 
 struct Question {
     host: String,
     port: u16,
-    answer: Sender<Found>,
+    answer: Box<dyn FnOnce(Found) + Send>,
 }
 
 /// Asks the thread, which ends after the last copy.
@@ -47,18 +48,25 @@ impl Names {
         Ok(Self(questions))
     }
 
+    /// Asks for a host's addresses. The thread calls `answer`; without a thread it is dropped.
+    pub fn look_up(&self, host: &str, port: u16, answer: Box<dyn FnOnce(Found) + Send>) {
+        let _asked = self.0.send(Question { host: host.to_owned(), port, answer });
+    }
+
     fn ask(&self, host: &str, port: u16) -> Receiver<Found> {
         let (answer, found) = channel();
-        // Without a thread the answer's channel ends.
-        let _asked = self.0.send(Question { host: host.to_owned(), port, answer });
+        let answer = move |addresses| {
+            // Its port may be gone.
+            let _heard = answer.send(addresses);
+        };
+        self.look_up(host, port, Box::new(answer));
         found
     }
 }
 
 fn answer(asked: &Receiver<Question>, look_up: fn(&str, u16) -> Found) {
     for Question { host, port, answer } in asked {
-        // Its port may be gone.
-        let _heard = answer.send(look_up(&host, port));
+        answer(look_up(&host, port));
     }
 }
 
@@ -171,7 +179,7 @@ mod tests {
     fn answers(asked: &Receiver<Question>, found: Found) {
         let question = asked.try_recv().expect("a question");
         assert_eq!(format!("{question:?}"), "host2:7001");
-        question.answer.send(found).unwrap();
+        (question.answer)(found);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nicety_etcd::{ENDPOINTS_MAX, Endpoint};
 use nicety_host::{ListenAddress, PeerAddress};
 
 /// `ft`.
@@ -60,7 +61,8 @@ pub struct FtStart {
     /// A file with the shared key, of 16 bytes at least. The link is authenticated by it, and not encrypted
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
-    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://etcd1:2379/KEY
+    /// Who says which host owns the guest: a file that both hosts can lock, or a key of etcd, as etcd://etcd1:2379/KEY or
+    /// etcd://etcd1:2379,etcd2:2379,etcd3:2379/KEY
     #[arg(long, value_name = "FILE or etcd://HOST:PORT/KEY", value_parser = lease_place)]
     pub lease: LeasePlace,
     /// The user of etcd, if it asks for one
@@ -69,6 +71,15 @@ pub struct FtStart {
     /// A file with that user's password
     #[arg(long, value_name = "FILE", requires = "etcd_user")]
     pub etcd_password: Option<PathBuf>,
+    /// A file with the CA that has signed etcd's certificate. etcd is spoken to by TLS then
+    #[arg(long, value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// A file with a certificate for etcd, if it asks for one
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    pub etcd_certificate: Option<PathBuf>,
+    /// A file with that certificate's key
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    pub etcd_key: Option<PathBuf>,
     /// A socket for `nicety ft status`, `failover` and `stop`, which only its owner can use
     #[arg(long, value_name = "FILE")]
     pub control: Option<PathBuf>,
@@ -138,8 +149,8 @@ pub enum LeasePlace {
     File(PathBuf),
     /// A key of etcd.
     Etcd {
-        /// Its server, or servers of one cluster with one name.
-        server: PeerAddress,
+        /// Its servers, without TLS. Those of one cluster may have one name.
+        servers: Vec<Endpoint>,
         /// The key.
         key: String,
     },
@@ -147,9 +158,16 @@ pub enum LeasePlace {
 
 fn lease_place(text: &str) -> Result<LeasePlace, String> {
     let Some(rest) = text.strip_prefix("etcd://") else { return Ok(LeasePlace::File(text.into())) };
-    const AS_IN: &str = "as in etcd://127.0.0.1:2379/KEY or etcd://etcd1:2379/KEY";
+    const AS_IN: &str = "as in etcd://127.0.0.1:2379/KEY or etcd://etcd1:2379,etcd2:2379/KEY";
     let parts = rest.split_once('/').filter(|(_, key)| !key.is_empty());
-    let (server, key) = parts.ok_or_else(|| format!("a key is missing: {AS_IN}"))?;
-    let server = server.parse().map_err(|error| format!("{server}: {error}: {AS_IN}"))?;
-    Ok(LeasePlace::Etcd { server, key: key.to_owned() })
+    let (servers, key) = parts.ok_or_else(|| format!("a key is missing: {AS_IN}"))?;
+    let server = |server: &str| {
+        let place: Result<Endpoint, _> = format!("http://{server}").parse();
+        place.map_err(|_| format!("{server}: this is no host, or address, with a TCP port: {AS_IN}"))
+    };
+    let servers: Vec<Endpoint> = servers.split(',').map(server).collect::<Result<_, _>>()?;
+    if servers.len() > ENDPOINTS_MAX {
+        return Err(format!("more than {ENDPOINTS_MAX} servers"));
+    }
+    Ok(LeasePlace::Etcd { servers, key: key.to_owned() })
 }
