@@ -263,8 +263,8 @@ fn a_relay_says_what_it_hears_and_later_if_it_is_told_to() {
         std::thread::spawn(move || {
             relays(&mut here, &mut there, |piece| {
                 let mut asked = heard.lock().unwrap();
-                // The beginning of a request names it.
-                if asked.is_empty() {
+                // The beginning of a request names it. A connection may carry several, one after the other.
+                if asked.is_empty() || piece.starts_with(b"POST ") {
                     *asked = String::from_utf8_lossy(piece).into_owned();
                 }
                 rule(&rules).map(|(there, ..)| there)
