@@ -159,7 +159,9 @@ fn elsewhere(more: &str) -> (TempDir, Arc<Daemon>, Guest) {
 }
 
 fn addresses(daemon: &Daemon) -> Vec<String> {
-    daemon.addresses().into_iter().map(|learned| learned.address.to_string()).collect()
+    let mut all: Vec<String> = daemon.addresses().iter().map(|learned| learned.address.to_string()).collect();
+    all.sort();
+    all
 }
 
 fn received(daemon: &Daemon) -> u64 {

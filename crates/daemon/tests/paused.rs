@@ -33,6 +33,8 @@ fn frames_wait_while_a_front_end_has_stopped_its_rings_and_come_in_order_when_it
     stage.until("the first frames", || guest.received() == FRAMES);
     let bases = guest.stop();
     assert_eq!(bases[0] as usize, FRAMES);
+    // As QEMU does behind each stop.
+    guest.front.set_status(0).unwrap();
     sender.send().unwrap();
     stage.until("frames that wait", || waiting(&stage) == FRAMES);
     guest.start(bases);

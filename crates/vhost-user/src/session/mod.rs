@@ -420,9 +420,10 @@ impl Session {
             Request::NetSetMtu => self.check_mtu(number_in(request, body)?)?,
             Request::SetStatus => {
                 self.status = number_in(request, body)? as u8;
-                // Status 0: the driver resets the device.
+                // Status 0: the driver resets the device. QEMU sends it behind each stop of the rings too, also for a moment
+                // (hw/virtio/vhost.c, vhost_dev_stop): frames for rings that it has stopped wait on.
                 if self.status == 0 {
-                    self.stop_all();
+                    self.stop_running();
                 }
             }
             Request::ResetDevice => self.forget(),
@@ -583,6 +584,15 @@ impl Session {
             face.take_features(0);
             face.keep(None);
         });
+    }
+
+    fn stop_running(&mut self) {
+        for ring in 0..self.rings.count() {
+            if self.rings.states().get(usize::from(ring)).is_some_and(|state| state.runs.is_some()) {
+                self.stop(ring);
+                self.port.set_kick(ring, Kick::Stopped);
+            }
+        }
     }
 
     fn stop_all(&mut self) {
