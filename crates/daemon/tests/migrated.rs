@@ -4,20 +4,17 @@
 mod rings_guest;
 mod upgrade;
 
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::serve;
 use nicety_host::Host;
 use nicety_memory::shared_file;
-use rings_guest::{BUFFERS, Guest};
+use rings_guest::{BUFFERS, Guest, two_ports, until};
 use tempfile::TempDir;
 
 const LOG_BYTES: u64 = 4096;
-const TIMEOUT: Duration = Duration::from_secs(60);
 const SENDER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
 
 /// A daemon with two guests at virtio-net ports.
@@ -32,18 +29,9 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        nicety_sandbox::begin_for_tests();
-        let folder = TempDir::new().unwrap();
-        let port = |number: u8| {
-            format!(
-                "[[port]]\nname = \"vm{number}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
-                 socket = \"vm{number}.sock\"\n"
-            )
-        };
-        let host = Host::parse(&[port(1), port(2)].concat(), &folder.path().join("host.toml")).unwrap();
-        let daemon = Some(Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap()));
+        let (folder, host, daemon) = two_ports();
         let [guest, sender] = ["vm1.sock", "vm2.sock"].map(|name| Guest::new(folder.path().join(name)));
-        Self { _folder: folder, host, daemon, guest, sender, sent: 0 }
+        Self { _folder: folder, host, daemon: Some(daemon), guest, sender, sent: 0 }
     }
 
     fn upgrade(&mut self) {
@@ -62,14 +50,6 @@ impl Stage {
     fn receive(&mut self) {
         self.send();
         until("a frame that arrives", || self.guest.received() == usize::from(self.sent));
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -126,26 +106,6 @@ fn frames_for_rings_that_a_front_end_has_stopped_wait_in_the_next_daemon_too() {
     assert_eq!([0, 1, 2].map(|number| stage.guest.first_byte(number)), [0, 1, 2], "in order");
 }
 
-/// What a front end reads of its port's state.
-fn saved(guest: &mut Guest) -> Vec<u8> {
-    let (mut from, to) = std::io::pipe().unwrap();
-    guest.front.save_state(to.as_fd()).unwrap();
-    drop(to);
-    let mut state = Vec::new();
-    from.read_to_end(&mut state).unwrap();
-    guest.front.check_state().unwrap();
-    state
-}
-
-/// Passes a port's state. The front end hears of no mistake in it.
-fn load(guest: &mut Guest, state: &[u8]) {
-    let (from, mut to) = std::io::pipe().unwrap();
-    guest.front.load_state(from.as_fd()).unwrap();
-    to.write_all(state).unwrap();
-    drop((from, to));
-    guest.front.check_state().unwrap();
-}
-
 /// A daemon with one port, vm1, with these further lines, and a guest there whose rings do not run yet.
 fn elsewhere(more: &str) -> (TempDir, Arc<Daemon>, Guest) {
     let folder = TempDir::new().unwrap();
@@ -176,21 +136,21 @@ fn learned_addresses_and_counters_go_with_a_guest_and_its_port_s_policy_there_de
     stage.receive();
     until("two frames that are taken", || stage.guest.taken() == 2);
     stage.guest.stop();
-    let state = saved(&mut stage.guest);
+    let state = stage.guest.save();
 
     let (_folder, daemon, mut guest) = elsewhere("");
-    load(&mut guest, &state);
+    guest.load(&state);
     assert_eq!(addresses(&daemon), ["52:54:00:00:00:01", "52:54:00:00:09:09"]);
     assert_eq!(received(&daemon), 1);
     // As each checkpoint passes a state: counts are not added.
-    load(&mut guest, &state);
+    guest.load(&state);
     assert_eq!(received(&daemon), 1);
 
     let (_folder, daemon, mut guest) = elsewhere("forged_transmits = \"reject\"\n");
-    load(&mut guest, &state);
+    guest.load(&state);
     assert_eq!(addresses(&daemon), ["52:54:00:00:00:01"], "it may send from its own address alone");
     let (_folder, daemon, mut guest) = elsewhere("vlan = 7\n");
-    load(&mut guest, &state);
+    guest.load(&state);
     assert_eq!(addresses(&daemon), [""; 0], "it is in another network");
 }
 
@@ -200,22 +160,22 @@ fn a_state_that_is_cut_foreign_or_of_tomorrow_is_refused_with_its_reason_and_the
     stage.guest.send([0x52, 0x54, 0, 0, 0, 1], 0);
     until("a frame that is taken", || stage.guest.taken() == 1);
     stage.guest.stop();
-    let state = saved(&mut stage.guest);
+    let state = stage.guest.save();
     let (_folder, daemon, mut guest) = elsewhere("");
     let mut newer = state.clone();
     // The envelope's name with its length, then the version.
     newer["nicety-port".len() + 1] += 1;
     let foreign = [&b"\x05other\x01"[..], &state].concat();
     for (what, state) in [("cut", &state[..state.len() - 1]), ("newer", &newer), ("foreign", &foreign), ("none", b"")] {
-        load(&mut guest, state);
+        guest.load(state);
         assert_eq!((addresses(&daemon), received(&daemon)), (Vec::new(), 0), "{what}");
     }
-    load(&mut guest, &vec![0xff; 1 << 20]);
+    guest.load(&vec![0xff; 1 << 20]);
     // Whatever a VMM passes: each byte in turn is another one.
     for at in 0..state.len() {
         let mut other = state.clone();
         other[at] ^= 0x81;
-        load(&mut guest, &other);
+        guest.load(&other);
     }
     guest.start([0, 0]);
     guest.send([0x52, 0x54, 0, 0, 7, 7], 0);

@@ -2,20 +2,16 @@
 
 mod rings_guest;
 
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::protected::{ClosedEpoch, EpochEvent, Pairing, Protected};
 use nicety_daemon::serve;
 use nicety_host::Host;
 use nicety_plane::{Epochs, GateMode};
-use rings_guest::Guest;
+use rings_guest::{Guest, two_ports, until};
 use tempfile::TempDir;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 const VM: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
 const PAIRING: Pairing = Pairing(77);
@@ -32,16 +28,7 @@ struct Side {
 
 impl Side {
     fn new(is_twin: bool) -> Self {
-        nicety_sandbox::begin_for_tests();
-        let folder = TempDir::new().unwrap();
-        let port = |number: u8| {
-            format!(
-                "[[port]]\nname = \"vm{number}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
-                 socket = \"vm{number}.sock\"\n"
-            )
-        };
-        let host = Host::parse(&[port(1), port(2)].concat(), &folder.path().join("host.toml")).unwrap();
-        let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+        let (folder, _, daemon) = two_ports();
         let other = Guest::new(folder.path().join("vm2.sock"));
         let guest = Guest::waiting(folder.path().join("vm1.sock"));
         let mode = if is_twin { GateMode::Mute } else { GateMode::Armed };
@@ -55,25 +42,6 @@ impl Side {
 
     fn heard(&self) -> Vec<EpochEvent> {
         self.events.try_iter().collect()
-    }
-
-    /// The VM's VMM stops it for a copy: the state.
-    fn save(&mut self) -> Vec<u8> {
-        let (mut from, to) = std::io::pipe().unwrap();
-        self.guest.front.save_state(to.as_fd()).unwrap();
-        drop(to);
-        let mut state = Vec::new();
-        from.read_to_end(&mut state).unwrap();
-        self.guest.front.check_state().unwrap();
-        state
-    }
-
-    fn load(&mut self, state: &[u8]) {
-        let (from, mut to) = std::io::pipe().unwrap();
-        self.guest.front.load_state(from.as_fd()).unwrap();
-        to.write_all(state).unwrap();
-        drop((from, to));
-        self.guest.front.check_state().unwrap();
     }
 
     /// The VM sends a frame, whose descriptor is given back whatever happens to the frame.
@@ -94,14 +62,6 @@ impl Side {
     }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn frames_leave_when_the_twin_has_loaded_the_copy_that_they_were_sent_before_and_the_twin_takes_over_with_their_address()
  {
@@ -112,12 +72,12 @@ fn frames_leave_when_the_twin_has_loaded_the_copy_that_they_were_sent_before_and
     until("a frame before the first copy", || here.came() == [1]);
 
     let bases = here.guest.stop();
-    let state = here.save();
+    let state = here.guest.save();
     let first = ClosedEpoch { pairing: PAIRING, epoch: 1, ran: true };
     assert_eq!(here.heard(), [EpochEvent::Closed(first)]);
     here.guest.start(bases);
     here.send(2);
-    there.load(&state);
+    there.guest.load(&state);
     assert_eq!(there.heard(), [EpochEvent::Loaded(first)]);
     there.guest.start([0, 0]);
     assert_eq!(there.heard(), [EpochEvent::Runs; 2]);
@@ -125,10 +85,10 @@ fn frames_leave_when_the_twin_has_loaded_the_copy_that_they_were_sent_before_and
     here.send(3);
     assert_eq!(here.came(), [1], "they are of the next epoch");
     let bases = here.guest.stop();
-    let state = here.save();
+    let state = here.guest.save();
     here.guest.start(bases);
     let bases = there.guest.stop();
-    there.load(&state);
+    there.guest.load(&state);
     there.guest.start(bases);
     here.release(2);
     until("frames of an epoch that the twin has", || here.came() == [1, 2, 3]);
@@ -164,12 +124,12 @@ fn a_driver_that_resets_its_adapter_closes_no_epoch_and_a_state_of_another_prote
     // A state without an epoch, and one of another pairing.
     here.guest.stop();
     here.daemon.unprotect("vm1").unwrap();
-    let state = here.save();
-    there.load(&state);
+    let state = here.guest.save();
+    there.guest.load(&state);
     let epochs = Arc::new(Epochs::new(GateMode::Armed, || {}));
     here.daemon.protect("vm1", &Arc::new(Protected::new(Pairing(78), epochs, false, |_| {}))).unwrap();
-    let state = here.save();
-    there.load(&state);
+    let state = here.guest.save();
+    there.guest.load(&state);
     assert_eq!(there.heard(), []);
 }
 

@@ -1,12 +1,19 @@
 //! A guest with a virtio-net behind vhost-user, whose split rings are written by hand: all receive buffers are available, and it can send.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::RingPlace;
+use nicety_daemon::daemon::Daemon;
+use nicety_daemon::serve;
+use nicety_host::Host;
 use nicety_memory::shared_file;
 use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
+use tempfile::TempDir;
 
 pub const MEMORY: u64 = 1 << 20;
 pub const RECEIVE: RingPlace = RingPlace { size: 256, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
@@ -20,6 +27,32 @@ const HEADER: u64 = 12;
 const ETHERNET: u64 = 14;
 /// VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
+
+/// Most time for any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + TIMEOUT;
+    while !done() {
+        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A daemon with virtio-net ports `vm1` and `vm2`.
+pub fn two_ports() -> (TempDir, Host, Arc<Daemon>) {
+    nicety_sandbox::begin_for_tests();
+    let folder = TempDir::new().unwrap();
+    let port = |number: u8| {
+        format!(
+            "[[port]]\nname = \"vm{number}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
+             socket = \"vm{number}.sock\"\n"
+        )
+    };
+    let host = Host::parse(&[port(1), port(2)].concat(), &folder.path().join("host.toml")).unwrap();
+    let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+    (folder, host, daemon)
+}
 
 pub struct Guest {
     pub front: Frontend,
@@ -68,6 +101,26 @@ impl Guest {
     /// Stops both rings: their positions.
     pub fn stop(&mut self) -> [u32; 2] {
         [0, 1].map(|ring| self.front.stop(ring).unwrap())
+    }
+
+    /// The state of its port, as its front end reads it.
+    pub fn save(&mut self) -> Vec<u8> {
+        let (mut from, to) = std::io::pipe().unwrap();
+        self.front.save_state(to.as_fd()).unwrap();
+        drop(to);
+        let mut state = Vec::new();
+        from.read_to_end(&mut state).unwrap();
+        self.front.check_state().unwrap();
+        state
+    }
+
+    /// Passes a state to its port. The front end hears of no mistake in it.
+    pub fn load(&mut self, state: &[u8]) {
+        let (from, mut to) = std::io::pipe().unwrap();
+        self.front.load_state(from.as_fd()).unwrap();
+        to.write_all(state).unwrap();
+        drop((from, to));
+        self.front.check_state().unwrap();
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
