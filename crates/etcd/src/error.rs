@@ -35,7 +35,7 @@ pub enum ErrorKind {
     /// etcd wants a user, or does not know this one.
     #[error("{0}")]
     Login(String),
-    /// The token is not, or no more, known. The client logs in again by itself.
+    /// The server does not know the token, which it may have forgotten. The client logs in again by itself.
     #[error("etcd forgot that we had logged in ({0})")]
     Token(String),
     /// The user may not do this.

@@ -21,8 +21,9 @@ pub struct Lease {
 
 #[derive(Deserialize)]
 struct LeaseJson {
-    #[allow(dead_code)]
-    header: Header,
+    /// Every answer of etcd's has one.
+    #[serde(rename = "header")]
+    _header: Header,
     #[serde(rename = "ID", default, deserialize_with = "number")]
     id: i64,
     #[serde(rename = "TTL", default, deserialize_with = "number")]
@@ -111,8 +112,8 @@ impl Client {
     pub async fn revoke(&self, id: i64) -> Result<(), Error> {
         #[derive(Deserialize)]
         struct Revoked {
-            #[allow(dead_code)]
-            header: Header,
+            #[serde(rename = "header")]
+            _header: Header,
         }
         let what = format!("end the lease {id:x} and its keys");
         let question = Question::new("/v3/lease/revoke", json!({ "ID": id.to_string() }), what);

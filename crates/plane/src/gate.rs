@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use nicety_adapter::{Adapter, Batch, Budget, Context, Offload, PACKET_BYTES, Progress, Reason, Set};
 use nicety_memory::{Map, MapError, Rights};
-use serde::{Deserialize, Serialize};
 
 /// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
 const BYTES_MAX: u64 = 1 << 20;
@@ -30,7 +29,7 @@ const SPARE_MAX: usize = 256;
 pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
 
 /// What happens to frames of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GateMode {
     /// All leave at once.
@@ -117,8 +116,8 @@ impl Epochs {
         self.current.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The twin has the copy that closed this epoch. Then [`Port::release_frames`](crate::Port::release_frames) has its frames leave. An epoch that was not
-    /// closed is not released.
+    /// The twin has the copy that closed this epoch. Then [`Port::release_frames`](crate::Port::release_frames) has its frames leave. An epoch
+    /// that was not closed is not released.
     pub fn release(&self, epoch: u64) {
         if epoch < self.current() {
             self.released.fetch_max(epoch, Ordering::AcqRel);

@@ -37,7 +37,7 @@ pub use before::SavedSession1;
 use device_state::Transfer;
 use inflight::get_inflight;
 use listener::SideListener;
-use rings::Rings;
+use rings::{RingState, Rings};
 pub use saved::{NotSaved, SavedSession};
 
 /// The offset of the MTU in configuration space (virtio 1.2, 5.1.4), and its feature bit.
@@ -423,7 +423,7 @@ impl Session {
                 // Status 0: the driver resets the device. QEMU sends it behind each stop of the rings too, also for a moment
                 // (hw/virtio/vhost.c, vhost_dev_stop): frames for rings that it has stopped wait on.
                 if self.status == 0 {
-                    self.stop_running();
+                    self.stop_those(|ring| ring.runs.is_some());
                 }
             }
             Request::ResetDevice => self.forget(),
@@ -586,19 +586,17 @@ impl Session {
         });
     }
 
-    fn stop_running(&mut self) {
+    fn stop_all(&mut self) {
+        self.stop_those(|_| true);
+    }
+
+    /// Stops these rings. Frames for one that its front end had stopped before do not wait any more.
+    fn stop_those(&mut self, stops: fn(&RingState) -> bool) {
         for ring in 0..self.rings.count() {
-            if self.rings.states().get(usize::from(ring)).is_some_and(|state| state.runs.is_some()) {
+            if self.rings.states().get(usize::from(ring)).is_some_and(stops) {
                 self.stop(ring);
                 self.port.set_kick(ring, Kick::Stopped);
             }
-        }
-    }
-
-    fn stop_all(&mut self) {
-        for ring in 0..self.rings.count() {
-            self.stop(ring);
-            self.port.set_kick(ring, Kick::Stopped);
         }
     }
 }
