@@ -15,6 +15,8 @@ pub struct NodeId(pub u64);
 pub enum Request {
     /// Own a guest that nobody has ever owned.
     Found,
+    /// Own a VM that runs here: nobody owns it, or its owner's lease has run out. Not for a run that has had it, and lost it.
+    Begin,
     /// Go on as the owner.
     Renew,
     /// Go on without a secondary: nobody may take the guest over from now on. Only in this epoch.
@@ -48,6 +50,9 @@ pub struct Answer {
     pub epoch: u32,
 }
 
+/// Runs that have lost a VM and are remembered. Each is ended by its own host soon.
+const PAST: usize = 8;
+
 /// The third party's memory, and its rules. Whoever stores it does each [`Lease::ask`] atomically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lease {
@@ -59,14 +64,23 @@ pub struct Lease {
     pub epoch: u32,
     /// Grows with each granted request of the owner: a third party without a clock sees by it that the owner lives.
     pub renewals: u64,
+    /// The last owners before this one, the newest first: what they run is stale.
+    pub past: [Option<NodeId>; PAST],
 }
 
 impl Lease {
+    fn lost(&mut self, run: NodeId) {
+        let others = self.past.into_iter().flatten().filter(|other| *other != run).map(Some);
+        let mut past = std::iter::once(Some(run)).chain(others).chain(std::iter::repeat(None));
+        self.past = std::array::from_fn(|_| past.next().flatten());
+    }
+
     /// Carries out a request of `who`. `expired`: the owner has renewed nothing for the whole lease, by the third party's clock.
     pub fn ask(&mut self, who: NodeId, request: Request, expired: bool) -> Answer {
         let owns = self.holder == Some(who);
         let granted = match request {
             Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
+            Request::Begin => owns || ((self.holder.is_none() || expired) && !self.past.contains(&Some(who))),
             Request::Renew | Request::Release => owns,
             Request::Alone { epoch } | Request::Pair { epoch, .. } => owns && epoch == self.epoch,
             // An answer may get lost: asking again is no mistake.
@@ -76,12 +90,16 @@ impl Lease {
             let peer = match request {
                 Request::Pair { peer, .. } => Some(peer),
                 Request::Renew | Request::Release => self.peer,
-                Request::Take | Request::Found if owns => self.peer,
-                Request::Found | Request::Alone { .. } | Request::Take => None,
+                Request::Take | Request::Found | Request::Begin if owns => self.peer,
+                Request::Found | Request::Begin | Request::Alone { .. } | Request::Take => None,
             };
             let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. } | Request::Release);
             self.epoch += u32::from(changes);
             self.renewals += 1;
+            let left = self.holder.filter(|holder| *holder != who || request == Request::Release);
+            if let Some(run) = left {
+                self.lost(run);
+            }
             (self.holder, self.peer) = (Some(who).filter(|_| request != Request::Release), peer);
         }
         Answer { granted, holder: self.holder, peer: self.peer, epoch: self.epoch }

@@ -5,6 +5,7 @@
 //! peer   77c0…   who may take over, or `-`
 //! epoch  3
 //! renewals 1042
+//! past 90ce… 1f3a…
 //! ```
 //!
 //! No clock is shared: a lease has expired for a host that has seen the file unchanged for the lease's duration, by its own clock.
@@ -93,8 +94,9 @@ impl ThirdParty for LeaseFile {
 /// A lease as text.
 pub fn print(lease: &Lease) -> String {
     let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
-    let Lease { holder, peer, epoch, renewals } = *lease;
-    format!("holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\n", id(holder), id(peer))
+    let Lease { holder, peer, epoch, renewals, past } = *lease;
+    let past: String = past.into_iter().flatten().map(|run| format!(" {:016x}", run.0)).collect();
+    format!("holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\npast{past}\n", id(holder), id(peer))
 }
 
 /// A lease of its text.
@@ -109,7 +111,13 @@ pub fn parse(text: &str) -> Option<Lease> {
     let peer = id(value("peer")?)?;
     let epoch = value("epoch")?.parse().ok()?;
     let renewals = value("renewals")?.parse().ok()?;
-    Some(Lease { holder, peer, epoch, renewals })
+    // A lease of an earlier version has no such line.
+    let mut runs = lines.next().unwrap_or("past").strip_prefix("past")?.split_whitespace();
+    let mut past = Lease::default().past;
+    for (to, run) in past.iter_mut().zip(&mut runs) {
+        *to = id(run)?;
+    }
+    Some(Lease { holder, peer, epoch, renewals, past })
 }
 
 #[cfg(test)]
@@ -118,8 +126,17 @@ mod tests {
 
     #[test]
     fn a_lease_is_read_as_it_was_written() {
-        let lease = Lease { holder: Some(NodeId(u64::MAX)), peer: Some(NodeId(7)), epoch: 3, renewals: 12 };
+        let mut lease = Lease {
+            holder: Some(NodeId(u64::MAX)),
+            peer: Some(NodeId(7)),
+            epoch: 3,
+            renewals: 12,
+            past: Lease::default().past,
+        };
         assert_eq!(parse(&print(&lease)), Some(lease));
+        lease.past[..2].copy_from_slice(&[Some(NodeId(9)), Some(NodeId(8))]);
+        assert_eq!(parse(&print(&lease)), Some(lease));
+        assert_eq!(parse("holder -\npeer -\nepoch 0\nrenewals 0\n"), Some(Lease::default()));
         assert_eq!(parse(&print(&Lease::default())), Some(Lease::default()));
         assert_eq!(parse("holder x\n"), None);
     }

@@ -1,0 +1,464 @@
+//! The host whose VM the world sees.
+
+use std::collections::VecDeque;
+
+use nicety_adapter::Time;
+use nicety_tolerance::{Answer, Request};
+
+use crate::call::{Call, is_alone};
+use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};
+
+/// What an owner is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing leaves: the lease has not said yet whose VM it is.
+    Begins,
+    /// The lease says that nobody else may have the VM, and QEMU is told to go on alone.
+    Settling,
+    /// The VM runs, and nothing protects it.
+    Alone,
+    /// It is copied to a twin for the first time.
+    Joining {
+        /// The protection.
+        pairing: Pairing,
+        /// The twin.
+        peer: Run,
+        /// The twin has a whole copy, and the lease is to name it.
+        is_copied: bool,
+    },
+    /// The lease names a twin that has a whole copy.
+    Protected {
+        /// The protection.
+        pairing: Pairing,
+        /// The twin.
+        peer: Run,
+    },
+    /// The twin is lost. Nothing leaves, until the lease says that it may not take over.
+    Parting {
+        /// The protection.
+        pairing: Pairing,
+    },
+    /// The VM has ended here, or is to: the lease is given back.
+    Leaving {
+        /// Whether the twin goes on with it.
+        to_twin: Option<Pairing>,
+        /// The lease has no heir any more, or needs none to be removed.
+        is_ready: bool,
+    },
+    /// It is not here any more.
+    Ended(Ended),
+}
+
+/// Why a VM is not here any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Another host has taken it over, or has begun it.
+    Taken,
+    /// It was handed over.
+    HandedOver,
+    /// It ended.
+    Over,
+}
+
+/// The times of a protection's copies.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    /// Epochs that were closed here, and that the twin has.
+    closed: u64,
+    loaded: u64,
+    released: u64,
+    /// When the first epoch of those that the twin lacks was closed.
+    waits_since: Time,
+    /// When bytes of the stream last moved.
+    moved: Time,
+}
+
+/// See the crate's page.
+#[derive(Debug)]
+pub struct Owner {
+    me: Run,
+    terms: Terms,
+    stage: Stage,
+    call: Call,
+    /// The lease's.
+    epoch: u32,
+    /// The third party has forgotten whose the VM is: somebody has removed the lease.
+    is_forgotten: bool,
+    /// With a named twin, frames leave until then.
+    until: Time,
+    renew_at: Time,
+    /// The last message from the twin's host, and to it.
+    heard: Time,
+    sent: Time,
+    copies: Copies,
+    /// An administrator wants the twin to go on with the VM.
+    wants_handover: bool,
+    /// The twin's host is asked whether it reaches the lease.
+    probe_at: Option<Time>,
+    why: &'static str,
+    actions: VecDeque<Action>,
+}
+
+impl Owner {
+    /// Of a VM that runs here. Nothing leaves before the lease has said that it is ours.
+    pub fn new(me: Run, terms: Terms) -> Self {
+        Self {
+            me,
+            terms,
+            stage: Stage::Begins,
+            call: Call::default(),
+            epoch: 0,
+            is_forgotten: false,
+            until: Time::ZERO,
+            renew_at: Time::ZERO,
+            heard: Time::ZERO,
+            sent: Time::ZERO,
+            copies: Copies::default(),
+            wants_handover: false,
+            probe_at: None,
+            why: "it has just begun",
+            actions: VecDeque::from([Action::Shut]),
+        }
+    }
+
+    /// Of a twin that has taken over by this answer.
+    pub(crate) fn taken(me: Run, terms: Terms, call: Call, answer: &Answer) -> Self {
+        let mut owner = Self { call, epoch: answer.epoch, ..Self::new(me, terms) };
+        owner.settle("it has just been taken over");
+        owner
+    }
+
+    /// What it is at.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Why it is not protected, or was not at last.
+    pub fn why(&self) -> &'static str {
+        self.why
+    }
+
+    /// Whether a twin may be offered now.
+    pub fn wants_twin(&self) -> bool {
+        self.stage == Stage::Alone
+    }
+
+    /// The protection, if there is one.
+    pub fn pairing(&self) -> Option<Pairing> {
+        match self.stage {
+            Stage::Joining { pairing, .. } | Stage::Protected { pairing, .. } | Stage::Parting { pairing } => Some(pairing),
+            _ => None,
+        }
+    }
+
+    /// Whether the lease has run out for this host while a twin could take over.
+    pub fn is_isolated(&self, now: Time) -> bool {
+        matches!(self.stage, Stage::Protected { .. } | Stage::Parting { .. }) && now >= self.until
+    }
+
+    /// Epochs that were closed, and that the twin has.
+    pub fn copies(&self) -> (u64, u64) {
+        (self.copies.closed, self.copies.loaded)
+    }
+
+    /// The next thing to do.
+    pub fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn send(&mut self, message: Message, now: Time) {
+        self.sent = now;
+        self.act(Action::Send(message));
+    }
+
+    fn ask(&mut self, request: Request, now: Time) {
+        let asked = self.call.ask(request, &self.terms, now);
+        self.actions.extend(asked);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Time) {
+        let epoch = self.epoch;
+        match self.stage {
+            Stage::Ended(_) => return,
+            _ if self.is_forgotten => self.ask(Request::Begin, now),
+            Stage::Begins => self.ask(Request::Begin, now),
+            Stage::Parting { .. } | Stage::Leaving { is_ready: false, .. } => self.ask(Request::Alone { epoch }, now),
+            Stage::Leaving { is_ready: true, .. } => self.ask(Request::Release, now),
+            Stage::Joining { peer, is_copied: true, .. } => self.ask(Request::Pair { epoch, peer }, now),
+            Stage::Settling | Stage::Alone | Stage::Joining { .. } | Stage::Protected { .. } => self.renew(now),
+        }
+        self.watch(now);
+        if self.pairing().is_some() && now.since(self.sent) >= self.terms.heartbeat {
+            self.send(Message::Alive, now);
+        }
+        if let (Stage::Protected { pairing, .. }, Some(at)) = (self.stage, self.probe_at)
+            && now >= at
+        {
+            self.probe_at = Some(now.after(self.terms.silence));
+            self.send(Message::Probe(pairing), now);
+        }
+        self.release(now);
+    }
+
+    /// When [`Owner::tick`] must be called at the latest.
+    pub fn wake_at(&self) -> Option<Time> {
+        let call = self.call.wake_at(&self.terms);
+        let ask = match self.stage {
+            Stage::Ended(_) => return None,
+            Stage::Settling | Stage::Alone | Stage::Joining { is_copied: false, .. } | Stage::Protected { .. } => {
+                self.renew_at.max(call)
+            }
+            Stage::Begins | Stage::Joining { .. } | Stage::Parting { .. } | Stage::Leaving { .. } => call,
+        };
+        let pair = self.pairing().map(|_| {
+            let beat = self.sent.after(self.terms.heartbeat);
+            let silence = self.heard.after(self.terms.silence);
+            let copy = self.copies.moved.max(self.copies.waits_since).after(self.terms.silence);
+            let copy = (self.copies.loaded < self.copies.closed).then_some(copy);
+            earlier(Some(beat.min(silence)), copy).unwrap_or(beat)
+        });
+        let pair = pair.filter(|_| !matches!(self.stage, Stage::Parting { .. }));
+        earlier(earlier(Some(ask), pair), self.probe_at)
+    }
+
+    fn renew(&mut self, now: Time) {
+        if now >= self.renew_at {
+            self.ask(Request::Renew, now);
+        }
+    }
+
+    /// Ends a protection whose twin, or whose stream, is silent.
+    fn watch(&mut self, now: Time) {
+        let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
+        let Terms { silence, copy, .. } = self.terms;
+        let waits = self.copies.loaded < self.copies.closed;
+        let moved = self.copies.moved.max(self.copies.waits_since);
+        if now.since(self.heard) >= silence {
+            self.part("the twin's host is silent", now);
+        } else if waits && now.since(moved) >= silence {
+            self.part("the twin takes no copy any more", now);
+        } else if waits && now.since(self.copies.waits_since) >= copy {
+            self.part("a copy took too long: the link is slower than the VM writes its memory", now);
+        }
+    }
+
+    /// The third party has answered. `None`: it has not, in time or at all.
+    pub fn answered(&mut self, number: u32, answer: Option<Answer>, now: Time) {
+        let Some((request, asked)) = self.call.answered(number) else { return };
+        let Some(answer) = answer else { return };
+        self.epoch = answer.epoch;
+        let is_left = matches!(self.stage, Stage::Begins | Stage::Leaving { .. });
+        self.is_forgotten = answer.holder.is_none() && !is_left;
+        if self.is_forgotten {
+            self.lost("somebody has removed the lease", now);
+        }
+        if answer.granted {
+            self.until = asked.after(self.terms.lease.saturating_sub(self.terms.margin));
+            self.renew_at = asked.after(self.terms.lease / 4);
+        } else if answer.holder.is_some_and(|holder| holder != self.me) {
+            return self.end(if let Stage::Leaving { .. } = self.stage { Ended::Over } else { Ended::Taken });
+        }
+        match (self.stage, request) {
+            // It has had the VM before, and another one since: this state is stale.
+            (_, Request::Begin) if !answer.granted && answer.holder.is_none() => return self.end(Ended::Taken),
+            (Stage::Begins, _) if is_alone(&answer, self.me) => self.settle("it has just begun"),
+            // An earlier run of this daemon has had a twin named.
+            (Stage::Begins, _) if answer.holder == Some(self.me) => {
+                self.stage = Stage::Parting { pairing: Pairing(0) };
+                self.why = "this daemon has begun anew";
+                self.call.hurry();
+            }
+            (Stage::Parting { pairing }, _) if is_alone(&answer, self.me) => {
+                self.send(Message::Alone(pairing), now);
+                self.act(Action::Hang(pairing));
+                self.settle(self.why);
+            }
+            (Stage::Leaving { to_twin, is_ready: false }, _) if is_alone(&answer, self.me) => {
+                self.stage = Stage::Leaving { to_twin, is_ready: true };
+                self.call.hurry();
+            }
+            // Given back, now or by a request whose answer was lost.
+            (Stage::Leaving { to_twin, is_ready: true }, Request::Release) if answer.holder.is_none() => {
+                self.left(to_twin, &answer, now);
+            }
+            (Stage::Joining { pairing, peer, .. }, Request::Pair { .. }) if answer.granted => {
+                self.stage = Stage::Protected { pairing, peer };
+                self.send(Message::Heir(pairing), now);
+            }
+            _ => {}
+        }
+        self.tick(now);
+    }
+
+    /// The lease is given back.
+    fn left(&mut self, to_twin: Option<Pairing>, answer: &Answer, now: Time) {
+        if let Some(pairing) = to_twin {
+            let heir = answer.peer.is_some();
+            self.send(if heir { Message::HandOver(pairing) } else { Message::Alone(pairing) }, now);
+            if heir {
+                return self.end(Ended::HandedOver);
+            }
+        }
+        self.end(Ended::Over);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        if let Some(pairing) = self.pairing() {
+            self.act(Action::Hang(pairing));
+        }
+        self.stage = Stage::Ended(ended);
+        self.act(Action::Shut);
+        self.act(Action::End);
+    }
+
+    fn settle(&mut self, why: &'static str) {
+        (self.stage, self.why) = (Stage::Settling, why);
+        self.act(Action::GoAlone);
+    }
+
+    /// QEMU goes on alone.
+    pub fn is_alone(&mut self) {
+        if self.stage == Stage::Settling {
+            self.stage = Stage::Alone;
+            self.act(Action::Open);
+        }
+    }
+
+    /// A twin is there, and may be one. Only if [`Owner::wants_twin`].
+    pub fn offered(&mut self, peer: Run, pairing: Pairing, now: Time) {
+        if !self.wants_twin() {
+            return;
+        }
+        self.stage = Stage::Joining { pairing, peer, is_copied: false };
+        (self.copies, self.heard) = (Copies::default(), now);
+        self.why = "its first copy is on its way";
+        self.act(Action::Arm(pairing));
+        self.send(Message::Begin(pairing), now);
+    }
+
+    /// The twin's host says something.
+    pub fn heard(&mut self, message: Message, now: Time) {
+        self.heard = now;
+        let Some(ours) = self.pairing() else { return };
+        match message {
+            Message::Ready(pairing) if pairing == ours => self.act(Action::Copy(pairing)),
+            Message::Loaded(pairing, epoch) if pairing == ours => self.loaded(epoch, now),
+            Message::Reaches(pairing) if pairing == ours && self.wants_handover => self.hand_over(pairing),
+            _ => {}
+        }
+        self.tick(now);
+    }
+
+    fn loaded(&mut self, epoch: u64, now: Time) {
+        if epoch <= self.copies.loaded || epoch > self.copies.closed {
+            return;
+        }
+        (self.copies.loaded, self.copies.waits_since) = (epoch, now);
+        if let Stage::Joining { is_copied, .. } = &mut self.stage {
+            *is_copied = true;
+            self.call.hurry();
+        }
+    }
+
+    /// What the twin has leaves, while the lease lasts. Before a twin is named nobody can take over.
+    fn release(&mut self, now: Time) {
+        let may = match self.stage {
+            Stage::Joining { .. } => true,
+            Stage::Protected { .. } => now < self.until,
+            _ => false,
+        };
+        if may && self.copies.released < self.copies.loaded {
+            self.copies.released = self.copies.loaded;
+            self.act(Action::Release(self.copies.loaded));
+        }
+    }
+
+    /// A copy has closed this epoch, on all ports.
+    pub fn closed(&mut self, pairing: Pairing, epoch: u64, now: Time) {
+        if self.pairing() == Some(pairing) && epoch > self.copies.closed {
+            if self.copies.loaded == self.copies.closed {
+                self.copies.waits_since = now;
+            }
+            self.copies.closed = epoch;
+        }
+    }
+
+    /// Bytes of the stream of copies have moved.
+    pub fn moved(&mut self, now: Time) {
+        self.copies.moved = now;
+    }
+
+    /// The twin, its host, or the stream to it is lost.
+    pub fn lost(&mut self, why: &'static str, now: Time) {
+        if matches!(self.stage, Stage::Joining { .. } | Stage::Protected { .. }) {
+            self.part(why, now);
+        }
+    }
+
+    fn part(&mut self, why: &'static str, now: Time) {
+        let Some(pairing) = self.pairing() else { return };
+        (self.stage, self.why) = (Stage::Parting { pairing }, why);
+        (self.wants_handover, self.probe_at) = (false, None);
+        self.act(Action::Shut);
+        self.call.hurry();
+        self.tick(now);
+    }
+
+    /// An administrator wants the protection to end.
+    pub fn stop(&mut self, now: Time) {
+        self.lost("it was stopped", now);
+    }
+
+    /// An administrator wants the twin to go on with the VM. Its host is first asked whether it reaches the lease. `false`: the VM is not
+    /// protected.
+    pub fn fail_over(&mut self, now: Time) -> bool {
+        let is_protected = matches!(self.stage, Stage::Protected { .. });
+        if is_protected {
+            (self.wants_handover, self.probe_at) = (true, Some(now));
+            self.tick(now);
+        }
+        is_protected
+    }
+
+    /// Whether an administrator's wish to fail over waits for the twin's host.
+    pub fn is_handing_over(&self) -> bool {
+        self.wants_handover
+    }
+
+    /// The wish to fail over is taken back: the twin's host does not reach the lease.
+    pub fn keep(&mut self) {
+        (self.wants_handover, self.probe_at) = (false, None);
+    }
+
+    fn hand_over(&mut self, pairing: Pairing) {
+        (self.wants_handover, self.probe_at) = (false, None);
+        self.act(Action::Shut);
+        self.stage = Stage::Leaving { to_twin: Some(pairing), is_ready: true };
+        self.call.hurry();
+    }
+
+    /// QEMU has ended.
+    pub fn died(&mut self, death: Death, now: Time) {
+        let to_twin = self.pairing();
+        self.act(Action::Shut);
+        let is_ready = match (self.stage, death) {
+            (Stage::Ended(_), _) => return,
+            // An answer of `Leaving` is on its way.
+            (Stage::Leaving { .. }, _) => return,
+            // Nobody knows whose it was.
+            (Stage::Begins, _) => return self.end(Ended::Over),
+            // A twin that is named takes over, even if it was lost a moment ago. One that is not cannot.
+            (_, Death::Sudden) => true,
+            (Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. }, Death::Ordered) => false,
+            (_, Death::Ordered) => true,
+        };
+        self.stage = Stage::Leaving { to_twin, is_ready };
+        self.call.hurry();
+        self.tick(now);
+    }
+}

@@ -1,0 +1,215 @@
+//! The host whose VM is the copy.
+
+use std::collections::VecDeque;
+
+use nicety_adapter::Time;
+use nicety_tolerance::{Answer, Request};
+
+use crate::call::Call;
+use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};
+
+/// What a twin is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TwinStage {
+    /// It waits for an owner.
+    Offers,
+    /// It is copied.
+    Copied {
+        /// The protection.
+        pairing: Pairing,
+        /// A whole copy is here.
+        is_whole: bool,
+        /// The owner says that the lease names this twin.
+        is_heir: bool,
+    },
+    /// The owner is lost, or gives the VM away: the lease is asked for.
+    Asks {
+        /// The protection.
+        pairing: Pairing,
+        /// No more copies can come.
+        is_cut: bool,
+    },
+    /// What it had is of no use: QEMU ends.
+    Stale,
+}
+
+/// See the crate's page.
+#[derive(Debug)]
+pub struct Twin {
+    me: Run,
+    terms: Terms,
+    stage: TwinStage,
+    call: Call,
+    heard: Time,
+    sent: Time,
+    /// The owner wants to know whether the lease is in reach.
+    probed: Option<Pairing>,
+    actions: VecDeque<Action>,
+}
+
+impl Twin {
+    /// Of a QEMU that waits for a VM.
+    pub fn new(me: Run, terms: Terms) -> Self {
+        let call = Call::default();
+        let (heard, sent) = (Time::ZERO, Time::ZERO);
+        Self { me, terms, stage: TwinStage::Offers, call, heard, sent, probed: None, actions: VecDeque::new() }
+    }
+
+    /// What it is at.
+    pub fn stage(&self) -> TwinStage {
+        self.stage
+    }
+
+    /// The protection, if there is one.
+    pub fn pairing(&self) -> Option<Pairing> {
+        match self.stage {
+            TwinStage::Copied { pairing, .. } | TwinStage::Asks { pairing, .. } => Some(pairing),
+            TwinStage::Offers | TwinStage::Stale => None,
+        }
+    }
+
+    /// The next thing to do.
+    pub fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn send(&mut self, message: Message, now: Time) {
+        self.sent = now;
+        self.actions.push_back(Action::Send(message));
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Time) {
+        match self.stage {
+            TwinStage::Copied { .. } if now.since(self.heard) >= self.terms.silence => self.ask(false, now),
+            TwinStage::Asks { .. } => self.take(now),
+            _ => {}
+        }
+        if self.probed.is_some() {
+            // Only an owner may do this: a refusal is an answer too.
+            self.actions.extend(self.call.ask(Request::Renew, &self.terms, now));
+        }
+        if self.pairing().is_some() && now.since(self.sent) >= self.terms.heartbeat {
+            self.send(Message::Alive, now);
+        }
+    }
+
+    /// When [`Twin::tick`] must be called at the latest.
+    pub fn wake_at(&self) -> Option<Time> {
+        let beat = self.pairing().map(|_| self.sent.after(self.terms.heartbeat));
+        let call = Some(self.call.wake_at(&self.terms));
+        let next = match self.stage {
+            TwinStage::Copied { .. } if self.probed.is_some() => call,
+            TwinStage::Copied { .. } => Some(self.heard.after(self.terms.silence)),
+            TwinStage::Asks { .. } => call,
+            TwinStage::Offers | TwinStage::Stale => None,
+        };
+        earlier(beat, next)
+    }
+
+    fn take(&mut self, now: Time) {
+        let asked = self.call.ask(Request::Take, &self.terms, now);
+        self.actions.extend(asked);
+    }
+
+    /// Asks for the VM, if there is a copy of it.
+    fn ask(&mut self, is_cut: bool, now: Time) {
+        match self.stage {
+            TwinStage::Copied { pairing, is_whole: true, .. } => {
+                self.stage = TwinStage::Asks { pairing, is_cut };
+                self.probed = None;
+                self.call.hurry();
+                self.take(now);
+            }
+            TwinStage::Copied { .. } => self.stale(),
+            TwinStage::Asks { pairing, .. } if is_cut => self.stage = TwinStage::Asks { pairing, is_cut },
+            TwinStage::Asks { .. } | TwinStage::Offers | TwinStage::Stale => {}
+        }
+    }
+
+    fn stale(&mut self) {
+        if let Some(pairing) = self.pairing() {
+            self.actions.push_back(Action::Hang(pairing));
+        }
+        if self.stage != TwinStage::Stale {
+            self.stage = TwinStage::Stale;
+            self.actions.push_back(Action::End);
+        }
+    }
+
+    /// The owner's host says something.
+    pub fn heard(&mut self, message: Message, now: Time) {
+        self.heard = now;
+        match (self.stage, message) {
+            (TwinStage::Offers, Message::Begin(pairing)) => {
+                self.stage = TwinStage::Copied { pairing, is_whole: false, is_heir: false };
+                self.actions.push_back(Action::Mute(pairing));
+                self.actions.push_back(Action::Listen(pairing));
+            }
+            (TwinStage::Copied { pairing: ours, is_whole, .. }, Message::Heir(pairing)) if pairing == ours => {
+                self.stage = TwinStage::Copied { pairing, is_whole, is_heir: true };
+            }
+            (TwinStage::Copied { pairing: ours, .. }, Message::Probe(pairing)) if pairing == ours => {
+                self.probed = Some(pairing);
+            }
+            (_, Message::HandOver(pairing)) if self.pairing() == Some(pairing) => {
+                self.call.hurry();
+                self.ask(true, now);
+            }
+            (_, Message::Alone(pairing)) if self.pairing() == Some(pairing) => self.stale(),
+            // It was only late.
+            (TwinStage::Asks { pairing, is_cut: false }, _) => {
+                self.stage = TwinStage::Copied { pairing, is_whole: true, is_heir: false };
+            }
+            _ => {}
+        }
+        self.tick(now);
+    }
+
+    /// QEMU listens for copies, and its stream is there.
+    pub fn listens(&mut self, pairing: Pairing, now: Time) {
+        if self.pairing() == Some(pairing) {
+            self.send(Message::Ready(pairing), now);
+        }
+    }
+
+    /// The copy that closed this epoch is whole.
+    pub fn loaded(&mut self, pairing: Pairing, epoch: u64, now: Time) {
+        match &mut self.stage {
+            TwinStage::Copied { pairing: ours, is_whole, .. } if *ours == pairing => *is_whole = true,
+            TwinStage::Asks { pairing: ours, .. } if *ours == pairing => {}
+            _ => return,
+        }
+        self.send(Message::Loaded(pairing, epoch), now);
+    }
+
+    /// The owner, its host, or the stream from it is lost.
+    pub fn lost(&mut self, now: Time) {
+        self.ask(true, now);
+    }
+
+    /// QEMU has ended.
+    pub fn died(&mut self) {
+        self.stale();
+    }
+
+    /// The third party has answered. `None`: it has not, in time or at all. Returns the owner that this host has become.
+    pub fn answered(&mut self, number: u32, answer: Option<Answer>, now: Time) -> Option<Owner> {
+        let (request, _) = self.call.answered(number)?;
+        let answer = answer?;
+        if let Some(pairing) = self.probed.take() {
+            self.send(Message::Reaches(pairing), now);
+        }
+        if request != Request::Take {
+            return None;
+        }
+        if answer.granted {
+            return Some(Owner::taken(self.me, self.terms, self.call, &answer));
+        }
+        // Somebody else has it, or goes on without this twin.
+        if answer.peer != Some(self.me) && matches!(self.stage, TwinStage::Asks { .. }) {
+            self.stale();
+        }
+        None
+    }
+}
