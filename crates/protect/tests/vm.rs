@@ -104,6 +104,8 @@ struct Host {
     out: VecDeque<(u64, Message)>,
     stream: VecDeque<(u64, Pairing, u64, u64)>,
     is_up: bool,
+    /// The whole host stands still until then, and goes on as if nothing had been.
+    frozen_until: u64,
 }
 
 struct World {
@@ -136,6 +138,7 @@ impl World {
             out: VecDeque::new(),
             stream: VecDeque::new(),
             is_up: true,
+            frozen_until: 0,
         };
         let lease = Keeper::new(terms.lease.as_nanos() as u64);
         let mut world = Self {
@@ -470,7 +473,7 @@ impl World {
     }
 
     fn meet(&mut self) {
-        if !self.hosts[0].is_up || !self.hosts[1].is_up {
+        if self.hosts.iter().any(|host| !host.is_up || self.now < host.frozen_until) {
             return;
         }
         let time = self.time();
@@ -526,7 +529,7 @@ impl World {
 
     fn disturb(&mut self) {
         let at = self.random.below(2) as usize;
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 => {
                 self.hosts[at].is_up = !self.hosts[at].is_up;
                 let up = self.hosts[at].is_up;
@@ -548,6 +551,10 @@ impl World {
                 self.hosts[at].qemu_at = self.now + 500 * MS;
                 self.kill_daemon(at);
                 self.hosts[at].daemon_at = self.now + 500 * MS;
+            }
+            5 => {
+                self.tell(format!("host {at} stands still"));
+                self.hosts[at].frozen_until = self.now + self.random.below(3000) * MS;
             }
             // It has time to be protected.
             _ => {}
@@ -610,8 +617,10 @@ impl World {
             self.restart();
             self.meet();
             for at in 0..2 {
-                self.work(at);
-                self.carry(at);
+                if self.now >= self.hosts[at].frozen_until {
+                    self.carry(at);
+                    self.work(at);
+                }
             }
         }
     }
