@@ -3,12 +3,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 use serde_json::{Value, json};
 
 use crate::{Command, Failure, Item, Version};
@@ -144,6 +146,9 @@ pub struct Monitor {
     out: Vec<u8>,
     /// Bytes that leave after the negotiation.
     held: Vec<u8>,
+    /// Descriptors that go with the byte at this place of `out`, and of `held`.
+    out_fds: VecDeque<(usize, OwnedFd)>,
+    held_fds: VecDeque<(usize, OwnedFd)>,
     asked: VecDeque<Asked>,
     items: VecDeque<Item>,
     last_id: u64,
@@ -177,6 +182,8 @@ impl Monitor {
             scanned: 0,
             out: Vec::new(),
             held: Vec::new(),
+            out_fds: VecDeque::new(),
+            held_fds: VecDeque::new(),
             asked: VecDeque::new(),
             items: VecDeque::new(),
             last_id: 0,
@@ -225,6 +232,16 @@ impl Monitor {
         let to = if self.phase == Phase::Ready { &mut self.out } else { &mut self.held };
         to.extend_from_slice(line.as_bytes());
         to.push(b'\n');
+        id
+    }
+
+    /// Gives QEMU a descriptor, by `getfd`: from then on `fd:NAME` means it. Returns the command's number.
+    pub fn give(&mut self, name: &str, fd: OwnedFd, now: Instant) -> u64 {
+        let is_ready = self.phase == Phase::Ready;
+        let at = if is_ready { self.out.len() } else { self.held.len() };
+        let id = self.send(&Command::new("getfd", json!({"fdname": name})), now);
+        let fds = if is_ready { &mut self.out_fds } else { &mut self.held_fds };
+        fds.push_back((at, fd));
         id
     }
 
@@ -342,6 +359,8 @@ impl Monitor {
             Phase::Negotiating if value.get("event").is_none() => match (value.get("return"), failure(&value)) {
                 (Some(_), _) => {
                     self.phase = Phase::Ready;
+                    let before = self.out.len();
+                    self.out_fds.extend(self.held_fds.drain(..).map(|(at, fd)| (before + at, fd)));
                     self.out.append(&mut self.held);
                     Ok(())
                 }
@@ -389,9 +408,38 @@ impl Monitor {
         Some(Item::Answer { id, result })
     }
 
+    /// Sends what waits, up to the first byte that has a descriptor; or that byte's command, with it.
+    fn send_some(&mut self) -> Result<usize, Errno> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mut places = self.out_fds.iter().map(|(at, _)| *at);
+        let (first, second) = (places.next(), places.next());
+        let (end, fd) = match first {
+            Some(0) => (second, self.out_fds.front().map(|(_, fd)| fd.as_fd())),
+            first => (first, None),
+        };
+        let bytes = self.out.get(..end.unwrap_or(self.out.len())).unwrap_or_default();
+        let count = match fd {
+            None => send(&self.socket, bytes, flags)?,
+            Some(fd) => {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                let fds = [fd];
+                control.push(SendAncillaryMessage::ScmRights(&fds));
+                sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)?
+            }
+        };
+        if count > 0 && first == Some(0) {
+            self.out_fds.pop_front();
+        }
+        for (at, _) in &mut self.out_fds {
+            *at = at.saturating_sub(count);
+        }
+        Ok(count)
+    }
+
     fn flush(&mut self) -> Result<(), Cause> {
         while !self.out.is_empty() {
-            match send(&self.socket, &self.out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match self.send_some() {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}

@@ -202,3 +202,43 @@ fn an_owner_that_asks_without_end_is_stopped() {
     }
     assert_eq!(cause(&mut monitor).0, Cause::TooManyCommands);
 }
+
+#[test]
+fn a_descriptor_goes_with_its_command_and_with_no_other() {
+    use std::mem::MaybeUninit;
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    let (mut monitor, peer) = pair();
+    let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+    let now = Instant::now();
+    monitor.send(&Command::new("query-status", json!({})), now);
+    let id = monitor.give("nicety", ours.into(), now);
+    monitor.send(&Command::new("query-name", json!({})), now);
+    let peer = greet(&mut monitor, peer).into_inner();
+    let (mut text, mut with_fd) = (String::new(), String::new());
+    let mut given = None;
+    while text.matches('\n').count() + with_fd.matches('\n').count() < 3 {
+        let (mut bytes, mut space) = ([0; 4096], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut pieces = [std::io::IoSliceMut::new(&mut bytes)];
+        let count = recvmsg(&peer, &mut pieces, &mut control, RecvFlags::empty()).expect("bytes").bytes;
+        let fds: Vec<_> = control
+            .drain()
+            .filter_map(|message| if let RecvAncillaryMessage::ScmRights(fds) = message { Some(fds) } else { None })
+            .flatten()
+            .collect();
+        let to = if fds.is_empty() { &mut text } else { &mut with_fd };
+        to.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));
+        given = given.or(fds.into_iter().next());
+        monitor.turn(Instant::now()).expect("a turn");
+    }
+    let commands: Vec<Value> = with_fd.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // The kernel may put bytes from before together with those of the descriptor, and none from behind.
+    let last = commands.last().expect("a command");
+    assert_eq!(*last, json!({"execute": "getfd", "arguments": {"fdname": "nicety"}, "id": id}));
+    assert!(text.contains("query-name") && !text.contains("getfd"), "{text}");
+    UnixStream::from(given.expect("a descriptor")).write_all(b"x").expect("written");
+    let mut one = [0];
+    theirs.read_exact(&mut one).expect("it is the other end");
+}
