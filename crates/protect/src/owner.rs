@@ -82,6 +82,8 @@ pub struct Owner {
     call: Call,
     /// The lease's.
     epoch: u32,
+    /// How the lease is asked for at first.
+    begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
     /// With a named twin, frames leave until then.
@@ -108,6 +110,7 @@ impl Owner {
             stage: Stage::Begins,
             call: Call::default(),
             epoch: 0,
+            begins_by: Request::Begin,
             is_forgotten: false,
             until: Time::ZERO,
             renew_at: Time::ZERO,
@@ -119,6 +122,11 @@ impl Owner {
             why: "it has just begun",
             actions: VecDeque::from([Action::Shut]),
         }
+    }
+
+    /// Of a run that was a twin when a daemon saw it last. It is ended, unless the lease says that it has taken over.
+    pub fn maybe(me: Run, terms: Terms) -> Self {
+        Self { begins_by: Request::Renew, ..Self::new(me, terms) }
     }
 
     /// Of a twin that has taken over by this answer.
@@ -186,7 +194,7 @@ impl Owner {
         match self.stage {
             Stage::Ended(_) => return,
             _ if self.is_forgotten => self.ask(Request::Begin, now),
-            Stage::Begins => self.ask(Request::Begin, now),
+            Stage::Begins => self.ask(self.begins_by, now),
             Stage::Parting { .. } | Stage::Leaving { is_ready: false, .. } => self.ask(Request::Alone { epoch }, now),
             Stage::Leaving { is_ready: true, .. } => self.ask(Request::Release, now),
             Stage::Joining { peer, is_copied: true, .. } => self.ask(Request::Pair { epoch, peer }, now),
@@ -265,7 +273,9 @@ impl Owner {
         }
         match (self.stage, request) {
             // It has had the VM before, and another one since: this state is stale.
-            (_, Request::Begin) if !answer.granted && answer.holder.is_none() => return self.end(Ended::Taken),
+            (_, Request::Begin) | (Stage::Begins, Request::Renew) if !answer.granted && answer.holder.is_none() => {
+                return self.end(Ended::Taken);
+            }
             (Stage::Begins, _) if is_alone(&answer, self.me) => self.settle("it has just begun"),
             // An earlier run of this daemon has had a twin named.
             (Stage::Begins, _) if answer.holder == Some(self.me) => {

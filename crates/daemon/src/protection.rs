@@ -1,0 +1,258 @@
+//! VMs that are copied to twins on other hosts (docs/fault-tolerance.md; docs/adr/0028).
+//!
+//! ```text
+//!                    ┌ Qemu: QMP ──────────► QEMU                      one thread for each [[vm]]
+//! Owner or Twin ─────┤ Peer: Line ─────────► the other host's daemon
+//! (nicety_protect)   │ Carrier: stream ────► QEMU's stream, encrypted
+//!                    │ Asker ──────────────► the lease
+//!                    └ Epochs ─────────────► gates of the VM's ports
+//! ```
+//! One more thread accepts connections, and gives each to the VM that its first message names.
+
+mod carrier;
+mod leases;
+mod listen;
+mod peer;
+mod qemu;
+mod report;
+mod vm;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nicety_host::{Host, ListenAddress, ToleranceConfig, VmConfig};
+use nicety_link::Secret;
+use nicety_sandbox::Kind;
+use nicety_sealed::{Listener, Place};
+use rustix::event::{EventfdFlags, eventfd};
+use tracing::warn;
+
+use crate::daemon::Daemon;
+use crate::tolerance::names::Names;
+use leases::Leases;
+use listen::Acceptor;
+use peer::Peer;
+pub use report::{VmReport, VmRole};
+use vm::{Note, Vm};
+pub use vm::Wish;
+
+/// An administrator's wish is answered in this time.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The reason why VMs cannot be protected.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtectionError {
+    /// The key cannot be used.
+    #[error("[ft] key {path}: {why}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// Peers cannot connect.
+    #[error("[ft] listen {address}: {source}; end who listens there, or name another place")]
+    Listen {
+        /// The address.
+        address: ListenAddress,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The lease cannot be asked for.
+    #[error("[ft]: {0}")]
+    Lease(String),
+    /// Its threads cannot be started.
+    #[error("[ft]: starting its threads: {0}")]
+    Thread(io::Error),
+}
+
+/// Wakes a thread.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    fd: std::os::fd::OwnedFd,
+    is_rung: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl std::os::fd::AsFd for Bell {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { fd, is_rung: AtomicBool::new(false), has_ended: AtomicBool::new(false) })
+    }
+
+    fn ring(&self) {
+        if !self.is_rung.swap(true, Ordering::AcqRel) {
+            // A full counter means that it has been rung already.
+            let _full = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Before what was announced is looked at: what comes meanwhile rings again.
+    fn answer(&self) {
+        self.is_rung.store(false, Ordering::Release);
+        let _none = rustix::io::read(&self.fd, &mut [0; 8]);
+    }
+}
+
+/// Where a VM's thread is told things, and shows what it is at.
+pub(crate) struct Board {
+    bell: Arc<Bell>,
+    notes: Sender<Note>,
+    shown: Mutex<VmReport>,
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Board({})", self.shown().name)
+    }
+}
+
+impl Board {
+    fn shown(&self) -> VmReport {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show(&self, report: &VmReport) {
+        report.clone_into(&mut self.shown.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(crate) struct Protection {
+    boards: BTreeMap<String, Arc<Board>>,
+    /// Ends the thread that accepts.
+    bell: Arc<Bell>,
+}
+
+/// What is ready before a port is opened: the key was read, and peers may connect.
+pub(crate) struct Ready {
+    secret: Secret,
+    listener: Listener,
+    leases: Arc<Leases>,
+    names: Names,
+    vms: Vec<VmConfig>,
+}
+
+/// The secret in this file.
+fn secret(path: &Path) -> Result<Secret, ProtectionError> {
+    let wrong = |why: String| ProtectionError::Key { path: path.to_owned(), why };
+    let make = || format!("head -c 32 /dev/urandom > {}", path.display());
+    let bytes = std::fs::read(path)
+        .map_err(|error| wrong(format!("{error}; copy the key of the other hosts there, or make one: {}", make())))?;
+    Secret::new(&bytes).map_err(|error| wrong(error.to_string()))
+}
+
+/// Does this at the address where peers connect.
+fn at<T>(address: &ListenAddress, act: impl FnOnce(&Place) -> io::Result<T>) -> Result<T, ProtectionError> {
+    let done = act(&match address {
+        ListenAddress::Address(address) => Place::Tcp(*address),
+        ListenAddress::Unix(path) => Place::Unix(path.clone()),
+    });
+    done.map_err(|source| ProtectionError::Listen { address: address.clone(), source })
+}
+
+/// Checks all that [`Ready::of`] needs. Makes nothing.
+pub(crate) fn check(config: &ToleranceConfig) -> Result<(), ProtectionError> {
+    secret(&config.key)?;
+    if let Some(place) = &config.lease {
+        Leases::check(place).map_err(ProtectionError::Lease)?;
+    }
+    config.listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
+}
+
+impl Ready {
+    /// Of this host, if it has VMs. Peers connect from now on, also while a daemon that this one replaces listens there.
+    pub fn of(host: &Host) -> Result<Option<Self>, ProtectionError> {
+        let Some(config) = host.tolerance.as_ref().filter(|_| !host.vms.is_empty()) else { return Ok(None) };
+        let secret = secret(&config.key)?;
+        if let Some(warning) = nicety_host::open_key(&config.key) {
+            warn!("[ft] {warning}");
+        }
+        // The host file was checked: where there are VMs there are both.
+        let lacks = |what: &str| ProtectionError::Lease(format!("{what} is missing, and there is a [[vm]]"));
+        let address = config.listen.as_ref().ok_or_else(|| lacks("listen"))?;
+        let place = config.lease.as_ref().ok_or_else(|| lacks("lease"))?;
+        let listener = at(address, Listener::beside)?;
+        let names = Names::start().map_err(ProtectionError::Thread)?;
+        let leases = Arc::new(Leases::open(place, &names).map_err(ProtectionError::Lease)?);
+        Ok(Some(Self { secret, listener, leases, names, vms: host.vms.clone() }))
+    }
+
+    /// The ports of its VMs.
+    pub fn ports(&self) -> impl Iterator<Item = &String> {
+        self.vms.iter().flat_map(|vm| &vm.ports)
+    }
+}
+
+impl Protection {
+    /// Starts the threads: the ports are there.
+    pub fn start(ready: Ready, daemon: &Arc<Daemon>) -> Result<Self, ProtectionError> {
+        let Ready { secret, listener, leases, names, vms } = ready;
+        let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
+        let mut boards = BTreeMap::new();
+        let mut threads = Vec::new();
+        for config in vms {
+            let (tell, notes) = channel();
+            let shown = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
+            let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
+            let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
+            boards.insert(config.name.clone(), Arc::clone(&board));
+            let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
+            threads.push(Vm::new(config, Arc::downgrade(daemon), peer, Arc::clone(&leases), (board, notes)));
+        }
+        for vm in threads {
+            // It ends soon after this value.
+            let _detached = nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run()).map_err(ProtectionError::Thread)?;
+        }
+        let acceptor = Acceptor::new(listener, secret, boards.clone(), Arc::clone(&bell));
+        let _detached =
+            nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, || acceptor.run()).map_err(ProtectionError::Thread)?;
+        Ok(Self { boards, bell })
+    }
+
+    /// The states of all VMs.
+    pub fn reports(&self) -> Vec<VmReport> {
+        self.boards.values().map(|board| board.shown()).collect()
+    }
+
+    /// An administrator's wish. Waits for what comes of it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        let names = || self.boards.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let board = self.boards.get(vm).ok_or_else(|| format!("there is no [[vm]] {vm:?}, but: {}", names()))?;
+        let (answer, answered) = channel();
+        board.tell(Note::Wish(wish, answer));
+        answered.recv_timeout(ANSWER).unwrap_or_else(|_| Err(format!("the VM's thread has not answered within {ANSWER:?}")))
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        self.bell.end();
+        self.boards.values().for_each(|board| board.bell.end());
+    }
+}

@@ -1,0 +1,204 @@
+//! The stream of copies of one protection: between QEMU's descriptor and the connection to the other host, both directions.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nicety_link::{Link, LinkError};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+/// Bytes of a piece.
+const PIECE: usize = 64 << 10;
+/// Most pieces of each direction in a turn: the thread has other work too.
+const PIECES: usize = 16;
+
+/// See the module's page.
+pub(super) struct Carrier {
+    link: Link,
+    qemu: OwnedFd,
+    /// From QEMU, not yet taken by the connection: `out[out_at..]`.
+    out: Vec<u8>,
+    out_at: usize,
+    /// For QEMU, not yet taken by it.
+    into: Vec<u8>,
+    into_at: usize,
+    /// QEMU has closed its end.
+    is_over: bool,
+    /// Bytes of QEMU's stream, out and in.
+    pub carried: [u64; 2],
+    /// Bytes on the wire, out and in.
+    pub traffic: [u64; 2],
+}
+
+/// The reason why a stream has ended.
+pub(super) enum Over {
+    /// QEMU has closed it.
+    Qemu,
+    /// The connection to the other host.
+    Link(LinkError),
+}
+
+impl std::fmt::Display for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Qemu => f.write_str("QEMU has ended it"),
+            Self::Link(why) => why.fmt(f),
+        }
+    }
+}
+
+impl Carrier {
+    /// Between these two.
+    pub fn new(link: Link, qemu: OwnedFd) -> Self {
+        let (out, into) = (Vec::new(), Vec::new());
+        Self { link, qemu, out, out_at: 0, into, into_at: 0, is_over: false, carried: [0; 2], traffic: [0; 2] }
+    }
+
+    /// Its descriptors, and what to wait for.
+    pub fn polled(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, self.out_at == self.out.len() && !self.is_over);
+        events.set(PollFlags::OUT, self.into_at < self.into.len());
+        [(self.link.as_fd(), self.link.events()), (self.qemu.as_fd(), events)]
+    }
+
+    /// Carries what is there. Returns whether anything moved.
+    ///
+    /// # Errors
+    /// The stream has ended, and all that came has been delivered as far as QEMU takes it.
+    pub fn turn(&mut self) -> Result<bool, Over> {
+        let mut moved = false;
+        for _ in 0..PIECES {
+            let sent = self.outwards();
+            let ended = self.link.turn();
+            let came = self.inwards()?;
+            let [out, into] = self.link.take_traffic();
+            self.traffic = [self.traffic[0] + out, self.traffic[1] + into];
+            moved |= sent || came;
+            ended.map_err(Over::Link)?;
+            if !sent && !came {
+                break;
+            }
+        }
+        if self.is_over && self.out_at == self.out.len() && self.link.is_flushed() { Err(Over::Qemu) } else { Ok(moved) }
+    }
+
+    /// From QEMU to the connection.
+    fn outwards(&mut self) -> bool {
+        if self.out_at == self.out.len() && !self.is_over {
+            self.out.resize(PIECE, 0);
+            self.out_at = 0;
+            let count = match recv(&self.qemu, &mut self.out[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.is_over = true;
+                    0
+                }
+                Ok((count, _)) => count,
+                Err(Errno::AGAIN | Errno::INTR) => 0,
+                Err(_) => {
+                    self.is_over = true;
+                    0
+                }
+            };
+            self.out.truncate(count);
+            self.carried[0] += count as u64;
+        }
+        let count = self.link.write(self.out.get(self.out_at..).unwrap_or_default());
+        self.out_at += count;
+        count > 0
+    }
+
+    /// From the connection to QEMU.
+    fn inwards(&mut self) -> Result<bool, Over> {
+        if self.into_at == self.into.len() {
+            self.into.resize(PIECE, 0);
+            self.into_at = 0;
+            let read = self.link.read(&mut self.into);
+            let count = read.as_ref().map_or(0, |count| *count);
+            self.into.truncate(count);
+            self.carried[1] += count as u64;
+            read.map_err(Over::Link)?;
+        }
+        let rest = self.into.get(self.into_at..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(false);
+        }
+        match send(&self.qemu, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                self.into_at += count;
+                Ok(count > 0)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(_) => Err(Over::Qemu),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use nicety_link::Secret;
+
+    use super::*;
+
+    /// Two carriers, and the ends that QEMU would have.
+    fn joined() -> ([Carrier; 2], [UnixStream; 2]) {
+        let secret = Secret::new(&[7; 32]).unwrap();
+        let (one, other) = UnixStream::pair().unwrap();
+        let links = [Link::connect(one.into(), &secret).unwrap(), Link::accept(other.into(), &secret).unwrap()];
+        let ends = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let [(a, qemu_a), (b, qemu_b)] = ends;
+        let [first, second] = links;
+        ([Carrier::new(first, a.into()), Carrier::new(second, b.into())], [qemu_a, qemu_b])
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_both_ways_however_slowly_qemu_takes_them() {
+        let ([mut one, mut other], [mut left, mut right]) = joined();
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7 % 251) as u8).collect();
+        let sent = bytes.clone();
+        let writer = std::thread::spawn(move || {
+            left.write_all(&sent).unwrap();
+            let mut answer = [0; 3];
+            left.read_exact(&mut answer).unwrap();
+            answer
+        });
+        right.set_nonblocking(true).unwrap();
+        let (mut came, mut piece) = (Vec::new(), [0; 10_000]);
+        while came.len() < bytes.len() {
+            one.turn().ok().unwrap();
+            other.turn().ok().unwrap();
+            if let Ok(count) = right.read(&mut piece) {
+                came.extend_from_slice(&piece[..count]);
+            }
+        }
+        assert!(came == bytes);
+        right.write_all(b"yes").unwrap();
+        while !writer.is_finished() {
+            one.turn().ok().unwrap();
+            other.turn().ok().unwrap();
+        }
+        assert_eq!(writer.join().unwrap(), *b"yes");
+        assert_eq!((one.carried, other.carried), ([3_000_000, 3], [3, 3_000_000]));
+        // TLS adds less than 3 %.
+        assert!(one.traffic[0] < 3_090_000, "{:?}", one.traffic);
+    }
+
+    #[test]
+    fn an_end_of_either_is_told() {
+        let ([mut one, mut other], [left, right]) = joined();
+        for _ in 0..10 {
+            one.turn().ok().unwrap();
+            other.turn().ok().unwrap();
+        }
+        drop(left);
+        let ended = (0..10).find_map(|_| one.turn().err());
+        assert!(matches!(ended, Some(Over::Qemu)));
+        drop(one);
+        let ended = (0..10).find_map(|_| other.turn().err());
+        assert!(matches!(ended, Some(Over::Link(LinkError::Cut))));
+        drop(right);
+    }
+}

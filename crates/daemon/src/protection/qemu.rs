@@ -1,0 +1,294 @@
+//! The VM's QEMU: a connection to its control socket, which is sought again and again, and what is asked of it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nicety_protect::Death;
+use nicety_qmp::{Cause, Colo, Command, Dialogue, Facts, Inquiry, Item, Limits, Mark, Marked, Monitor, News, Phase, Role, Settings, StepLimits, mark};
+use nicety_sealed::{Place, Stream};
+use rustix::event::PollFlags;
+use serde_json::json;
+
+use crate::random::random;
+
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(100);
+/// For all questions about a VM together.
+const INQUIRY: Duration = Duration::from_secs(5);
+/// The name by which QEMU knows its end of the stream.
+const STREAM: &str = "nicety";
+
+/// News of a QEMU.
+#[derive(Debug)]
+pub(super) enum QemuNews {
+    /// It is there, and this is what it runs.
+    There(Box<Facts>, Marked),
+    /// What it runs now, or a sentence why that is not known.
+    Facts(Result<Box<Facts>, String>),
+    /// It has ended.
+    Gone(Death),
+    /// Its control socket is lost, for this reason. It may run.
+    Lost(String),
+    /// Of its COLO.
+    Colo(News),
+}
+
+enum State {
+    Away(Instant),
+    Asks(Monitor, Box<Inquiry>),
+    Marks(Monitor, Box<Facts>, Mark),
+    /// And the questions that are under way.
+    There(Monitor, Option<Box<Inquiry>>),
+}
+
+/// See the module's page.
+pub(super) struct Qemu {
+    path: PathBuf,
+    state: State,
+    colo: Option<Colo>,
+    /// It is about to end, because somebody has ordered that.
+    is_ordered: bool,
+    news: VecDeque<QemuNews>,
+    /// Why it cannot be asked, for a person.
+    why_not: Option<String>,
+}
+
+impl Qemu {
+    pub fn new(path: &Path, now: Instant) -> Self {
+        let why_not = Some("its QEMU was not asked yet".to_owned());
+        Self { path: path.to_owned(), state: State::Away(now), colo: None, is_ordered: false, news: VecDeque::new(), why_not }
+    }
+
+    /// Why it cannot be asked.
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
+    /// Its COLO.
+    pub fn colo(&self) -> Option<&Colo> {
+        self.colo.as_ref()
+    }
+
+    /// The next news.
+    pub fn news(&mut self) -> Option<QemuNews> {
+        self.news.pop_front()
+    }
+
+    fn monitor(&mut self) -> Option<&mut Monitor> {
+        match &mut self.state {
+            State::Away(_) => None,
+            State::Asks(monitor, _) | State::Marks(monitor, ..) | State::There(monitor, _) => Some(monitor),
+        }
+    }
+
+    /// Its descriptor, and what to wait for.
+    pub fn polled(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match &self.state {
+            State::Away(_) => None,
+            State::Asks(monitor, _) | State::Marks(monitor, ..) | State::There(monitor, _) => {
+                Some((monitor.as_fd(), monitor.events()))
+            }
+        }
+    }
+
+    /// When [`Qemu::turn`] must be called at the latest.
+    pub fn wake_at(&self) -> Option<Instant> {
+        let (monitor, dialogue) = match &self.state {
+            State::Away(again) => return Some(*again),
+            State::Asks(monitor, inquiry) => (monitor, inquiry.wake_at()),
+            State::Marks(monitor, _, mark) => (monitor, mark.wake_at()),
+            State::There(monitor, Some(inquiry)) => (monitor, inquiry.wake_at()),
+            State::There(monitor, None) => (monitor, self.colo.as_ref().and_then(Colo::wake_at)),
+        };
+        [monitor.wake_at(), dialogue].into_iter().flatten().min()
+    }
+
+    /// Has the VM go to the other host by this descriptor, its stream.
+    pub fn copy(&mut self, role: Role, stream: OwnedFd, delay: Duration, now: Instant) {
+        let delay_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+        let settings = Settings { uri: format!("fd:{STREAM}"), delay_ms, limits: StepLimits::default() };
+        if let State::There(monitor, _) = &mut self.state {
+            monitor.give(STREAM, stream, now);
+            self.colo = Some(match role {
+                Role::Primary => Colo::primary(settings, now),
+                Role::Secondary => Colo::secondary(settings, now),
+            });
+        }
+    }
+
+    /// Has the VM go on alone, whatever it does. News: [`News::Alone`], or [`News::Failed`].
+    pub fn go_alone(&mut self, facts: Option<&Facts>, now: Instant) {
+        if let Some(colo) = self.colo.as_mut().filter(|colo| !matches!(colo.phase(), Phase::Alone | Phase::Failed)) {
+            return colo.fail_over(now);
+        }
+        // A QEMU that is not copying has nothing to do.
+        let is_idle = self.colo.is_some() || facts.is_some_and(|facts| !matches!(facts.migration.as_deref(), Some("colo" | "active" | "setup" | "device")));
+        if is_idle {
+            return self.news.push_back(QemuNews::Colo(News::Alone));
+        }
+        let settings = Settings { uri: format!("fd:{STREAM}"), delay_ms: 100, limits: StepLimits::default() };
+        self.colo = Some(Colo::adopted(Role::Primary, settings, now));
+    }
+
+    /// Asks what it runs now. Only while nothing is copied.
+    pub fn inquire(&mut self) {
+        if let State::There(_, inquiry) = &mut self.state {
+            inquiry.get_or_insert_with(|| Box::new(Inquiry::new(INQUIRY)));
+        }
+    }
+
+    /// Asks for a copy at once.
+    pub fn hurry(&mut self) {
+        if let Some(colo) = &mut self.colo {
+            colo.checkpoint();
+        }
+    }
+
+    /// Marks the run as an owner's.
+    pub fn mark(&mut self, run: u64, now: Instant) {
+        if let Some(monitor) = self.monitor() {
+            monitor.send(&mark(run, false), now);
+        }
+    }
+
+    /// Ends it.
+    pub fn end(&mut self, now: Instant) {
+        if let Some(monitor) = self.monitor() {
+            monitor.send(&Command::new("quit", json!({})), now);
+            self.is_ordered = true;
+        }
+    }
+
+    /// The end of a protection: another one begins with another COLO.
+    pub fn forget_copy(&mut self) {
+        self.colo = None;
+    }
+
+    /// Sends and receives what is possible now.
+    pub fn turn(&mut self, now: Instant) {
+        let failed = match &mut self.state {
+            State::Away(again) => {
+                if now >= *again {
+                    self.connect(now);
+                }
+                return;
+            }
+            State::Asks(monitor, inquiry) => {
+                let turned = carried(monitor, Some(&mut **inquiry), &mut self.is_ordered, now);
+                match inquiry.result().cloned() {
+                    Some(Ok(facts)) => self.found(facts, now),
+                    Some(Err(why)) => return self.lose(why, now),
+                    None => {}
+                }
+                turned
+            }
+            State::Marks(monitor, facts, mark) => {
+                let turned = carried(monitor, Some(mark), &mut self.is_ordered, now);
+                match mark.take() {
+                    Some(Ok(marked)) => {
+                        self.news.push_back(QemuNews::There(facts.clone(), marked));
+                        let there = std::mem::replace(&mut self.state, State::Away(now));
+                        if let State::Marks(monitor, ..) = there {
+                            self.state = State::There(monitor, None);
+                        }
+                        self.why_not = None;
+                    }
+                    Some(Err(why)) => return self.lose(why, now),
+                    None => {}
+                }
+                turned
+            }
+            State::There(monitor, inquiry @ Some(_)) => {
+                let turned = carried(monitor, inquiry.as_deref_mut(), &mut self.is_ordered, now);
+                if let Some(found) = inquiry.as_ref().and_then(|inquiry| inquiry.result().cloned()) {
+                    *inquiry = None;
+                    self.news.push_back(QemuNews::Facts(found.map(Box::new)));
+                }
+                turned
+            }
+            State::There(monitor, None) => {
+                let turned = carried(monitor, self.colo.as_mut(), &mut self.is_ordered, now);
+                while let Some(news) = self.colo.as_mut().and_then(Colo::news) {
+                    // A copy that was adopted is to end.
+                    if matches!(news, News::Adopted) {
+                        self.colo.iter_mut().for_each(|colo| colo.fail_over(now));
+                    }
+                    self.news.push_back(QemuNews::Colo(news));
+                }
+                turned
+            }
+        };
+        match failed {
+            Ok(()) => {}
+            Err(error) if matches!(error.cause, Cause::Closed) => {
+                let death = if self.is_ordered { Death::Ordered } else { Death::Sudden };
+                self.away(error.to_string(), now);
+                self.news.push_back(QemuNews::Gone(death));
+            }
+            Err(error) => self.lose(error.to_string(), now),
+        }
+    }
+
+    fn lose(&mut self, why: String, now: Instant) {
+        self.away(why.clone(), now);
+        self.news.push_back(QemuNews::Lost(why));
+    }
+
+    fn away(&mut self, why: String, now: Instant) {
+        (self.state, self.colo, self.is_ordered) = (State::Away(now + AGAIN), None, false);
+        self.why_not = Some(why);
+    }
+
+    fn connect(&mut self, now: Instant) {
+        match Stream::connect(&Place::Unix(self.path.clone())) {
+            Ok((Stream::Unix(socket), _)) => {
+                let monitor = Monitor::new(socket.into(), self.path.display().to_string(), Limits::default(), now);
+                self.state = State::Asks(monitor, Box::new(Inquiry::new(INQUIRY)));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.state = State::Away(now + AGAIN);
+                let hint = "start its QEMU with -qmp unix:PATH,server=on,wait=off";
+                self.why_not = Some(format!("QMP socket {}: {error}; {hint}", self.path.display()));
+            }
+        }
+    }
+
+    fn found(&mut self, facts: Facts, now: Instant) {
+        let as_twin = facts.status == "inmigrate";
+        let fresh = Mark::new(random(), as_twin, INQUIRY);
+        if let State::Asks(monitor, _) = std::mem::replace(&mut self.state, State::Away(now)) {
+            self.state = State::Marks(monitor, Box::new(facts), fresh);
+        }
+    }
+}
+
+/// One turn of a dialogue over its monitor; notices that QEMU is told to end.
+fn carried(
+    monitor: &mut Monitor,
+    dialogue: Option<&mut impl Dialogue>,
+    is_ordered: &mut bool,
+    now: Instant,
+) -> Result<(), nicety_qmp::Error> {
+    let turned = monitor.turn(now);
+    let mut dialogue = dialogue;
+    while let Some(item) = monitor.next() {
+        if matches!(&item, Item::Event { name, .. } if name == "SHUTDOWN") {
+            *is_ordered = true;
+        }
+        if let Some(dialogue) = &mut dialogue {
+            dialogue.hear(&item, now);
+        }
+    }
+    turned?;
+    let mut has_sent = false;
+    while let Some(command) = dialogue.as_mut().and_then(|dialogue| dialogue.command(now)) {
+        let id = monitor.send(&command, now);
+        dialogue.iter_mut().for_each(|dialogue| dialogue.sent(id));
+        has_sent = true;
+    }
+    // A `quit`, or a mark, may wait as well.
+    if has_sent || monitor.events().contains(PollFlags::OUT) { monitor.turn(now) } else { Ok(()) }
+}

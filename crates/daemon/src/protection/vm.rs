@@ -1,0 +1,564 @@
+//! The thread of one VM: its QEMU, its twin's daemon, its lease and its ports, joined by the state machines of `nicety_protect`.
+
+mod act;
+mod tell;
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use nicety_adapter::Time;
+use nicety_host::VmConfig;
+use nicety_lease::{Asker, NodeId};
+use nicety_link::Link;
+use nicety_plane::GateMode;
+use nicety_protect::{Loads, Owner, Pairing, Terms, Twin, TwinStage};
+use nicety_qmp::{Facts, Marked, News, Role as Side, differences};
+use rustix::event::{PollFd, Timespec, poll};
+use tracing::{info, warn};
+
+use super::carrier::Carrier;
+use super::leases::Leases;
+use super::peer::Peer;
+use super::qemu::{Qemu, QemuNews};
+use super::report::{Stops, VmReport};
+use super::wire::{Line, Wire};
+use super::{Bell, Board};
+use crate::daemon::Daemon;
+use crate::random::random;
+use crate::run::protected::{EpochEvent, Protected};
+
+/// Longest wait: after it what the ports are is compared with what they should be.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Something for the thread.
+pub(super) enum Note {
+    /// The other daemon has connected: its first message was read.
+    Line(Line),
+    /// The stream of this protection.
+    Stream(Pairing, Link),
+    /// A port's front end says this.
+    Epoch(Pairing, usize, EpochEvent),
+    /// A gate is half full.
+    Hurry(Pairing),
+    /// An administrator's wish, and where its answer goes: a sentence if it cannot be.
+    Wish(Wish, Sender<Result<(), String>>),
+}
+
+/// An administrator's wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The twin is to go on with the VM.
+    FailOver,
+    /// The protection ends, and no twin is taken.
+    Stop,
+    /// A twin is taken again.
+    Protect,
+}
+
+pub(super) enum Role {
+    None,
+    Owner(Owner),
+    Twin(Twin),
+}
+
+/// A port of the VM.
+pub(super) struct VmPort {
+    name: String,
+    protected: Option<Arc<Protected>>,
+    mode: GateMode,
+    /// Epochs that it has closed in this protection.
+    closed: u64,
+}
+
+/// A twin that the other host offers.
+struct Offer {
+    run: u64,
+    facts: Box<Facts>,
+    ports: usize,
+    is_checked: bool,
+}
+
+/// See the module's page.
+pub(super) struct Vm {
+    config: VmConfig,
+    terms: Terms,
+    daemon: Weak<Daemon>,
+    bell: Arc<Bell>,
+    board: Arc<Board>,
+    notes: Receiver<Note>,
+    began: Instant,
+    qemu: Qemu,
+    facts: Option<Box<Facts>>,
+    /// A QEMU that has come while the last one's end is not settled.
+    newcomer: Option<(Box<Facts>, Marked)>,
+    role: Role,
+    run: u64,
+    leases: Arc<Leases>,
+    lease: Option<Asker>,
+    peer: Peer,
+    offer: Option<Offer>,
+    /// No twin is taken: an administrator says so.
+    is_stopped: bool,
+    wish: Option<(Instant, Sender<Result<(), String>>)>,
+    stream: Option<(Pairing, Link)>,
+    /// The twin's QEMU listens, and the stream was not there yet.
+    copies: Option<Pairing>,
+    carrier: Option<Carrier>,
+    ports: Vec<VmPort>,
+    loads: Loads,
+    stops: Stops,
+    report: VmReport,
+    /// What was logged last of its state.
+    said: String,
+    /// Since when the owner seems lost, and how long the last takeover took.
+    lost_at: Option<Instant>,
+}
+
+impl Vm {
+    pub fn new(
+        config: VmConfig,
+        daemon: Weak<Daemon>,
+        peer: Peer,
+        leases: Arc<Leases>,
+        (board, notes): (Arc<Board>, Receiver<Note>),
+    ) -> Self {
+        let now = Instant::now();
+        let port = |name: &String| VmPort { name: name.clone(), protected: None, mode: GateMode::Shut, closed: 0 };
+        let ports: Vec<_> = config.ports.iter().map(port).collect();
+        let report = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
+        Self {
+            qemu: Qemu::new(&config.qmp, now),
+            loads: Loads::new(ports.len()),
+            bell: Arc::clone(&board.bell),
+            terms: Terms::default(),
+            began: now,
+            facts: None,
+            newcomer: None,
+            role: Role::None,
+            run: 0,
+            lease: None,
+            offer: None,
+            is_stopped: false,
+            wish: None,
+            stream: None,
+            copies: None,
+            carrier: None,
+            stops: Stops::default(),
+            said: String::new(),
+            lost_at: None,
+            config,
+            daemon,
+            board,
+            notes,
+            leases,
+            peer,
+            ports,
+            report,
+        }
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO.after(now - self.began)
+    }
+
+    /// Runs until the daemon ends.
+    pub fn run(mut self) {
+        while !self.bell.has_ended() {
+            let now = Instant::now();
+            self.turn(now);
+            self.report(now);
+            self.wait();
+            self.bell.answer();
+        }
+    }
+
+    fn wait(&self) {
+        let now = Instant::now();
+        let mut until = now + LOOK;
+        let machine = match &self.role {
+            Role::None => None,
+            Role::Owner(owner) => owner.wake_at(),
+            Role::Twin(twin) => twin.wake_at(),
+        };
+        let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
+        let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers);
+        for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
+            until = until.min(at);
+        }
+        let carried = self.carrier.iter().flat_map(Carrier::polled);
+        let polled = carried.chain(self.qemu.polled()).chain(self.peer.polled());
+        let polled = polled.filter(|(_, events)| !events.is_empty());
+        let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
+        fds.push(PollFd::new(&*self.bell, rustix::event::PollFlags::IN));
+        if let Some(lease) = &self.lease {
+            fds.push(PollFd::new(lease, rustix::event::PollFlags::IN));
+        }
+        let wait = until.saturating_duration_since(now);
+        let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
+        // An error is one of arguments, which are right: look again.
+        let _ready = poll(&mut fds, Some(&wait));
+    }
+
+    fn turn(&mut self, now: Instant) {
+        while let Ok(note) = self.notes.try_recv() {
+            self.note(note, now);
+        }
+        self.qemu.turn(now);
+        while let Some(news) = self.qemu.news() {
+            self.news(news, now);
+        }
+        self.come(now);
+        self.hear(now);
+        self.carry(now);
+        self.ask(now);
+        let time = self.time(now);
+        match &mut self.role {
+            Role::None => {}
+            Role::Owner(owner) => owner.tick(time),
+            Role::Twin(twin) => {
+                twin.tick(time);
+                if matches!(twin.stage(), TwinStage::Asks { .. }) {
+                    self.lost_at.get_or_insert(now);
+                } else {
+                    self.lost_at = None;
+                }
+            }
+        }
+        self.meet(now);
+        self.acts(now);
+        self.settle(now);
+    }
+
+    /// A QEMU that has come, once the last one's end is settled.
+    fn come(&mut self, now: Instant) {
+        let is_free = match &self.role {
+            Role::None => true,
+            Role::Owner(owner) => matches!(owner.stage(), nicety_protect::Stage::Ended(_)),
+            Role::Twin(twin) => twin.stage() == TwinStage::Stale,
+        };
+        if !is_free {
+            return;
+        }
+        let Some((facts, marked)) = self.newcomer.take() else { return };
+        let name = &self.config.name;
+        (self.run, self.lost_at) = (marked.run, None);
+        let who = NodeId(marked.run);
+        let waits = facts.status == "inmigrate";
+        self.role = match (waits, marked.is_known && marked.is_twin) {
+            (true, _) => Role::Twin(Twin::new(who, self.terms)),
+            (false, true) => Role::Owner(Owner::maybe(who, self.terms)),
+            (false, false) => Role::Owner(Owner::new(who, self.terms)),
+        };
+        info!(vm = name, status = facts.status, version = %facts.version, "QEMU is there");
+        self.facts = Some(facts);
+        self.peer.hang();
+        match self.leases.start(&self.config.name, who, self.terms.lease) {
+            Ok(lease) => self.lease = Some(lease),
+            Err(why) => {
+                warn!(vm = self.config.name, "the lease cannot be asked for: {why}");
+                self.report.why_not = Some(why.to_string());
+                (self.role, self.newcomer) = (Role::None, None);
+                self.qemu.seek_again(now);
+            }
+        }
+    }
+
+    fn news(&mut self, news: QemuNews, now: Instant) {
+        let time = self.time(now);
+        match news {
+            QemuNews::There(facts, marked) => {
+                let is_same = marked.run == self.run && marked.is_known;
+                match &mut self.role {
+                    // Its control socket was lost, and it is the same.
+                    Role::Owner(owner) if is_same && !matches!(owner.stage(), nicety_protect::Stage::Ended(_)) => {
+                        self.facts = Some(facts);
+                        owner.lost("QEMU's control socket was lost for a while", time);
+                    }
+                    _ => self.newcomer = Some((facts, marked)),
+                }
+            }
+            QemuNews::Facts(found) => self.checked(found, now),
+            QemuNews::Gone(death) => {
+                warn!(vm = self.config.name, "QEMU has ended");
+                self.lost_at.get_or_insert(now);
+                match &mut self.role {
+                    Role::None => {}
+                    Role::Owner(owner) => owner.died(death, time),
+                    Role::Twin(twin) => twin.died(),
+                }
+            }
+            QemuNews::Lost(why) => {
+                warn!(vm = self.config.name, "{why}");
+                match &mut self.role {
+                    Role::None | Role::Owner(_) => {}
+                    Role::Twin(twin) => twin.died(),
+                }
+            }
+            QemuNews::Colo(news) => self.colo(news, time),
+        }
+    }
+
+    fn colo(&mut self, news: News, time: Time) {
+        let vm = &self.config.name;
+        match (&mut self.role, news) {
+            (_, News::Complaint(why)) => warn!(vm, "{why}"),
+            (Role::Owner(_), News::Synchronized { took, stood_still }) => {
+                info!(vm, ?took, ?stood_still, "the first copy is complete");
+                self.stops.push(stood_still);
+            }
+            (Role::Owner(_), News::Checkpoint { stood_still, .. }) => self.stops.push(stood_still),
+            (Role::Owner(owner), News::Broken) => owner.lost("the stream of copies was cut", time),
+            (Role::Owner(owner), News::Alone) => owner.is_alone(),
+            (Role::Owner(owner), News::Failed(why)) => {
+                warn!(vm, "{why}");
+                owner.lost("QEMU does not copy its VM: the log says why", time);
+                owner.is_alone();
+            }
+            (Role::Twin(twin), News::Listening) => {
+                if let Some(pairing) = twin.pairing() {
+                    twin.listens(pairing, time);
+                }
+            }
+            (Role::Twin(_), News::Synchronized { .. } | News::Checkpoint { .. }) => {
+                self.loads.vm_runs();
+                self.whole(time);
+            }
+            (Role::Twin(twin), News::Broken) => twin.lost(time),
+            (Role::Twin(twin), News::Failed(why)) => {
+                warn!(vm, "{why}");
+                twin.died();
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, note: Note, now: Instant) {
+        let time = self.time(now);
+        match note {
+            Note::Line(line) => {
+                // A daemon that connects again has forgotten what was before.
+                if let Role::Owner(owner) = &mut self.role {
+                    owner.lost("the twin's daemon has begun anew", time);
+                    self.offer = None;
+                    self.peer.accepted(line);
+                } else {
+                    self.refuse(line);
+                }
+            }
+            Note::Stream(pairing, link) => self.stream = Some((pairing, link)),
+            Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, time),
+            Note::Hurry(pairing) => {
+                if matches!(&self.role, Role::Owner(owner) if owner.pairing() == Some(pairing)) {
+                    self.qemu.hurry();
+                }
+            }
+            Note::Wish(wish, answer) => self.wish(wish, answer, now),
+        }
+    }
+
+    /// The VM does not run here, so no twin of it can be taken.
+    fn refuse(&self, mut line: Line) {
+        let why = self.qemu.why_not().map_or_else(
+            || "its VM does not run there: it waits for a VM itself, or has begun a moment ago".to_owned(),
+            |why| format!("its VM does not run there: {why}"),
+        );
+        if line.send(&Wire::Refused(why)) {
+            // It may not be sent whole: the other daemon asks again.
+            let _sent = line.turn();
+        }
+    }
+
+    fn wish(&mut self, wish: Wish, answer: Sender<Result<(), String>>, now: Instant) {
+        let time = self.time(now);
+        let Role::Owner(owner) = &mut self.role else {
+            let why = format!("the VM {} does not run here: ask at the other host", self.config.name);
+            let _gone = answer.send(Err(why));
+            return;
+        };
+        let done = match wish {
+            Wish::Protect => {
+                self.is_stopped = false;
+                Ok(())
+            }
+            Wish::Stop => {
+                self.is_stopped = true;
+                owner.stop(time);
+                Ok(())
+            }
+            Wish::FailOver if owner.fail_over(time) => {
+                self.wish = Some((now + self.terms.lease, answer));
+                return;
+            }
+            Wish::FailOver => Err(format!("the VM is not protected: {}", owner.why())),
+        };
+        let _gone = answer.send(done);
+    }
+
+    fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, time: Time) {
+        match (&mut self.role, event) {
+            (Role::Owner(owner), EpochEvent::Closed(closed)) if closed.pairing == pairing => {
+                if let Some(port) = self.ports.get_mut(port) {
+                    port.closed = closed.epoch;
+                }
+                let all = self.ports.iter().map(|port| port.closed).min().unwrap_or(0);
+                owner.closed(pairing, all, time);
+            }
+            (Role::Twin(twin), event) if twin.pairing() == Some(pairing) => {
+                match event {
+                    EpochEvent::Loaded(closed) => self.loads.loaded(port, closed.epoch, closed.ran),
+                    EpochEvent::Runs => self.loads.port_runs(port),
+                    EpochEvent::Closed(_) => {}
+                }
+                self.whole(time);
+            }
+            _ => {}
+        }
+    }
+
+    fn whole(&mut self, time: Time) {
+        if let Role::Twin(twin) = &mut self.role
+            && let Some(pairing) = twin.pairing()
+            && let Some(epoch) = self.loads.whole()
+        {
+            twin.loaded(pairing, epoch, time);
+        }
+    }
+
+    /// What the other host says.
+    fn hear(&mut self, now: Instant) {
+        let time = self.time(now);
+        let came = match self.peer.turn() {
+            Ok(came) => came,
+            Err(why) => {
+                info!(vm = self.config.name, "the line to the other host: {why}");
+                self.offer = None;
+                match &mut self.role {
+                    Role::None => {}
+                    Role::Owner(owner) => owner.lost("the connection to the twin's host was cut", time),
+                    Role::Twin(twin) => twin.lost(time),
+                }
+                return;
+            }
+        };
+        for message in came {
+            match (message, &mut self.role) {
+                (Wire::Say(message), Role::Owner(owner)) => owner.heard(message, time),
+                (Wire::Say(message), Role::Twin(twin)) => twin.heard(message, time),
+                (Wire::Offer { run, facts, ports }, Role::Owner(_)) => {
+                    self.offer = Some(Offer { run, facts, ports, is_checked: false });
+                }
+                (Wire::Refused(why), Role::Twin(_)) => self.peer.refused(why, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn carry(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Some(carrier) = &mut self.carrier else { return };
+        match carrier.turn() {
+            Ok(true) => {
+                if let Role::Owner(owner) = &mut self.role {
+                    owner.moved(time);
+                }
+            }
+            Ok(false) => {}
+            Err(over) => {
+                info!(vm = self.config.name, "the stream of copies: {over}");
+                self.carrier = None;
+                match &mut self.role {
+                    Role::None => {}
+                    Role::Owner(owner) => owner.lost("the stream of copies was cut", time),
+                    Role::Twin(twin) => twin.lost(time),
+                }
+            }
+        }
+    }
+
+    /// The third party's answers.
+    fn ask(&mut self, now: Instant) {
+        let time = self.time(now);
+        while let Some((number, answer)) = self.lease.as_ref().and_then(Asker::answer) {
+            let answer = match answer {
+                Ok(answer) => {
+                    self.report.lease_why_not = None;
+                    Some(answer)
+                }
+                Err(error) => {
+                    self.report.lease_why_not = Some(error.to_string());
+                    None
+                }
+            };
+            match &mut self.role {
+                Role::None => {}
+                Role::Owner(owner) => owner.answered(number, answer, time),
+                Role::Twin(twin) => {
+                    if let Some(owner) = twin.answered(number, answer, time) {
+                        warn!(vm = self.config.name, "the lease says that this host goes on with the VM");
+                        self.report.takeovers += 1;
+                        self.role = Role::Owner(owner);
+                        self.peer.hang();
+                        self.qemu.mark(self.run, now);
+                    }
+                }
+            }
+            self.acts(now);
+        }
+    }
+
+    /// Twins seek owners; owners look at what they are offered.
+    fn meet(&mut self, now: Instant) {
+        match &mut self.role {
+            Role::Twin(twin) if twin.stage() == TwinStage::Offers => {
+                if let Some(facts) = &self.facts {
+                    let (run, ports) = (self.run, self.ports.len());
+                    self.peer.dial(|| Wire::Offer { run, facts: facts.clone(), ports }, now);
+                }
+            }
+            Role::Owner(owner) if owner.wants_twin() && !self.is_stopped => match &self.offer {
+                Some(offer) if offer.is_checked => {
+                    let (run, time) = (NodeId(offer.run), Time::ZERO.after(now - self.began));
+                    owner.offered(run, Pairing(random()), time);
+                    self.offer = None;
+                }
+                Some(_) => self.qemu.inquire(),
+                None => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// What this VM is now, for the twin that is offered.
+    fn checked(&mut self, found: Result<Box<Facts>, String>, now: Instant) {
+        let Some(offer) = &mut self.offer else { return };
+        let mut why = match &found {
+            Err(why) => vec![why.clone()],
+            Ok(facts) => {
+                let mut why = facts.refusals(Side::Primary);
+                why.extend(offer.facts.refusals(Side::Secondary).into_iter().map(|why| format!("the twin: {why}")));
+                why.extend(differences(facts, &offer.facts));
+                why
+            }
+        };
+        if offer.ports != self.ports.len() {
+            let ours = self.ports.len();
+            why.push(format!("[[vm]] ports names {ours} here, and {} at the other host: name the same number, in the same order", offer.ports));
+        }
+        if why.is_empty() {
+            offer.is_checked = true;
+            self.report.refusal = None;
+            return;
+        }
+        let why = why.join("; ");
+        if self.report.refusal.as_ref() != Some(&why) {
+            warn!(vm = self.config.name, "not protected: {why}");
+        }
+        self.peer.send(&Wire::Refused(why.clone()));
+        // It is sent before the line ends.
+        let _came = self.peer.turn();
+        self.report.refusal = Some(why);
+        self.offer = None;
+        let _ = now;
+    }
+}

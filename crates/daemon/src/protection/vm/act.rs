@@ -1,0 +1,224 @@
+//! What the state machines want done.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nicety_link::Link;
+use nicety_plane::{Epochs, GateMode};
+use nicety_protect::{Action, Loads, Pairing, Stage};
+use nicety_qmp::Role as Side;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tracing::{info, warn};
+
+use super::{Role, Vm};
+use crate::daemon::{Daemon, ProtectError};
+use crate::protection::Board;
+use crate::protection::carrier::Carrier;
+use crate::protection::vm::Note;
+use crate::protection::wire::Wire;
+use crate::run::protected::Protected;
+
+impl Vm {
+    pub(super) fn acts(&mut self, now: Instant) {
+        loop {
+            let action = match &mut self.role {
+                Role::None => None,
+                Role::Owner(owner) => owner.action(),
+                Role::Twin(twin) => twin.action(),
+            };
+            let Some(action) = action else { break };
+            self.act(action, now);
+        }
+        self.begin_copies(now);
+    }
+
+    fn act(&mut self, action: Action, now: Instant) {
+        match action {
+            Action::Ask(number, request) => {
+                if let Some(lease) = &self.lease {
+                    lease.ask(number, request);
+                }
+            }
+            Action::Send(message) => self.peer.send(&Wire::Say(message)),
+            Action::Arm(pairing) => {
+                self.stops.clear();
+                self.stream = None;
+                self.protect(pairing, GateMode::Armed);
+            }
+            Action::Mute(pairing) => {
+                self.loads = Loads::new(self.ports.len());
+                self.protect(pairing, GateMode::Mute);
+            }
+            Action::Shut => self.gate(GateMode::Shut),
+            Action::Open => self.open(now),
+            Action::Release(epoch) => self.each(|daemon, port| {
+                port.protected.iter().for_each(|protected| protected.epochs().release(epoch));
+                daemon.release(&port.name)
+            }),
+            Action::Copy(pairing) => self.copies = Some(pairing),
+            Action::Listen(pairing) => self.listen(pairing, now),
+            Action::GoAlone => self.qemu.go_alone(self.facts.as_deref(), now),
+            Action::End => {
+                warn!(vm = self.config.name, "QEMU is told to end: {}", self.why_it_ends());
+                self.qemu.end(now);
+            }
+            Action::Hang(_) => {
+                // What was said before it goes out.
+                let _came = self.peer.turn();
+                self.peer.hang();
+                (self.carrier, self.stream, self.copies) = (None, None, None);
+            }
+        }
+    }
+
+    fn why_it_ends(&self) -> &'static str {
+        match &self.role {
+            Role::Owner(owner) => match owner.stage() {
+                Stage::Ended(nicety_protect::Ended::Taken) => "another host has the VM",
+                Stage::Ended(nicety_protect::Ended::HandedOver) => "the VM was handed over",
+                _ => "its VM has ended",
+            },
+            _ => "its copy of the VM is of no use any more; start it again with -incoming defer",
+        }
+    }
+
+    /// Does this to each port. A port that is not there now is seen to by [`Vm::settle`].
+    fn each(&mut self, mut act: impl FnMut(&Daemon, &mut super::VmPort) -> Result<(), ProtectError>) {
+        let Some(daemon) = self.daemon.upgrade() else { return };
+        for port in &mut self.ports {
+            if let Err(why) = act(&daemon, port) {
+                warn!(vm = self.config.name, port = port.name, "{why}");
+            }
+        }
+    }
+
+    fn protect(&mut self, pairing: Pairing, mode: GateMode) {
+        let board = Arc::clone(&self.board);
+        let mut number = 0;
+        self.each(|daemon, port| {
+            let (hurried, told, at) = (Arc::clone(&board), Arc::clone(&board), number);
+            number += 1;
+            let epochs = Arc::new(Epochs::new(mode, move || hurried.tell(Note::Hurry(pairing))));
+            let tell = move |event| told.tell(Note::Epoch(pairing, at, event));
+            let protected = Arc::new(Protected::new(pairing, epochs, mode == GateMode::Mute, tell));
+            (port.closed, port.mode) = (0, mode);
+            port.protected = Some(Arc::clone(&protected));
+            daemon.protect(&port.name, &protected)
+        });
+    }
+
+    fn gate(&mut self, mode: GateMode) {
+        self.each(|daemon, port| {
+            port.mode = mode;
+            daemon.set_gate(&port.name, mode)
+        });
+    }
+
+    fn open(&mut self, now: Instant) {
+        self.each(|daemon, port| {
+            port.mode = GateMode::Open;
+            if port.protected.as_ref().is_some_and(|protected| protected.is_twin()) {
+                daemon.own(&port.name)
+            } else {
+                daemon.set_gate(&port.name, GateMode::Open)
+            }
+        });
+        let took = self.lost_at.take().filter(|_| self.report.takeovers > 0).map(|since| now - since);
+        if let Some(took) = took {
+            self.report.takeover_microseconds = u64::try_from(took.as_micros()).ok();
+            info!(vm = self.config.name, ?took, "the VM goes on here");
+        }
+    }
+
+    /// The twin's QEMU is to listen at a stream of this protection.
+    fn listen(&mut self, pairing: Pairing, now: Instant) {
+        let stream = self.peer.stream(pairing, now);
+        let joined = stream.and_then(|link| Ok((link, pair()?)));
+        match joined {
+            Ok((link, [ours, theirs])) => {
+                self.carrier = Some(Carrier::new(link, ours));
+                self.qemu.copy(Side::Secondary, theirs, self.config.checkpoint, now);
+            }
+            Err(why) => {
+                warn!(vm = self.config.name, "no stream to the other host: {why}");
+                let time = self.time(now);
+                if let Role::Twin(twin) = &mut self.role {
+                    twin.lost(time);
+                }
+            }
+        }
+    }
+
+    /// The owner's QEMU begins to copy, once the twin's listens and the stream is there.
+    fn begin_copies(&mut self, now: Instant) {
+        let Some(pairing) = self.copies else { return };
+        let Some((_, link)) = self.stream.take_if(|(of, _)| *of == pairing) else { return };
+        self.copies = None;
+        self.copy(link, now);
+    }
+
+    fn copy(&mut self, link: Link, now: Instant) {
+        match pair() {
+            Ok([ours, theirs]) => {
+                self.carrier = Some(Carrier::new(link, ours));
+                self.qemu.copy(Side::Primary, theirs, self.config.checkpoint, now);
+            }
+            Err(why) => {
+                warn!(vm = self.config.name, "{why}");
+                let time = self.time(now);
+                if let Role::Owner(owner) = &mut self.role {
+                    owner.lost("the system gives no sockets for the stream", time);
+                }
+            }
+        }
+    }
+
+    /// Ports that were opened again, or whose gates are not needed any more.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let Some(daemon) = self.daemon.upgrade() else { return };
+        let mut is_new = false;
+        for port in &mut self.ports {
+            let Some(epochs) = daemon.gate(&port.name) else {
+                continue;
+            };
+            let is_ours = port.protected.as_ref().is_some_and(|protected| Arc::ptr_eq(protected.epochs(), &epochs));
+            match port.mode {
+                GateMode::Open if epochs.mode() != GateMode::Open => {
+                    let _gone = daemon.set_gate(&port.name, GateMode::Open);
+                }
+                GateMode::Open if epochs.waiting().packets == 0 => {
+                    let _gone = daemon.unprotect(&port.name);
+                    port.protected = None;
+                }
+                GateMode::Open => {}
+                _ if port.protected.is_some() && !is_ours => is_new = true,
+                _ => {}
+            }
+        }
+        if is_new {
+            let time = self.time(now);
+            match &mut self.role {
+                Role::Owner(owner) => owner.lost("a port was opened again", time),
+                Role::Twin(twin) => twin.died(),
+                Role::None => {}
+            }
+            self.ports.iter_mut().for_each(|port| port.protected = None);
+        }
+    }
+}
+
+/// Two ends of a stream: ours, and QEMU's.
+fn pair() -> Result<[std::os::fd::OwnedFd; 2], String> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.map_err(|errno| format!("a pair of sockets for the stream: {errno}"))?;
+    Ok([ours, theirs])
+}
+
+impl Board {
+    /// Tells the VM's thread.
+    pub(in crate::protection) fn tell(&self, note: Note) {
+        // The thread ends with the daemon only.
+        let _gone = self.notes.send(note);
+        self.bell.ring();
+    }
+}
