@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use nicety_host::{Host, ListenAddress, PageAddress, PeerAddress, PortConfig, Role, UplinkConfig, UplinkKind};
+use nicety_host::{
+    EtcdConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, PortConfig, Role, UplinkConfig, UplinkKind,
+    VmConfig,
+};
 
 /// The use that a daemon makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +63,40 @@ pub fn of_host<'a>(host: &'a Host, control: Option<&'a Path>) -> Vec<HostPath<'a
             all.push(HostPath::new("ft.listen", path, PathUse::Listens).early());
         }
         all.push(HostPath::new("ft.key", &ft.key, PathUse::Reads).early());
+        match &ft.lease {
+            Some(LeasePlace::Folder(folder)) => all.push(HostPath::new("ft.lease", folder, PathUse::Fills)),
+            Some(LeasePlace::Etcd(etcd)) => all.extend(of_etcd(etcd)),
+            None => {}
+        }
     }
+    all.extend(host.vms.iter().flat_map(of_vm));
     all.extend(host.ports.iter().flat_map(of_port));
     all.extend(host.uplinks.iter().filter_map(of_uplink));
     all.extend(host.daemon.folders.iter().map(|folder| HostPath::new("daemon.folders", folder, PathUse::Fills)));
     all
+}
+
+/// The files by which etcd is asked.
+fn of_etcd(etcd: &EtcdConfig) -> impl Iterator<Item = HostPath<'_>> {
+    let EtcdConfig { endpoints: _, user, ca, identity } = etcd;
+    let files = [
+        ("ft.etcd_password", user.as_ref().map(|user| &user.password)),
+        ("ft.etcd_ca", ca.as_ref()),
+        ("ft.etcd_certificate", identity.as_ref().map(|identity| &identity.certificate)),
+        ("ft.etcd_key", identity.as_ref().map(|identity| &identity.key)),
+    ];
+    files.into_iter().filter_map(|(key, path)| Some(HostPath::new(key, path?, PathUse::Reads).early()))
+}
+
+/// The paths of a VM. Its threads are there before the daemon confines itself.
+fn of_vm(vm: &VmConfig) -> impl Iterator<Item = HostPath<'_>> {
+    let key = |key: &str| format!("vm {}: {key}", vm.name);
+    let qmp = HostPath::new(key("qmp"), &vm.qmp, PathUse::Connects).early();
+    let peer = match &vm.peer {
+        PeerAddress::Unix(path) => Some(HostPath::new(key("peer"), path, PathUse::Connects).early()),
+        _ => None,
+    };
+    [qmp].into_iter().chain(peer)
 }
 
 /// The paths of a port.

@@ -130,14 +130,14 @@ fn at<T>(address: &ListenAddress, act: impl FnOnce(&Place) -> io::Result<T>) -> 
 }
 
 /// Checks all that [`Tolerance::start`] needs. Makes nothing.
-pub(crate) fn check(ToleranceConfig { listen, key: path }: &ToleranceConfig) -> Result<(), ToleranceError> {
+pub(crate) fn check(ToleranceConfig { listen, key: path, lease: _ }: &ToleranceConfig) -> Result<(), ToleranceError> {
     key(path)?;
     listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
 
 impl Tolerance {
     /// Starts the thread. Peers connect at `listen`, also while a daemon that this one replaces listens there.
-    pub fn start(ToleranceConfig { listen, key: path }: &ToleranceConfig) -> Result<Self, ToleranceError> {
+    pub fn start(ToleranceConfig { listen, key: path, lease: _ }: &ToleranceConfig) -> Result<Self, ToleranceError> {
         let key = key(path)?;
         if let Some(warning) = nicety_host::open_key(path) {
             warn!("[ft] {warning}");

@@ -107,7 +107,7 @@ impl Pair {
         let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let stage = Stage::new(workers, &[]);
         let this = Self { folder, stage, at: listen.into(), listen, peer: None };
-        this.stage.daemon.tolerate(&ToleranceConfig { listen: None, key: this.key("key") }).unwrap();
+        this.stage.daemon.tolerate(&ToleranceConfig { listen: None, key: this.key("key"), lease: None }).unwrap();
         this
     }
 
@@ -117,7 +117,9 @@ impl Pair {
 
     fn start_peer(&mut self, key: &str) {
         let peer = Stage::new(1, &[]);
-        peer.daemon.tolerate(&ToleranceConfig { listen: Some(self.at.clone()), key: self.key(key) }).unwrap();
+        peer.daemon
+            .tolerate(&ToleranceConfig { listen: Some(self.at.clone()), key: self.key(key), lease: None })
+            .unwrap();
         self.peer = Some(peer);
     }
 
@@ -355,6 +357,6 @@ fn a_port_with_a_peer_needs_a_key() {
     let folder = TempDir::new().unwrap();
     let key = folder.path().join("key");
     std::fs::write(&key, [7; 15]).unwrap();
-    let why = stage.daemon.tolerate(&ToleranceConfig { listen: None, key }).unwrap_err().to_string();
+    let why = stage.daemon.tolerate(&ToleranceConfig { listen: None, key, lease: None }).unwrap_err().to_string();
     assert!(why.contains("a key has at least 16 bytes"), "{why}");
 }

@@ -7,7 +7,22 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// The keys of paths. Relative ones start at the host file's folder.
-const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
+const PATHS: [&str; 12] = [
+    "control",
+    "etcd_ca",
+    "etcd_certificate",
+    "etcd_key",
+    "etcd_password",
+    "file",
+    "key",
+    "lease",
+    "qmp",
+    "rom",
+    "socket",
+    "state",
+];
+/// The keys of addresses, which may be paths of sockets: `unix:ft.sock`.
+const ADDRESSES: [&str; 3] = ["ft_peer", "listen", "peer"];
 /// The list of ports.
 const PORT: &str = "port";
 /// The list of port groups, and a port's key that names its group.
@@ -282,18 +297,35 @@ fn name_of(entry: &Value) -> Option<&str> {
     entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str)
 }
 
+/// Whether a key's value is a path. One that is relative starts at the host file's folder.
+pub fn is_path_key(key: &str) -> bool {
+    PATHS.contains(&key)
+}
+
+/// A key's value with its path absolute, if it is or has one.
+pub fn absolute_text(key: &str, text: &str, dir: &Path) -> Option<String> {
+    let (before, path) = if is_path_key(key) {
+        ("", text)
+    } else if ADDRESSES.contains(&key) {
+        ("unix:", text.strip_prefix("unix:")?)
+    } else {
+        return None;
+    };
+    if path.is_empty() || path.starts_with('~') {
+        return None;
+    }
+    dir.join(path).to_str().map(|whole| format!("{before}{whole}"))
+}
+
 /// Makes the paths in a table and its subtables absolute.
 fn absolute(value: &mut Value, dir: &Path) {
     match value {
         Value::Table(table) => {
             for (key, value) in table.iter_mut() {
                 match value {
-                    Value::String(path)
-                        if PATHS.contains(&key.as_str()) && !path.is_empty() && !path.starts_with('~') =>
-                    {
-                        let whole = dir.join(&*path);
-                        if let Some(text) = whole.to_str() {
-                            text.clone_into(path);
+                    Value::String(text) => {
+                        if let Some(whole) = absolute_text(key, text, dir) {
+                            *text = whole;
                         }
                     }
                     other => absolute(other, dir),

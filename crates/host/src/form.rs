@@ -2,7 +2,7 @@
 
 use nicety_adapters::REGISTRY;
 
-use super::quantity::{Bytes, Seconds};
+use super::quantity::{Bytes, Milliseconds, Seconds};
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 64;
@@ -52,10 +52,16 @@ pub enum Form {
     Bytes(Bytes, Bytes),
     /// A time in seconds with its unit: least and most.
     Seconds(Seconds, Seconds),
+    /// A time in milliseconds or seconds with its unit: least and most.
+    Milliseconds(Milliseconds, Milliseconds),
     /// An IP address and a TCP port, `10.0.0.2:7001`, `[fd00::2]:7001`, or a UNIX socket, `unix:/run/ft.sock`.
     ListenAddress,
     /// The same, or a host's name in place of the address: `host2:7001`.
     PeerAddress,
+    /// At most so many servers of etcd, with commas between them: `https://etcd1:2379`.
+    EtcdEndpoints(usize),
+    /// The name of a user of etcd.
+    EtcdUser,
     /// A path of a file.
     Path,
     /// At most so many paths, with commas between them: no path has one.
@@ -144,6 +150,17 @@ impl Form {
                 either(super::quantity::BYTES.into_iter().filter_map(of))
             }
             Self::Seconds(least, most) => format!("{} ?s", digits(least.0.into(), most.0.into())),
+            Self::Milliseconds(least, most) => {
+                let (least, most) = (u64::from(least.0), u64::from(most.0));
+                let seconds = (least.div_ceil(1000) <= most / 1000)
+                    .then(|| format!("{} ?s", digits(least.div_ceil(1000), most / 1000)));
+                either([format!("{} ?ms", digits(least, most))].into_iter().chain(seconds))
+            }
+            Self::EtcdEndpoints(most) => {
+                let host = format!(r"([A-Za-z0-9._-]{{1,255}}|\[{}\])", ipv6());
+                list(&format!("https?://{host}:{}", digits(1, 65_535)), most)
+            }
+            Self::EtcdUser => format!("[^{CONTROLS}]{{1,255}}"),
             Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
             Self::Page => format!(r"(127(\.{OCTET}){{3}}:{0}|\[::1\]:{0}|/[^{CONTROLS}]*)", digits(1, 65_535)),
             Self::Path | Self::Socket => format!("[^~{CONTROLS}][^{CONTROLS}]*"),

@@ -11,10 +11,11 @@ use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
-use super::super::{KINDS, Kind, PeerAddress};
+use super::super::{EtcdEndpoint, KINDS, Kind, PeerAddress};
 use super::*;
 
 const BUFFER: Form = Form::Bytes(Bytes(64 << 10), Bytes(1 << 30));
+const CHECKPOINT: Form = Form::Milliseconds(Milliseconds(5), Milliseconds(10_000));
 const AGEING: Form = Form::Seconds(Seconds(10), Seconds(1_000_000));
 
 /// Texts that a form's pattern allows, always the same ones.
@@ -63,6 +64,12 @@ fn what_a_pattern_allows_is_parsed() {
     for text in allowed(BUFFER) {
         assert!((64 << 10..=1 << 30).contains(&parsed::<Bytes>(&text).0), "{text}");
     }
+    for text in allowed(CHECKPOINT) {
+        assert!((5..=10_000).contains(&parsed::<Milliseconds>(&text).0), "{text}");
+    }
+    for text in allowed(Form::EtcdEndpoints(16)) {
+        assert!(text.split(',').map(parsed::<EtcdEndpoint>).count() <= 16);
+    }
     for text in allowed(AGEING) {
         assert!((10..=1_000_000).contains(&parsed::<Seconds>(&text).0), "{text}");
     }
@@ -101,6 +108,27 @@ fn what_a_value_prints_is_allowed_and_what_is_beyond_its_range_is_not() {
     }
     for (text, fits) in [("10s", true), ("9s", false), ("1000000s", true), ("1000001s", false), ("10", false)] {
         assert_eq!(is_allowed(AGEING, text), fits, "{text}");
+    }
+    for (text, fits) in [
+        ("5ms", true),
+        ("4ms", false),
+        ("10000ms", true),
+        ("10001ms", false),
+        ("1s", true),
+        ("10 s", true),
+        ("11s", false),
+        ("0s", false),
+    ] {
+        assert_eq!(is_allowed(CHECKPOINT, text), fits, "{text}");
+    }
+    for (text, fits) in [
+        ("http://etcd1:2379", true),
+        ("https://etcd1:2379,https://[fd00::2]:1", true),
+        ("etcd1:2379", false),
+        ("http://etcd1:0", false),
+        ("http://a:1,http://b:1,http://c:1", false),
+    ] {
+        assert_eq!(is_allowed(Form::EtcdEndpoints(2), text), fits, "{text}");
     }
     let ips = Form::Ips(2);
     let groups = |bits: u16| std::array::from_fn(|at| if bits >> at & 1 == 1 { 0x1f0 + at as u16 } else { 0 });

@@ -26,12 +26,13 @@ use super::switch::{SWITCH, SwitchConfig, switch};
 use super::team::{TEAM, TeamConfig, team};
 use super::tolerance::{self, FT, ToleranceConfig};
 use super::uplink::{UPLINK, UplinkConfig, UplinkKind, uplink};
+use super::vm::{Beside, VM, VmConfig, vms};
 use super::walk::{Kind, Section, Walk};
 use super::way_out::{carries, serves};
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 11] =
-    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &SOCKETS, &PORT_GROUP, &PORT];
+pub const KINDS: [&Kind; 12] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &SOCKETS, &PORT_GROUP, &PORT, &VM];
 
 /// The kind of a list's tables.
 pub fn kind_of(list: List) -> &'static Kind {
@@ -74,10 +75,12 @@ pub struct Host {
     pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
-    /// Fault tolerance of ports, if there is any.
+    /// How this daemon meets those of other hosts, if it does.
     pub tolerance: Option<ToleranceConfig>,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
+    /// The VMs that are copied to a twin on another host, in the file's order.
+    pub vms: Vec<VmConfig>,
     /// The file as a document: its values as written.
     pub document: Document,
     /// The use of each of its paths.
@@ -229,6 +232,11 @@ impl Host {
         self.ports.iter().find(|port| port.name == name)
     }
 
+    /// The VM of this name.
+    pub fn vm(&self, name: &str) -> Option<&VmConfig> {
+        self.vms.iter().find(|vm| vm.name == name)
+    }
+
     /// The path of the control socket: the one in the file; else in `runtime`, the user's runtime folder (`XDG_RUNTIME_DIR`);
     /// else beside the host file. Each path may be too long for a socket.
     pub fn control(&self, runtime: Option<&Path>) -> Result<PathBuf, DeepControl> {
@@ -312,7 +320,8 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let daemon = daemon.map_or_else(DaemonConfig::default, |section| daemon::daemon(walk, section, dir, &mut paths));
     let sections = walk.sections(root, &PORT);
     within_switch(walk, &sections, &uplinks, &teams);
-    let tolerance = walk.sections(root, &FT).pop().and_then(|section| tolerance::tolerance(walk, section, dir));
+    let ft = walk.sections(root, &FT).pop();
+    let tolerance = ft.and_then(|section| tolerance::tolerance(walk, section, dir));
     let mut before = Before {
         dir,
         paths,
@@ -334,6 +343,9 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let io_classes = io_classes(walk, sections, &minimums, &around);
     let sections = walk.sections(root, &MIRROR);
     let mirrors = mirrors(walk, sections, &around, &io_classes);
+    let sections = walk.sections(root, &VM);
+    let beside = Beside { ft, tolerance: tolerance.as_ref(), ports: &ports, dir };
+    let vms = vms(walk, sections, &beside, &mut before.paths);
     Host {
         path: path.to_owned(),
         switch,
@@ -345,6 +357,7 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
         daemon,
         tolerance,
         ports,
+        vms,
         document: Document::default(),
         paths: before.paths,
     }

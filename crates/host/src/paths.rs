@@ -18,6 +18,7 @@ enum Use {
     Capture,
     Rom,
     State,
+    Lease,
 }
 
 /// A path and its use.
@@ -92,9 +93,26 @@ impl Paths {
         self.claim(walk, section, key, path, Use::Socket)
     }
 
+    /// Takes the path of a VM's lease, which follows from its name on this line.
+    pub(super) fn lease(&mut self, walk: &mut Walk, section: Section<'_>, line: usize, path: &Path) {
+        self.claim_at(walk, section, ("name", line), path, Use::Lease);
+    }
+
     fn claim(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, path: PathBuf, what: Use) -> Option<PathBuf> {
         let line = walk.string(section, key)?.line;
-        let place = real(&path);
+        self.claim_at(walk, section, (key, line), &path, what).then_some(path)
+    }
+
+    /// Whether the path was free.
+    fn claim_at(
+        &mut self,
+        walk: &mut Walk,
+        section: Section<'_>,
+        (key, line): (&str, usize),
+        path: &Path,
+        what: Use,
+    ) -> bool {
+        let place = real(path);
         match self.claims.get(&place) {
             Some(earlier) if (earlier.what, what) != (Use::Rom, Use::Rom) => {
                 let whose = match earlier.what {
@@ -103,14 +121,20 @@ impl Paths {
                     Use::Capture => format!("the capture's file of {} already", walk.at(earlier.line)),
                     Use::Rom => format!("the option ROM of {} already", walk.at(earlier.line)),
                     Use::State => format!("the state file of {} already", walk.at(earlier.line)),
+                    Use::Lease => format!("the lease of {} already", walk.at(earlier.line)),
                 };
-                walk.wrong(section, key, line, format!("{} is {whose}: choose another path", path.display()));
-                None
+                let path = path.display();
+                let what = match what {
+                    Use::Lease => format!("{path} would be this vm's lease, and is {whose}: choose another name"),
+                    _ => format!("{path} is {whose}: choose another path"),
+                };
+                walk.wrong(section, key, line, what);
+                false
             }
             _ => {
                 let key = format!("{}.{key}", section.kind.name);
-                self.claims.insert(place, Claim { path: path.clone(), what, key, line });
-                Some(path)
+                self.claims.insert(place, Claim { path: path.to_owned(), what, key, line });
+                true
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// An IP address or a host's name, and a TCP port, or a UNIX socket.
@@ -45,6 +45,16 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, NoListen> {
         unix(text).map(Self::Unix).or_else(|| text.parse().ok().map(Self::Address)).ok_or(NoListen)
+    }
+}
+
+impl ListenAddress {
+    /// The same, with the path of a socket in this folder if it is relative.
+    pub(super) fn within(self, dir: &Path) -> Self {
+        match self {
+            Self::Unix(path) => Self::Unix(dir.join(path)),
+            address => address,
+        }
     }
 }
 
@@ -100,6 +110,16 @@ impl FromStr for PeerAddress {
         let (host, port) = text.rsplit_once(':').ok_or(NoPeer)?;
         let port = port.parse().ok().filter(|port| *port != 0 && is_name(host)).ok_or(NoPeer)?;
         Ok(Self::Name { host: host.to_owned(), port })
+    }
+}
+
+impl PeerAddress {
+    /// The same, with the path of a socket in this folder if it is relative.
+    pub(super) fn within(self, dir: &Path) -> Self {
+        match self {
+            Self::Unix(path) => Self::Unix(dir.join(path)),
+            address => address,
+        }
     }
 }
 

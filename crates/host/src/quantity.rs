@@ -74,6 +74,41 @@ impl fmt::Display for Seconds {
     }
 }
 
+/// A number of milliseconds, at most 49 days: `50ms`, `2s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Milliseconds(pub u32);
+
+impl Milliseconds {
+    /// The time as a [`Duration`].
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(u64::from(self.0))
+    }
+}
+
+impl FromStr for Milliseconds {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let (number, unit) = parts(text)?;
+        let factor = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            _ => return Err(QuantityError::Unit("ms or s")),
+        };
+        let number = number.checked_mul(factor).and_then(|number| u32::try_from(number).ok());
+        number.map(Self).ok_or(QuantityError::Large)
+    }
+}
+
+impl fmt::Display for Milliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            number @ 1.. if number.is_multiple_of(1000) => write!(f, "{}s", number / 1000),
+            number => write!(f, "{number}ms"),
+        }
+    }
+}
+
 /// Splits a text into the number and the unit, with or without a space between.
 fn parts(text: &str) -> Result<(u64, &str), QuantityError> {
     let text = text.trim();
@@ -97,6 +132,10 @@ mod tests {
         assert_eq!("1024 KiB".parse(), Ok(Bytes(1 << 20)));
         assert_eq!("300s".parse::<Seconds>().unwrap().to_string(), "300s");
         assert_eq!(Seconds(300).duration(), Duration::from_secs(300));
+        for text in ["0ms", "5ms", "50ms", "1500ms", "1s", "10s"] {
+            assert_eq!(text.parse::<Milliseconds>().unwrap().to_string(), text);
+        }
+        assert_eq!("2000 ms".parse::<Milliseconds>().unwrap().duration(), Duration::from_secs(2));
     }
 
     #[test]
@@ -112,5 +151,8 @@ mod tests {
         assert_eq!(bytes("17179869184GiB"), QuantityError::Large);
         assert_eq!("5min".parse::<Seconds>(), Err(QuantityError::Unit("s")));
         assert_eq!("4294967296s".parse::<Seconds>(), Err(QuantityError::Large));
+        assert_eq!("5us".parse::<Milliseconds>(), Err(QuantityError::Unit("ms or s")));
+        assert_eq!("4294968s".parse::<Milliseconds>(), Err(QuantityError::Large));
+        assert_eq!("18446744073709551615s".parse::<Milliseconds>(), Err(QuantityError::Large));
     }
 }

@@ -1,9 +1,10 @@
-//! `[ft]`, and a port's `ft_peer`: logs of ports at another daemon (docs/fault-tolerance.md, "Ports").
+//! `[ft]`: how this daemon meets those of other hosts (docs/fault-tolerance.md). And a port's `ft_peer`: logs of ports at another daemon.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::form::Form;
+use super::lease::{self, LeasePlace};
 use super::paths;
 use super::peer::{ListenAddress, PeerAddress};
 use super::walk::{Key, Kind, Section, Walk};
@@ -15,6 +16,8 @@ pub struct ToleranceConfig {
     pub listen: Option<ListenAddress>,
     /// The file with the key that all of them share.
     pub key: PathBuf,
+    /// Where the leases of the VMs are.
+    pub lease: Option<LeasePlace>,
 }
 
 pub(super) static FT: Kind = Kind {
@@ -27,6 +30,13 @@ pub(super) static FT: Kind = Kind {
             "an IP address and a TCP port, such as \"10.0.0.1:7001\", or a socket, \"unix:/run/ft.sock\"",
         ),
         Key::new("key", Form::Path, "a path of a file of at least 16 bytes, the same on all hosts").required(),
+        lease::KEYS[0],
+        lease::KEYS[1],
+        lease::KEYS[2],
+        lease::KEYS[3],
+        lease::KEYS[4],
+        lease::KEYS[5],
+        lease::KEYS[6],
     ],
     several: false,
 };
@@ -39,21 +49,15 @@ pub(super) const PEER: Key = Key::new(
 );
 
 pub(super) fn tolerance(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<ToleranceConfig> {
-    let listen = walk.parsed(section, "listen").map(|found| match found.value {
-        // A relative path begins at the folder of the host file.
-        ListenAddress::Unix(path) => ListenAddress::Unix(dir.join(path)),
-        address => address,
-    });
+    let listen = walk.parsed::<ListenAddress>(section, "listen").map(|found| found.value.within(dir));
     let key = paths::file(walk, section, "key", dir);
-    Some(ToleranceConfig { listen, key: key? })
+    let lease = lease::place(walk, section, dir);
+    Some(ToleranceConfig { listen, key: key?, lease })
 }
 
 /// A port's peer.
 pub(super) fn peer(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PeerAddress> {
-    walk.parsed(section, PEER.name).map(|found| match found.value {
-        PeerAddress::Unix(path) => PeerAddress::Unix(dir.join(path)),
-        address => address,
-    })
+    walk.parsed::<PeerAddress>(section, PEER.name).map(|found| found.value.within(dir))
 }
 
 /// A warning if others than the owner and the group may read a key: who has it can pose as a host.

@@ -34,6 +34,13 @@ fn lines(daemon: &str, rest: &str) -> Vec<String> {
     lines
 }
 
+const FT: &str = "[ft]\nlisten = \"unix:/run/nicety/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\n";
+
+/// A port, and its VM with these keys.
+fn vm(keys: &str) -> String {
+    format!("{}\n[[vm]]\nname = \"web\"\nports = \"vm1\"\n{keys}\n", port(SOCKET).replace("e1000", "virtio-net"))
+}
+
 #[test]
 fn the_shipped_unit_allows_these_keys_as_it_is() {
     for (daemon, rest) in [
@@ -46,6 +53,13 @@ fn the_shipped_unit_allows_these_keys_as_it_is() {
         ("", "[[uplink]]\nkind = \"querier\"\n[[uplink]]\nkind = \"null\"\n".to_owned()),
         ("", port("socket = \"/srv/vms/vm1.sock\"\nrole = \"connect\"")),
         ("", format!("[ft]\nlisten = \"unix:/run/nicety/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\n{}", port(SOCKET))),
+        (
+            "",
+            format!(
+                "{FT}lease = \"/var/lib/nicety\"\n{}",
+                vm("qmp = \"/run/qemu/vm1.qmp\"\npeer = \"unix:/run/nicety/far.sock\"")
+            ),
+        ),
     ] {
         assert_eq!(lines(daemon, &rest), [""; 0], "{daemon} {rest}");
     }
@@ -105,6 +119,25 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
             &["AmbientCapabilities=CAP_CHOWN", "CapabilityBoundingSet=CAP_CHOWN"],
         ),
         ("folders = \"/srv/captures\"", String::new(), &["ReadWritePaths=-/srv/captures"]),
+        ("", format!("{FT}lease = \"/mnt/shared\"\n"), &["ReadWritePaths=-/mnt/shared"]),
+        ("", format!("{FT}etcd = \"http://10.0.0.5:2379\"\n"), &["IPAddressAllow=10.0.0.5", inet]),
+        (
+            "",
+            format!("{FT}etcd = \"https://10.0.0.5:2379,https://etcd2:2379\"\netcd_ca = \"/home/you/ca.pem\"\n"),
+            &[
+                "BindReadOnlyPaths=/home/you",
+                "IPAddressAllow=10.0.0.5",
+                "IPAddressAllow=any",
+                "ProtectHome=tmpfs",
+                inet,
+                both,
+            ],
+        ),
+        (
+            "",
+            format!("{FT}lease = \"/var/lib/nicety\"\n{}", vm("qmp = \"/home/you/vm1.qmp\"\npeer = \"10.0.0.2:7001\"")),
+            &["BindReadOnlyPaths=/home/you", "IPAddressAllow=10.0.0.2", "ProtectHome=tmpfs", inet],
+        ),
         ("", "[[uplink]]\nkind = \"capture\"\nfile = \"/srv/all.pcapng\"\n".to_owned(), &["ReadWritePaths=/srv"]),
     ] {
         assert_eq!(lines(daemon, &rest), wanted, "{daemon} {rest}");

@@ -7,22 +7,20 @@ use nicety_control::api::{DaemonView, Exported, HostText};
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
-use nicety_host::{Host, List};
+use nicety_host::{Host, List, absolute_text, is_path_key};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::answer::{failure, odd};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Keys whose values are paths, relative to the host file's folder.
-const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
 /// First keys of a new table, in order.
 const FIRST: [&str; 6] = ["name", "kind", "adapter", "mac", "socket", "uplink"];
 /// Tables that form lists, and tables that occur once.
-const LISTS: [&str; 7] = ["uplink", "team", "card", CLASS, "mirror", "port_group", "port"];
+const LISTS: [&str; 8] = ["uplink", "team", "card", CLASS, "mirror", "port_group", "port", "vm"];
 /// Classes of I/O control: those of two uplinks may have one name.
 const CLASS: &str = "io_class";
-const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
+const TABLES: [&str; 4] = ["switch", "daemon", "ft", "sockets"];
 
 /// Writes the whole running configuration into the host file, or one entry alone, with what its change did to other uplinks and teams.
 pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Failure> {
@@ -278,7 +276,8 @@ fn put(table: &mut dyn TableLike, key: &str, value: &Value, dir: &Path) {
 fn is_same(key: &str, old: &Value, new: &Value, dir: &Path) -> bool {
     match (old, new) {
         (Value::String(old), Value::String(new)) => {
-            old.value() == new.value() || (PATHS.contains(&key) && dir.join(old.value()) == Path::new(new.value()))
+            old.value() == new.value()
+                || absolute_text(key, old.value(), dir).is_some_and(|whole| whole == *new.value())
         }
         (Value::Integer(old), Value::Integer(new)) => old.value() == new.value(),
         (Value::Boolean(old), Value::Boolean(new)) => old.value() == new.value(),
@@ -288,8 +287,7 @@ fn is_same(key: &str, old: &Value, new: &Value, dir: &Path) -> bool {
 
 /// A value without the other file's spaces. A path in the host file's folder becomes relative.
 fn short(key: &str, value: &Value, dir: &Path) -> Value {
-    let relative =
-        value.as_str().filter(|_| PATHS.contains(&key)).and_then(|path| Path::new(path).strip_prefix(dir).ok());
+    let relative = value.as_str().filter(|_| is_path_key(key)).and_then(|path| Path::new(path).strip_prefix(dir).ok());
     match relative.and_then(Path::to_str) {
         Some(path) if !path.is_empty() => path.into(),
         _ => value.clone().decorated(" ", ""),
@@ -345,6 +343,22 @@ socket = \"/run/vm2.sock\"
         assert_eq!(back(|text| text.replace("1MiB", "4MiB"), None), FILE.replace("1MiB", "4MiB"));
         let gone = back(|text| text.replace("buffer = \"1MiB\"  # small\n", ""), None);
         assert_eq!(gone, FILE.replace("buffer = \"1MiB\"  # small\n", ""));
+    }
+
+    #[test]
+    fn vms_and_where_their_hosts_meet_are_written_too() {
+        let ft = "[ft]\nlisten = \"unix:ft.sock\"\nkey = \"ft.key\"\nlease = \"shared\"\n";
+        let vm = "[[vm]]\nname = \"web\"\nports = \"vm1\"\nqmp = \"web.qmp\"\npeer = \"unix:far.sock\"\n";
+        let virtio = FILE.replacen("e1000", "virtio-net", 1);
+        let whole = back(|_| format!("{virtio}{ft}{vm}"), None);
+        assert!(whole.contains("lease = \"shared\"") && whole.contains("[[vm]]\nname = \"web\""), "{whole}");
+        assert!(whole.contains("qmp = \"web.qmp\"") && whole.contains("peer = \"unix:/etc/n/far.sock\""), "{whole}");
+        // What is there keeps its spelling.
+        let path = Path::new("/etc/n/host.toml");
+        let file = format!("{virtio}{ft}{vm}");
+        let exported = Host::parse(&file, path).unwrap().document.text();
+        assert!(exported.contains("unix:/etc/n/ft.sock") && exported.contains("\"/etc/n/ft.key\""), "{exported}");
+        assert_eq!(merged(&file, &exported, path, None).unwrap(), file);
     }
 
     #[test]

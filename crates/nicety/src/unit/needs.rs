@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nicety_daemon::paths::{self, HostPath, PathUse};
 use nicety_host::{
-    AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, UplinkConfig, UplinkKind, group_number,
+    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, UplinkConfig, UplinkKind, group_number,
 };
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;
@@ -41,7 +41,7 @@ impl Needs<'_> {
         self.all.push(Lack { why, lines: lines.into_iter().collect() });
     }
 
-    /// TCP: the page, and logs at other daemons.
+    /// TCP: the page, other daemons, and etcd.
     fn network(&mut self, host: &Host) {
         if let Some(PageAddress::Loopback(address)) = host.daemon.page {
             let what = format!("daemon.page = \"{address}\"");
@@ -54,14 +54,22 @@ impl Needs<'_> {
             self.tcp(&what, with);
             self.low_port(&what, address.port());
         }
-        for port in &host.ports {
-            let with = match &port.ft_peer {
-                Some(PeerAddress::Address(address)) => With::Address(address.ip()),
+        let peers =
+            host.ports.iter().filter_map(|port| Some((format!("port {}: ft_peer", port.name), port.ft_peer.as_ref()?)));
+        for (what, peer) in peers.chain(host.vms.iter().map(|vm| (format!("vm {}: peer", vm.name), &vm.peer))) {
+            let with = match peer {
+                PeerAddress::Address(address) => With::Address(address.ip()),
                 // Names are looked up anywhere.
-                Some(PeerAddress::Name { .. }) => With::Anybody,
-                Some(PeerAddress::Unix(_)) | None => continue,
+                PeerAddress::Name { .. } => With::Anybody,
+                PeerAddress::Unix(_) => continue,
             };
-            self.tcp(&format!("port {}: ft_peer", port.name), with);
+            self.tcp(&what, with);
+        }
+        if let Some(LeasePlace::Etcd(etcd)) = host.tolerance.as_ref().and_then(|ft| ft.lease.as_ref()) {
+            for endpoint in &etcd.endpoints {
+                let with = endpoint.host.parse().map_or(With::Anybody, With::Address);
+                self.tcp(&format!("ft.etcd: {endpoint}"), with);
+            }
         }
     }
 

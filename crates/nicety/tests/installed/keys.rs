@@ -45,15 +45,26 @@ struct Forbidden {
 
 const KEY: &str = "printf 0123456789abcdef0123456789abcdef >/etc/nicety/ft.key; chown root:nicety /etc/nicety/ft.key; chmod 640 /etc/nicety/ft.key";
 
+/// Its certificates are their own CA (`certificate`).
+const ETCD: &str = "etcd = \"https://127.0.0.1:2379\"\netcd_user = \"nicety\"\netcd_password = \"/etc/nicety/etcd.password\"\n\
+                    etcd_ca = \"/etc/nicety/etcd.pem\"\netcd_certificate = \"/etc/nicety/etcd.pem\"\netcd_key = \"/etc/nicety/etcd.key\"\n";
+
+/// Writes a certificate and its key into the guest.
+fn certificate(guest: &mut Guest) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    write(guest, "/etc/nicety/etcd.pem", &made.cert.pem());
+    write(guest, "/etc/nicety/etcd.key", &made.signing_key.serialize_pem());
+}
+
 fn tcp() -> Forbidden {
     let vm = port("vm1", 1, "socket = \"/run/nicety/vm1.sock\"\nft_peer = \"127.0.0.1:7001\"");
     Forbidden {
         host: host(
             "page = \"127.0.0.1:80\"",
-            &format!("[ft]\nlisten = \"127.0.0.1:7001\"\nkey = \"/etc/nicety/ft.key\"\n{vm}"),
+            &format!("[ft]\nlisten = \"127.0.0.1:7001\"\nkey = \"/etc/nicety/ft.key\"\n{ETCD}{vm}"),
         ),
-        before: "",
-        whys: &["daemon.page = ", "ft.listen = ", "port vm1: ft_peer: "],
+        before: "printf secret >/etc/nicety/etcd.password; chown root:nicety /etc/nicety/etcd.*; chmod 640 /etc/nicety/etcd.*",
+        whys: &["daemon.page = ", "ft.listen = ", "port vm1: ft_peer: ", "ft.etcd: "],
         drop_in: &[
             "AmbientCapabilities=CAP_NET_BIND_SERVICE",
             "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
@@ -75,7 +86,7 @@ fn folders() -> Forbidden {
     let listens = "[[uplink]]\nkind = \"pair\"\nname = \"near\"\nsocket = \"/srv/vms/near.sock\"\nvlan = 11\n\
                    [[uplink]]\nkind = \"stream\"\nname = \"far\"\nsocket = \"/srv/vms/far.sock\"\nvlan = 12\n\
                    [[uplink]]\nkind = \"capture\"\nname = \"all\"\nfile = \"/srv/vms/all.pcapng\"\nvlan = 13\n";
-    let ft = "[ft]\nlisten = \"unix:/srv/vms/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\n";
+    let ft = "[ft]\nlisten = \"unix:/srv/vms/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\nlease = \"/srv/my 5% more\"\n";
     let daemon = "control = \"/srv/vms/control.sock\"\nstate = \"/srv/vms/host.state\"\npage = \"/srv/vms/page.sock\"\nfolders = \"/srv/my 5% more\"";
     let vm = port("vm1", 1, "socket = \"/srv/vms/vm1.sock\"");
     Forbidden {
@@ -86,6 +97,7 @@ fn folders() -> Forbidden {
             "daemon.state = ",
             "daemon.page: ",
             "ft.listen: ",
+            "ft.lease: ",
             "port vm1: socket: ",
             "uplink near: socket: ",
             "uplink far: socket: ",
@@ -368,6 +380,7 @@ fn keys_take_effect_under_the_packaged_unit_as_it_is_or_with_the_drop_in_that_ch
     run(guest, "apt-get -q install -y ./1.deb 2>&1; chmod 666 /dev/net/tun");
     run(guest, KEY);
     run(guest, &rom());
+    certificate(guest);
     write(guest, "/tmp/request.pl", REQUEST);
     closed_as_installed(guest);
     as_shipped(guest);

@@ -267,7 +267,10 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
     let table =
         |host: &Host| host.document.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
     let (before, after) = (table(old), table(new));
+    let vm = name.strip_prefix("vm.").map(|vm| (old.vm(vm), new.vm(vm)));
     let (kind, cuts_off) = match name {
+        _ if vm.is_some_and(|(one, other)| one == other) => return None,
+        _ if vm.is_some() => (Kind::Restart, false),
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
         "ft" if old.tolerance == new.tolerance => return None,
@@ -334,6 +337,34 @@ mod tests {
             plan(&old, &other_address),
             "~ port vm2: adapter e1000 → e1000e, mac 52:54:00:00:00:02 → 52:54:00:00:00:22 (a VM is attached: it loses its adapter)\n"
         );
+    }
+
+    #[test]
+    fn vms_that_are_copied_to_another_host_change_with_a_restart() {
+        let ft = "[ft]\nlisten = \"10.0.0.1:7001\"\nkey = \"ft.key\"\nlease = \"/mnt/shared\"\n";
+        let vm = |more: &str| {
+            format!(
+                "{}[[vm]]\nname = \"web\"\nports = \"vm1\"\nqmp = \"web.qmp\"\npeer = \"host2:7001\"\n{more}",
+                port(1, "").replace("e1000", "virtio-net")
+            )
+        };
+        let with = |more: &str| format!("{ft}{}", vm(more));
+        let without = format!("{ft}{}", port(1, "").replace("e1000", "virtio-net"));
+        assert_eq!(plan(&with(""), &with("checkpoint = \"50ms\"")), "", "that is the default");
+        assert_eq!(
+            plan(&with(""), &with("checkpoint = \"1s\"")),
+            "! vm.web: checkpoint (not set) → 1s (takes a restart of the daemon)\n"
+        );
+        let added = Plan::new(&host(&without), &host(&with("")), |_| false);
+        let keys = ["vm.web.name", "vm.web.peer", "vm.web.ports", "vm.web.qmp"];
+        assert_eq!(added.after_restart().collect::<Vec<_>>(), keys);
+        let gone = Plan::new(&host(&with("")), &host(&without), |_| true);
+        assert_eq!(
+            (gone.after_restart().collect::<Vec<_>>(), gone.cuts_off().count()),
+            (keys.map(str::to_owned).to_vec(), 0)
+        );
+        let moved = with("").replace("/mnt/shared", "/mnt/other");
+        assert_eq!(plan(&with(""), &moved), "! ft: lease /mnt/shared → /mnt/other (takes a restart of the daemon)\n");
     }
 
     #[test]
