@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use nicety_daemon::live::plan::Change;
 use nicety_daemon::live::{ChangeError, Changed};
+use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_host::{HostError, List};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,35 @@ pub struct PortList {
     pub host: PathBuf,
     /// Uplinks first, then ports.
     pub ports: Vec<PortReport>,
+}
+
+/// The VMs that are copied to twins on other hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VmList {
+    /// Those of the host file, by name.
+    pub vms: Vec<VmReport>,
+}
+
+/// A wish for a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WishWord {
+    /// Take a twin, if one is offered.
+    Protect,
+    /// End the protection, and take no twin.
+    Stop,
+    /// Have the twin go on with the VM.
+    Failover,
+}
+
+impl From<WishWord> for Wish {
+    fn from(word: WishWord) -> Self {
+        match word {
+            WishWord::Protect => Self::Protect,
+            WishWord::Stop => Self::Stop,
+            WishWord::Failover => Self::FailOver,
+        }
+    }
 }
 
 /// The addresses that the switch has learned.
@@ -242,6 +272,8 @@ pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this na
 pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
 /// A restart of a port that works.
 pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
+/// A VM whose protection cannot be as is wanted.
+pub(super) const NOT_PROTECTED: Kind = (409, "not-protected", "the VM's protection is not as wanted");
 /// The daemon was not replaced.
 pub(super) const NOT_UPGRADED: Kind = (409, "not-upgraded", "the daemon was not upgraded");
 /// A port that cannot be saved or restored now.

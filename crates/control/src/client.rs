@@ -9,6 +9,7 @@ use axum::http::{Request, header};
 use nicety_daemon::handover::Upgraded;
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::plan::Plan;
+use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::trace::FrameTrace;
 use nicety_host::List;
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
-    Restored, ThreadList, TraceRequest, UpgradeRequest,
+    Restored, ThreadList, TraceRequest, VmList, WishWord, UpgradeRequest,
 };
 use exchange::Exchange;
 
@@ -102,6 +103,15 @@ pub enum Ask {
     Restart {
         /// Its name.
         name: String,
+    },
+    /// The VMs that are protected, or are to be.
+    Vms,
+    /// Something wanted of a VM's protection.
+    Wish {
+        /// The VM.
+        name: String,
+        /// What is wanted.
+        wish: WishWord,
     },
     /// Reset a card.
     ResetCard {
@@ -189,6 +199,10 @@ pub enum Reply {
     Addresses(AddressList),
     /// The port was restarted.
     Restarted(Restarted),
+    /// The VMs.
+    Vms(VmList),
+    /// A VM after what was wanted.
+    Vm(Box<VmReport>),
     /// The card was reset.
     CardReset(CardReset),
     /// Another daemon serves now.
@@ -236,6 +250,15 @@ impl Ask {
             Self::Port { name } => plain("GET", &port(name)),
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
+            Self::Vms => plain("GET", "/v1/vms"),
+            Self::Wish { name, wish } => {
+                let word = match wish {
+                    WishWord::Protect => "protect",
+                    WishWord::Stop => "stop",
+                    WishWord::Failover => "failover",
+                };
+                plain("POST", &format!("/v1/vms/{}/{word}", escaped(name)))
+            }
             Self::ResetCard { name } => plain("POST", &format!("/v1/cards/{}/reset", escaped(name))),
             Self::Upgrade(request) => with("POST", "/v1/upgrade", request),
             Self::Save { name } => plain("POST", &(port(name) + "/save")),
@@ -276,6 +299,8 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::Vms => Reply::Vms(read(body)?),
+            Self::Wish { .. } => Reply::Vm(Box::new(read(body)?)),
             Self::ResetCard { .. } => Reply::CardReset(read(body)?),
             Self::Upgrade(_) => Reply::Upgraded(read(body)?),
             Self::Save { .. } => Reply::Saved(body.to_vec()),
@@ -297,6 +322,7 @@ impl Ask {
             Self::Ports
                 | Self::Port { .. }
                 | Self::Addresses
+                | Self::Vms
                 | Self::Version
                 | Self::Export
                 | Self::Threads

@@ -5,12 +5,13 @@ use std::sync::{Arc, OnceLock};
 use nicety_adapter::PortId;
 use nicety_daemon::daemon::{Daemon, NoteBytes, RestartError};
 use nicety_daemon::live::Live;
+use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
 use tokio::sync::Notify;
 
 use super::api::AddressList;
-use super::{ADDRESSES_MAX, Inspect};
+use super::{ADDRESSES_MAX, Inspect, STARTING_SENTENCE};
 
 impl Inspect for Daemon {
     fn is_ready(&self) -> bool {
@@ -39,6 +40,14 @@ impl Inspect for Daemon {
             silent_seconds: learned.silent.as_secs(),
         });
         AddressList { addresses: addresses.collect(), more }
+    }
+
+    fn vms(&self) -> Vec<VmReport> {
+        Daemon::vms(self)
+    }
+
+    fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        Daemon::wish(self, vm, wish)
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -87,6 +96,15 @@ impl Inspect for Soon {
     fn addresses(&self) -> AddressList {
         let none = || AddressList { addresses: Vec::new(), more: 0 };
         self.live.get().map_or_else(none, |live| Inspect::addresses(live.daemon()))
+    }
+
+    fn vms(&self) -> Vec<VmReport> {
+        self.live.get().map(|live| live.daemon().vms()).unwrap_or_default()
+    }
+
+    fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        let starting = || Err(STARTING_SENTENCE.to_owned());
+        self.live.get().map_or_else(starting, |live| live.daemon().wish(vm, wish))
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use nicety_daemon::daemon::{NoteBytes, RestartError};
 use nicety_daemon::live::Live;
+use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::{AccountError, Host, did_you_mean, group_number};
@@ -96,6 +97,17 @@ pub trait Inspect: Send + Sync {
 
     /// The addresses that the switch has learned, up to the limit of an answer.
     fn addresses(&self) -> AddressList;
+
+    /// The VMs that are protected, or are to be.
+    fn vms(&self) -> Vec<VmReport> {
+        Vec::new()
+    }
+
+    /// An administrator's wish for a VM. The error is a sentence.
+    fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        let _ = wish;
+        Err(format!("there is no [[vm]] {vm:?}"))
+    }
 
     /// Restarts a failed port.
     fn restart(&self, name: &str) -> Result<(), RestartError>;

@@ -14,6 +14,7 @@ use nicety_daemon::daemon::RestartError;
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::live::{ChangeError, Changed, Consent, Live};
 use nicety_daemon::metrics::CONTENT_TYPE;
+use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_daemon::trace::FrameTrace;
@@ -26,8 +27,8 @@ use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, MALFORMED,
-    NO_STATE, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED,
-    Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
+    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED,
+    Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest, VmList, WishWord,
 };
 use super::beside::{Answer, beside};
 use super::body::{Changer, Large, Small};
@@ -90,6 +91,8 @@ impl IntoResponse for Box<Problem> {
         restart_port,
         save_port,
         restore_port,
+        vms,
+        wish,
         addresses,
         threads,
         capture,
@@ -105,6 +108,7 @@ impl IntoResponse for Box<Problem> {
     tags(
         (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
         (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
+        (name = "vms", description = "VMs that are copied to twins on other hosts."),
         (name = "port groups", description = "Port groups: policies that several ports share."),
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
@@ -141,6 +145,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/classes", post(lists::add_class))
         .route("/v1/classes/{uplink}/{name}", patch(lists::set_class).delete(lists::remove_class))
         .route("/v1/classes/{uplink}/{name}/ports/{port}", patch(lists::set_port_terms))
+        .route("/v1/vms", get(vms))
+        .route("/v1/vms/{name}/{wish}", post(wish))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))
@@ -271,6 +277,43 @@ pub(super) async fn port(
         Some(index) => Ok(axum::Json(ports.swap_remove(index))),
         None => Err(Problem::new(NO_SUCH_PORT, no_port(&name, &ports))),
     }
+}
+
+/// List the VMs that are protected, or are to be
+#[utoipa::path(get, operation_id = "list_vms", tag = "vms", path = "/v1/vms", responses(
+    (status = 200, description = "The VMs", body = VmList),
+    problems::Starting,
+))]
+pub(super) async fn vms(State(served): Daemon) -> Answer<axum::Json<VmList>> {
+    served.ready()?;
+    Ok(axum::Json(VmList { vms: served.inspect.vms() }))
+}
+
+/// Protect a VM, end its protection, or have its twin go on with it
+#[utoipa::path(post, operation_id = "wish_for_vm", tag = "vms", path = "/v1/vms/{name}/{wish}",
+    params(("name" = String, Path, description = "Name of the VM"), ("wish" = WishWord, Path, description = "What is wanted")),
+    responses(
+    (status = 200, description = "The VM after that", body = VmReport),
+    problems::Named, problems::Changing, problems::Starting,
+))]
+pub(super) async fn wish(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Result<Path<(String, WishWord)>, PathRejection>,
+) -> Answer<axum::Json<VmReport>> {
+    let Path((name, word)) = path.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
+    beside(move || {
+        let report = || served.inspect.vms().into_iter().find(|vm| vm.name == name);
+        if report().is_none() {
+            let vms: Vec<_> = served.inspect.vms().into_iter().map(|vm| vm.name).collect();
+            let there = if vms.is_empty() { "the host file has none".to_owned() } else { format!("there are: {}", vms.join(", ")) };
+            return Err(Problem::new(NO_SUCH, format!("there is no [[vm]] {name:?} ({there})")));
+        }
+        served.inspect.wish(&name, word.into()).map_err(|why| Problem::new(NOT_PROTECTED, why))?;
+        info!("{} asked of VM {name}: {word:?}", who(peer));
+        report().map(axum::Json).ok_or_else(|| Problem::new(NO_SUCH, "the VM has gone meanwhile"))
+    })
+    .await
 }
 
 /// Restart a failed port

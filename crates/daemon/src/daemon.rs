@@ -65,6 +65,7 @@ use crate::run::service::Service;
 use crate::run::shell::Schedule;
 use crate::run::worker::Worker;
 pub use crate::spec::PortSpec;
+use crate::protection::{Protection, Ready};
 use crate::tolerance::{Tolerance, ToleranceReport};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
@@ -275,6 +276,11 @@ pub struct Daemon {
     opener: OnceLock<Arc<Opener>>,
     /// Logs of ports at other daemons.
     tolerance: OnceLock<Tolerance>,
+    /// VMs that are copied to twins: what is ready for them, and then what runs.
+    protection_ready: Mutex<Option<Ready>>,
+    protection: OnceLock<Protection>,
+    /// Ports that open with a shut gate.
+    guarded: Mutex<HashSet<String>>,
     /// The last look at the workers' loads.
     look: Mutex<Option<Look>>,
     /// VMMs of another process go on here, and this one has not begun to serve.
@@ -338,6 +344,9 @@ impl Daemon {
             holder: OnceLock::new(),
             opener: OnceLock::new(),
             tolerance: OnceLock::new(),
+            protection_ready: Mutex::default(),
+            protection: OnceLock::new(),
+            guarded: Mutex::default(),
             look: Mutex::default(),
             takes_over: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),

@@ -11,6 +11,7 @@ pub mod descriptors;
 pub mod named;
 mod observe;
 pub mod paths;
+pub mod protection;
 mod random;
 pub mod registry;
 mod run;

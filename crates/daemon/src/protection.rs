@@ -182,6 +182,12 @@ pub(crate) fn check(config: &ToleranceConfig) -> Result<(), ProtectionError> {
     config.listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
 
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ready({:?})", self.vms)
+    }
+}
+
 impl Ready {
     /// Of this host, if it has VMs. Peers connect from now on, also while a daemon that this one replaces listens there.
     pub fn of(host: &Host) -> Result<Option<Self>, ProtectionError> {

@@ -28,6 +28,7 @@ use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, Uplink
 use crate::random::random;
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::Target;
+use crate::protection::ProtectionError;
 use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};
@@ -95,6 +96,9 @@ pub enum ServeError {
     /// Ports cannot have logs at other daemons.
     #[error(transparent)]
     Tolerance(#[from] ToleranceError),
+    /// VMs cannot be protected.
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -297,7 +301,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(target) = record {
         daemon.record(target)?;
     }
-    if let Some(config) = &host.tolerance {
+    daemon.ready_to_protect(host)?;
+    if let Some(config) = host.tolerance.as_ref().filter(|_| host.vms.is_empty()) {
         daemon.tolerate(config)?;
     }
     if let Some(holder) = holder {

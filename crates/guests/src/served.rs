@@ -256,13 +256,23 @@ impl Served {
 
     /// The same, of the daemon with this control socket.
     pub fn ask_at(socket: &Path) -> Option<String> {
+        Served::get_at(socket, "/v1/ports")
+    }
+
+    fn get_at(socket: &Path, path: &str) -> Option<String> {
         let mut stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-        stream.write_all(b"GET /v1/ports HTTP/1.1\r\nHost: nicety\r\nConnection: close\r\n\r\n").ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: nicety\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
         head.starts_with("HTTP/1.1 200 ").then(|| body.to_owned())
+    }
+
+    /// The control socket's answer to a `GET` of this path: JSON.
+    pub fn get(&self, path: &str) -> Option<String> {
+        Served::get_at(&self.socket("control.sock"), path)
     }
 
     /// The end of its log.

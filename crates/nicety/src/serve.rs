@@ -387,6 +387,7 @@ fn live(
     page: Option<&mut Page>,
     kept: Option<Kept>,
 ) -> std::io::Result<Arc<Live>> {
+    daemon.protect_vms().map_err(std::io::Error::other)?;
     let Begin { host, file, state, .. } = begin;
     let live = Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone());
     Ok(Arc::new(match (kept, control.socket()) {

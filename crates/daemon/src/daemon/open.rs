@@ -113,6 +113,7 @@ impl Daemon {
         let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes());
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
+        self.guard_part(&name, &port)?;
         self.log_calls(tolerated, &port);
         let log = self.log(id, &name, spec.config.entry.about.name);
         Ok(Opened { name, schedule, port, log })

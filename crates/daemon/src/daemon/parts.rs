@@ -56,6 +56,7 @@ impl Daemon {
         let schedule = shell.schedule();
         let port = Port::new(id, End::guest(sharing(spec)?), Box::new(shell), spec.buffer_bytes());
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
+        self.guard_part(&spec.config.name, &port)?;
         let log = self.log(id, &name, spec.config.entry.about.name);
         Ok(OtherPart { port: Arc::new(port.part_of(first)), schedule, log })
     }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use nicety_host::Host;
 use nicety_memory::MapError;
-use nicety_plane::Group;
+use nicety_plane::{Epochs, GateMode, Group, Port};
 
-use super::Daemon;
+use super::{Daemon, StartError};
+use crate::protection::{Protection, ProtectionError, Ready, VmReport, Wish};
 use crate::run::protected::{Protected, release};
 use crate::run::rings::Moving;
 
@@ -43,6 +45,85 @@ impl Daemon {
         let rings = running.rings.as_ref().ok_or_else(|| no_state(NO_FRONT_END))?;
         let moving = rings.moving().ok_or_else(|| no_state(NO_STATE))?;
         Ok((running.group(), Arc::clone(moving)))
+    }
+
+    /// From now on nothing leaves ports with these names when they are opened, until their gates are opened: nobody knows yet whether their
+    /// VM goes on elsewhere.
+    pub(crate) fn guard<'a>(&self, names: impl Iterator<Item = &'a String>) {
+        let mut guarded = self.guarded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        guarded.extend(names.cloned());
+    }
+
+    /// A part of the port with this name is about to be served.
+    pub(super) fn guard_part(&self, name: &str, part: &Port) -> Result<(), StartError> {
+        let is_guarded = self.guarded.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).contains(name);
+        let shut = || part.set_gate(&Arc::new(Epochs::new(GateMode::Shut, || {})));
+        let done = if is_guarded { shut() } else { Ok(()) };
+        done.map_err(|source| StartError::Memory { port: name.to_owned(), source })
+    }
+
+    /// This host's VMs are to be protected: their ports open with shut gates, until [`Daemon::protect_vms`] has asked whose the VMs are.
+    ///
+    /// # Errors
+    /// The key cannot be read, peers cannot connect, or the lease cannot be asked for.
+    pub(crate) fn ready_to_protect(&self, host: &Host) -> Result<(), ProtectionError> {
+        let Some(ready) = Ready::of(host)? else { return Ok(()) };
+        self.guard(ready.ports());
+        *self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(ready);
+        Ok(())
+    }
+
+    /// Begins to protect the host file's VMs, if it has any. Their ports are open.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn protect_vms(self: &Arc<Self>) -> Result<(), ProtectionError> {
+        let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let Some(ready) = ready else { return Ok(()) };
+        let protection = Protection::start(ready, self)?;
+        // Called once.
+        let _first = self.protection.set(protection);
+        Ok(())
+    }
+
+    /// The states of the VMs that the host file names.
+    pub fn vms(&self) -> Vec<VmReport> {
+        self.protection.get().map(Protection::reports).unwrap_or_default()
+    }
+
+    /// An administrator's wish for a VM. Waits for what comes of it, some seconds at most.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        let none = || "the host file has no [[vm]]".to_owned();
+        self.protection.get().ok_or_else(none)?.wish(vm, wish)
+    }
+
+    /// The gate of the port, if it has one.
+    pub fn gate(&self, name: &str) -> Option<Arc<Epochs>> {
+        let (parts, _) = self.moved(name).ok()?;
+        parts.lead()?.epochs()
+    }
+
+    /// What happens to frames of the port's guest from now on. Without a gate all leave.
+    ///
+    /// # Errors
+    /// The port is not there, or its state does not go with its guest.
+    pub fn set_gate(&self, name: &str, mode: GateMode) -> Result<(), ProtectError> {
+        let (parts, _) = self.moved(name)?;
+        for part in parts.ports() {
+            match part.epochs() {
+                Some(epochs) => epochs.set_mode(mode),
+                None if mode == GateMode::Open => {}
+                None => {
+                    let set = part.set_gate(&Arc::new(Epochs::new(mode, || {})));
+                    set.map_err(|source| ProtectError::Memory { port: name.to_owned(), source })?;
+                }
+            }
+        }
+        release(&parts);
+        Ok(())
     }
 
     /// What the port's guest sends waits from now on as the protection of its VM says, or the guest is a mute twin.

@@ -66,11 +66,6 @@ impl Qemu {
         self.why_not.as_deref()
     }
 
-    /// Its COLO.
-    pub fn colo(&self) -> Option<&Colo> {
-        self.colo.as_ref()
-    }
-
     /// The next news.
     pub fn news(&mut self) -> Option<QemuNews> {
         self.news.pop_front()
@@ -161,9 +156,9 @@ impl Qemu {
         }
     }
 
-    /// The end of a protection: another one begins with another COLO.
-    pub fn forget_copy(&mut self) {
-        self.colo = None;
+    /// It is asked anew what it is, after a while.
+    pub fn seek_again(&mut self, now: Instant) {
+        self.state = State::Away(now + 10 * AGAIN);
     }
 
     /// Sends and receives what is possible now.

@@ -109,6 +109,9 @@ pub(super) struct Vm {
     loads: Loads,
     stops: Stops,
     report: VmReport,
+    /// Why the third party does not answer, and why the twin that is offered is none.
+    lease_why_not: Option<String>,
+    refusal: Option<String>,
     /// What was logged last of its state.
     said: String,
     /// Since when the owner seems lost, and how long the last takeover took.
@@ -145,6 +148,8 @@ impl Vm {
             copies: None,
             carrier: None,
             stops: Stops::default(),
+            lease_why_not: None,
+            refusal: None,
             said: String::new(),
             lost_at: None,
             config,
@@ -257,7 +262,7 @@ impl Vm {
             Ok(lease) => self.lease = Some(lease),
             Err(why) => {
                 warn!(vm = self.config.name, "the lease cannot be asked for: {why}");
-                self.report.why_not = Some(why.to_string());
+                self.lease_why_not = Some(why.to_string());
                 (self.role, self.newcomer) = (Role::None, None);
                 self.qemu.seek_again(now);
             }
@@ -482,11 +487,11 @@ impl Vm {
         while let Some((number, answer)) = self.lease.as_ref().and_then(Asker::answer) {
             let answer = match answer {
                 Ok(answer) => {
-                    self.report.lease_why_not = None;
+                    self.lease_why_not = None;
                     Some(answer)
                 }
                 Err(error) => {
-                    self.report.lease_why_not = Some(error.to_string());
+                    self.lease_why_not = Some(error.to_string());
                     None
                 }
             };
@@ -547,17 +552,17 @@ impl Vm {
         }
         if why.is_empty() {
             offer.is_checked = true;
-            self.report.refusal = None;
+            self.refusal = None;
             return;
         }
         let why = why.join("; ");
-        if self.report.refusal.as_ref() != Some(&why) {
+        if self.refusal.as_ref() != Some(&why) {
             warn!(vm = self.config.name, "not protected: {why}");
         }
         self.peer.send(&Wire::Refused(why.clone()));
         // It is sent before the line ends.
         let _came = self.peer.turn();
-        self.report.refusal = Some(why);
+        self.refusal = Some(why);
         self.offer = None;
         let _ = now;
     }

@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nicety_plane::{Epochs, Group};
+pub use nicety_protect::Pairing;
 use serde::{Deserialize, Serialize};
-
-/// Which protection of a VM: another one has another number, also after a restart of a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pairing(pub u64);
 
 /// The epoch that a saved state has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -50,6 +50,7 @@ mod tolerated;
 mod tools;
 mod translated;
 mod tunnels;
+mod twins;
 mod uio;
 mod upgraded;
 mod user_mode;

@@ -25,11 +25,10 @@ impl Vm {
         let is_absent = matches!(&self.role, Role::Owner(owner) if matches!(owner.stage(), Stage::Ended(_)))
             || matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Stale);
         let role = if is_absent { VmRole::Absent } else { role };
+        let why_not = why.map(|why| self.reason(why));
         let report = &mut self.report;
-        (report.role, report.protected) = (role, state == "protected");
+        (report.role, report.protected, report.why_not) = (role, state == "protected", why_not);
         report.state = state.to_owned();
-        report.why_not = why.map(|why| self.reason(why));
-        let report = &mut self.report;
         if let Role::Owner(owner) = &self.role {
             let (closed, loaded) = owner.copies();
             (report.epoch, report.lag_epochs) = (closed, closed - loaded);
