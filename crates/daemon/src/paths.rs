@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use nicety_host::{Host, ListenAddress, PageAddress, PeerAddress, PortConfig, Role, UplinkConfig, UplinkKind};
+use nicety_host::{Host, ListenAddress, PageAddress, PortConfig, Role, UplinkConfig, UplinkKind};
 
 /// The use that a daemon makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +71,8 @@ pub fn of_host<'a>(host: &'a Host, control: Option<&'a Path>) -> Vec<HostPath<'a
 pub fn of_port(port: &PortConfig) -> impl Iterator<Item = HostPath<'_>> {
     let key = |key: &str| format!("port {}: {key}", port.name);
     let rom = port.rom.as_ref().map(|rom| HostPath::new(key("rom"), rom, PathUse::Reads));
-    let peer = match &port.ft_peer {
-        Some(PeerAddress::Unix(path)) => Some(HostPath::new(key("ft_peer"), path, PathUse::Connects).early()),
-        _ => None,
-    };
     let socket = HostPath::new(key("socket"), &port.socket, at_socket(port.role));
-    rom.into_iter().chain([socket]).chain(peer)
+    rom.into_iter().chain([socket])
 }
 
 /// The path of an uplink, if it has one.

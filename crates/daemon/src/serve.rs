@@ -23,6 +23,7 @@ use nicety_keeper::{Group, Holder, Opener};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents};
 use crate::random::random;
@@ -297,8 +298,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     if let Some(target) = record {
         daemon.record(target)?;
     }
-    if let Some(config) = &host.tolerance {
-        daemon.tolerate(config)?;
+    if let Some(warning) = host.tolerance.as_ref().and_then(|ft| nicety_host::open_key(&ft.key)) {
+        warn!("[ft] {warning}");
     }
     if let Some(holder) = holder {
         daemon.keep_by(Arc::clone(&holder));

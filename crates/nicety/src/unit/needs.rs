@@ -5,9 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nicety_daemon::paths::{self, HostPath, PathUse};
-use nicety_host::{
-    AccessConfig, Host, ListenAddress, PageAddress, PeerAddress, UplinkConfig, UplinkKind, group_number,
-};
+use nicety_host::{AccessConfig, Host, ListenAddress, PageAddress, UplinkConfig, UplinkKind, group_number};
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;
 
@@ -41,7 +39,7 @@ impl Needs<'_> {
         self.all.push(Lack { why, lines: lines.into_iter().collect() });
     }
 
-    /// TCP: the page, and logs at other daemons.
+    /// TCP: the page, and other daemons.
     fn network(&mut self, host: &Host) {
         if let Some(PageAddress::Loopback(address)) = host.daemon.page {
             let what = format!("daemon.page = \"{address}\"");
@@ -53,15 +51,6 @@ impl Needs<'_> {
             let what = format!("ft.listen = \"{address}\"");
             self.tcp(&what, with);
             self.low_port(&what, address.port());
-        }
-        for port in &host.ports {
-            let with = match &port.ft_peer {
-                Some(PeerAddress::Address(address)) => With::Address(address.ip()),
-                // Names are looked up anywhere.
-                Some(PeerAddress::Name { .. }) => With::Anybody,
-                Some(PeerAddress::Unix(_)) | None => continue,
-            };
-            self.tcp(&format!("port {}: ft_peer", port.name), with);
         }
     }
 

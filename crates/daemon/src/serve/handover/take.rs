@@ -94,9 +94,6 @@ impl Taking {
         let limits = serve::limits(host);
         let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
         let daemon = daemon.map_err(|error| error.to_string())?;
-        if let Some(config) = &host.tolerance {
-            daemon.tolerate(config).map_err(|error| error.to_string())?;
-        }
         daemon.takes_over();
         Ok(daemon)
     }
