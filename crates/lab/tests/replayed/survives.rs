@@ -1,5 +1,5 @@
 //! A real kernel on two hosts: the first runs it, the second replays it from the log of frames and times, and goes on when the first dies
-//! (docs/fault-tolerance.md). The hosts are the state machines of `nicety ft`, their link and the third party are virtual, and so is time;
+//! (docs/lab.md). The hosts are the state machines of `crates/tolerance`, their link and the third party are virtual, and so is time;
 //! the guests are processes.
 
 use std::{
