@@ -194,6 +194,8 @@ fn connections_of_a_guest_outlive_its_host() {
         assert_eq!(whole.console(0), whole.console(1));
         assert_eq!(whole.node(0).unwrap().role(), &Role::Primary);
         println!("{adapter}: {points} points, {:?}", whole.node(0).unwrap().status());
+        let ([out, back], received) = (whole.logged, whole.received);
+        println!("{adapter}: {received} bytes received; the log: {out} bytes there, {back} back");
         for part in 1..=KILLS {
             let dies_at = points * part / (KILLS + 1);
             let (world, again, _) = run(dies_at);
