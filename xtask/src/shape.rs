@@ -13,8 +13,6 @@ use crate::tally::Tally;
 
 /// Lines of a source or test file.
 const LINES_MAX: usize = 800;
-/// Files of fault tolerance, which is to be replaced as a whole: their circles are not looked for.
-const LEFT: [&str; 2] = ["crates/tolerance", "crates/daemon/src/tolerance"];
 
 /// A file's place in its crate: `plane::port`. The crate's own file has none.
 type Module = Vec<String>;
@@ -26,7 +24,7 @@ pub fn run() -> Tally {
     let mut faults: Vec<String> = files.iter().filter_map(|(path, text)| too_long(&root, path, text)).collect();
     let mut crates: BTreeMap<PathBuf, BTreeMap<Module, Source>> = BTreeMap::new();
     for (path, text) in files {
-        if let Some((source, module)) = place(&root, &path) {
+        if let Some((source, module)) = place(&path) {
             let shown = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
             crates.entry(source).or_default().insert(module, Source::new(shown, &text));
         }
@@ -53,11 +51,8 @@ fn too_long(root: &Path, path: &Path, text: &str) -> Option<String> {
 }
 
 /// The source folder of a file that is no test, and its module.
-fn place(root: &Path, path: &Path) -> Option<(PathBuf, Module)> {
+fn place(path: &Path) -> Option<(PathBuf, Module)> {
     let mut source = path.ancestors().skip(1).filter(|folder| folder.ends_with("src")).last()?.to_owned();
-    if LEFT.iter().any(|left| path.to_string_lossy().starts_with(&*root.join(left).to_string_lossy())) {
-        return None;
-    }
     let words = path.strip_prefix(&source).ok()?.with_extension("");
     let mut module: Module = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     if module.iter().any(|word| word == "tests" || word.ends_with("_test")) {
@@ -208,7 +203,7 @@ mod tests {
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let root = Path::new("/house");
         let source = |(name, text): &(&str, &str)| {
-            let (_, module) = place(root, &root.join("crates/lab/src").join(name))?;
+            let (_, module) = place(&root.join("crates/lab/src").join(name))?;
             Some((module, Source::new((*name).to_owned(), text)))
         };
         circle(&files.iter().filter_map(source).collect())

@@ -1,7 +1,5 @@
 //! The interface of every adapter.
 
-use serde::{Deserialize, Serialize};
-
 use crate::batch::Batch;
 use crate::context::Context;
 use crate::face::Face;
@@ -12,7 +10,7 @@ use crate::snapshot::Snapshot;
 use crate::stall::Stall;
 
 /// The kind of a reset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// Power on, for another VM: everything is reset.
     Bus,
@@ -22,7 +20,7 @@ pub enum Reset {
 }
 
 /// Events that a port reports to its adapter. An adapter handles every event: a missing one does not compile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The link went up or down.
     Link(bool),

@@ -11,7 +11,6 @@ use arrayvec::ArrayVec;
 use nicety_frame::Layout;
 pub use nicety_frame::SegmentKind;
 use nicety_memory::{Map, Span};
-use serde::{Deserialize, Serialize};
 
 mod admit;
 mod draft;
@@ -38,7 +37,7 @@ const HEAD_SLACK: usize = 8;
 pub struct PortId(pub u16);
 
 /// The state of the transport checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
     /// The frame is complete; its checksum was not verified.
     #[default]
@@ -56,10 +55,9 @@ pub enum Checksum {
 }
 
 /// A request to segment a packet into frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The kind.
-    #[serde(with = "crate::as_numbers::segment_kind")]
     pub kind: SegmentKind,
     /// Payload bytes of each frame but the last; never 0.
     pub mss: u16,
@@ -85,7 +83,7 @@ impl Segment {
 }
 
 /// The offloads that the sender's driver requested, in adapter-independent form.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The transport checksum.
     pub checksum: Checksum,

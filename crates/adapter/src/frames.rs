@@ -2,13 +2,12 @@
 
 use arrayvec::ArrayVec;
 use nicety_frame::{Tag, vlan};
-use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, PACKETS, Packet};
 use crate::outbox::Set;
 
 /// The switch's change to a frame for one receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edit {
     /// No change.
     #[default]
@@ -16,14 +15,14 @@ pub enum Edit {
     /// Removes the outer VLAN tag, if there is one.
     Untag,
     /// Inserts this VLAN tag before any other.
-    Tag(#[serde(with = "crate::as_numbers::tag")] Tag),
+    Tag(Tag),
     /// Replaces the outer tag with this VLAN tag, or inserts it if there is none: for a priority-tagged frame (VLAN id 0) into an
     /// access VLAN.
-    Retag(#[serde(with = "crate::as_numbers::tag")] Tag),
+    Retag(Tag),
 }
 
 /// One packet of a batch, for one receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
     /// Index in the batch.
     pub packet: u16,

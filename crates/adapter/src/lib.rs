@@ -25,7 +25,6 @@
 
 mod access;
 mod adapter;
-mod as_numbers;
 pub mod bank;
 mod batch;
 mod bus;

@@ -1,11 +1,9 @@
 //! An adapter's requests to the port. Plain state: the port reads it after each call, and carries out the requests once per turn.
 
-use serde::{Deserialize, Serialize};
-
 use crate::time::Time;
 
 /// A set of small numbers: queues, or interrupt vectors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Set(u128);
 
 impl Set {

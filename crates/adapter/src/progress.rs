@@ -1,11 +1,9 @@
 //! The limits of a fetch, and its result.
 
-use serde::{Deserialize, Serialize};
-
 use crate::batch::Batch;
 
 /// The limits of one call. At least one packet is always allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Most packets.
     pub packets: usize,

@@ -110,7 +110,6 @@ pub(crate) fn port(name: &str) -> PortReport {
         inward_classes: Vec::new(),
         mirror: None,
         mirrored_to: Vec::new(),
-        tolerance: None,
         not_kept: None,
         neighbour: None,
         condition: Condition::Up,

@@ -32,7 +32,6 @@ mod save;
 mod set;
 mod settle;
 mod team;
-mod tolerance;
 mod watch;
 
 use std::collections::{BTreeMap, HashSet};
@@ -66,7 +65,6 @@ use crate::run::shell::Schedule;
 use crate::run::worker::Worker;
 pub use crate::spec::PortSpec;
 use crate::protection::{Protection, Ready};
-use crate::tolerance::{Tolerance, ToleranceReport};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use carried::NoteBytes;
@@ -202,8 +200,6 @@ pub struct PortView {
     pub mirror: Option<MirrorConfig>,
     /// The mirrors that copy its frames.
     pub mirrored_by: Vec<MirrorConfig>,
-    /// Its log at another daemon.
-    pub tolerance: Option<ToleranceReport>,
     /// Why it would not survive a kill of this process. `None`: it would, or there is no keeper.
     pub not_kept: Option<String>,
     /// Whether it is an uplink, or a team, that carries nothing.
@@ -234,7 +230,6 @@ impl PortView {
             members: None,
             mirror: None,
             mirrored_by: Vec::new(),
-            tolerance: None,
             not_kept: None,
             blocked: false,
             in_loop: None,
@@ -274,8 +269,6 @@ pub struct Daemon {
     holder: OnceLock<Arc<Holder>>,
     /// Opens what this process may not.
     opener: OnceLock<Arc<Opener>>,
-    /// Logs of ports at other daemons.
-    tolerance: OnceLock<Tolerance>,
     /// VMs that are copied to twins: what is ready for them, and then what runs.
     protection_ready: Mutex<Option<Ready>>,
     protection: OnceLock<Protection>,
@@ -343,7 +336,6 @@ impl Daemon {
             generation: AtomicU64::new(0),
             holder: OnceLock::new(),
             opener: OnceLock::new(),
-            tolerance: OnceLock::new(),
             protection_ready: Mutex::default(),
             protection: OnceLock::new(),
             guarded: Mutex::default(),
@@ -575,7 +567,6 @@ impl Daemon {
         views.extend(self.ports().values().map(|running| view(running, epoch, self.workers.len(), self.holder())));
         self.note_links(&mut views);
         self.note_mirrors(&mut views);
-        self.note_tolerance(&mut views);
         let now = self.clock.now();
         for view in &mut views {
             view.neighbour = self.plane.neighbour(view.id, now);

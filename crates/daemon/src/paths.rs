@@ -103,12 +103,8 @@ fn of_vm(vm: &VmConfig) -> impl Iterator<Item = HostPath<'_>> {
 pub fn of_port(port: &PortConfig) -> impl Iterator<Item = HostPath<'_>> {
     let key = |key: &str| format!("port {}: {key}", port.name);
     let rom = port.rom.as_ref().map(|rom| HostPath::new(key("rom"), rom, PathUse::Reads));
-    let peer = match &port.ft_peer {
-        Some(PeerAddress::Unix(path)) => Some(HostPath::new(key("ft_peer"), path, PathUse::Connects).early()),
-        _ => None,
-    };
     let socket = HostPath::new(key("socket"), &port.socket, at_socket(port.role));
-    rom.into_iter().chain([socket]).chain(peer)
+    rom.into_iter().chain([socket])
 }
 
 /// The path of an uplink, if it has one.

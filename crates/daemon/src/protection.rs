@@ -31,7 +31,6 @@ use nicety_link::Secret;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Listener, Place};
 use rustix::event::{EventfdFlags, eventfd};
-use tracing::warn;
 
 use crate::daemon::Daemon;
 use crate::tolerance::names::Names;
@@ -193,9 +192,6 @@ impl Ready {
     pub fn of(host: &Host) -> Result<Option<Self>, ProtectionError> {
         let Some(config) = host.tolerance.as_ref().filter(|_| !host.vms.is_empty()) else { return Ok(None) };
         let secret = secret(&config.key)?;
-        if let Some(warning) = nicety_host::open_key(&config.key) {
-            warn!("[ft] {warning}");
-        }
         // The host file was checked: where there are VMs there are both.
         let lacks = |what: &str| ProtectionError::Lease(format!("{what} is missing, and there is a [[vm]]"));
         let address = config.listen.as_ref().ok_or_else(|| lacks("listen"))?;

@@ -23,13 +23,13 @@ use nicety_keeper::{Group, Holder, Opener};
 use nicety_switch::{Limits, Policy};
 use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents};
 use crate::random::random;
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::Target;
 use crate::protection::ProtectionError;
-use crate::tolerance::ToleranceError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};
 pub(crate) use check::{check_team, check_uplink_again, checked_spec};
@@ -93,9 +93,6 @@ pub enum ServeError {
     /// The ports of the old daemon cannot go on here.
     #[error("taking over: {0}")]
     HandOver(String),
-    /// Ports cannot have logs at other daemons.
-    #[error(transparent)]
-    Tolerance(#[from] ToleranceError),
     /// VMs cannot be protected.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
@@ -302,8 +299,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.record(target)?;
     }
     daemon.ready_to_protect(host)?;
-    if let Some(config) = host.tolerance.as_ref().filter(|_| host.vms.is_empty()) {
-        daemon.tolerate(config)?;
+    if let Some(warning) = host.tolerance.as_ref().and_then(|ft| nicety_host::open_key(&ft.key)) {
+        warn!("[ft] {warning}");
     }
     if let Some(holder) = holder {
         daemon.keep_by(Arc::clone(&holder));

@@ -75,7 +75,7 @@ pub struct Host {
     pub mirrors: Vec<MirrorConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
-    /// How this daemon meets those of other hosts, if it does.
+    /// `[ft]`: the daemons that protect each other's VMs.
     pub tolerance: Option<ToleranceConfig>,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
@@ -330,7 +330,6 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
         groups,
         access: usual.unwrap_or_default(),
         workers: daemon.workers,
-        is_tolerant: tolerance.is_some(),
         ports: Taken::default(),
     };
     let ports = sections.into_iter().filter_map(|section| Some((section, port(walk, section, &mut before)?)));

@@ -199,7 +199,7 @@ fn a_port_is_pinned_to_a_worker_that_there_is() {
 }
 
 #[test]
-fn several_workers_serve_the_queue_pairs_of_a_virtio_port_that_has_no_rates_and_no_log() {
+fn several_workers_serve_the_queue_pairs_of_a_virtio_port_that_has_no_rates() {
     let port = PORT.replace("e1000", "virtio-net");
     let text = |keys: &str| format!("[daemon]\nworkers = 4\n{port}{keys}");
     let workers = |keys: &str| parse(&text(keys)).unwrap().ports[0].workers;
@@ -208,7 +208,6 @@ fn several_workers_serve_the_queue_pairs_of_a_virtio_port_that_has_no_rates_and_
         ("workers = 5\n", "port.workers: the daemon has 4 workers"),
         ("queues = 2\nworkers = 3\n", "port.workers: it has 2 queue pairs, which are dealt to the workers"),
         ("workers = 2\nsend_average = \"1Gbit/s\"\n", "port.workers: a port with rates"),
-        ("workers = 2\nft_peer = \"host2:4711\"\n", "port.workers: a port with a log (ft_peer) has one worker"),
     ] {
         let all = errors(&text(keys));
         assert!(all.iter().any(|message| message.contains(what)), "{all:#?}");
@@ -227,7 +226,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, device_state, worker, workers, ft_peer, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, device_state, worker, workers, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, trust_marks, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -473,7 +472,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let message = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, device_state, worker, workers, ft_peer, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, device_state, worker, workers, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, card, function, trust, spoofchk, link_state, query_rss, qos, min_rate, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, multicast_router_guard, mtu_limit, log_refusals, snooping, lldp, trust_marks, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };

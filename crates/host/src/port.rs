@@ -18,12 +18,10 @@ use super::form::{Form, words};
 use super::group::Groups;
 use super::names::{self, Ways, earlier};
 use super::paths::Paths;
-use super::peer::PeerAddress;
 use super::policy;
 use super::quantity::Bytes;
 use super::role::{ROLES, Role};
 use super::rom::{self, RomFileError};
-use super::tolerance;
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 use super::workers;
 
@@ -68,8 +66,6 @@ pub struct PortConfig {
     pub worker: Option<u16>,
     /// The number of workers that serve its queue pairs.
     pub workers: u16,
-    /// The daemon that has its log: what its guest sends waits until that has what precedes it.
-    pub ft_peer: Option<PeerAddress>,
     /// The accounts that may connect. The default if this side connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -113,7 +109,6 @@ impl PortConfig {
             device_state: true,
             worker: None,
             workers: 1,
-            ft_peer: None,
             access: AccessConfig::default(),
             group: None,
             link: LinkState::default(),
@@ -131,8 +126,6 @@ impl PortConfig {
     /// unless the file says otherwise. With one processor they are not: polling would take its time from the guest.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
-            // A log has writes, and a page has none.
-            _ if self.ft_peer.is_some() => false,
             Some(doorbells) => doorbells == Doorbells::Mapped,
             None => processors > 1 && mappable(self.entry).is_some_and(|part| part.usual),
         }
@@ -153,7 +146,6 @@ impl PortConfig {
                 device_state,
                 worker,
                 workers,
-                ft_peer,
                 name: _,
                 entry: _,
                 mac: _,
@@ -177,7 +169,6 @@ impl PortConfig {
                 (*standby, *device_state),
                 *worker,
                 *workers,
-                ft_peer.clone(),
             )
         };
         let is_same_address = self.mac == other.mac || (self.function.is_some() && other.function.is_some());
@@ -196,7 +187,7 @@ impl PortConfig {
     }
 }
 
-const PORT_KEYS: [Key; 31] = [
+const PORT_KEYS: [Key; 30] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -229,7 +220,6 @@ const PORT_KEYS: [Key; 31] = [
     Key::new("device_state", Form::Flag, "true or false; for an adapter behind vhost-user"),
     Key::new("worker", Form::Number(0, WORKERS_MAX - 1), "a whole number from 0, below the daemon's workers"),
     Key::new("workers", Form::Number(1, WORKERS_MAX), "for virtio-net: a whole number from 1 to the daemon's workers"),
-    tolerance::PEER,
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -266,8 +256,6 @@ pub(super) struct Before<'a> {
     pub(super) access: AccessConfig,
     /// The daemon's workers.
     pub(super) workers: usize,
-    /// Whether there is an `[ft]`.
-    pub(super) is_tolerant: bool,
     pub(super) ports: Taken,
 }
 
@@ -320,7 +308,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
     }
     let priority = card::priority(walk, section, parts.tags());
     let (entry, addresses) = (entry?, addresses?);
-    let port = PortConfig {
+    Some(PortConfig {
         name: name?.value,
         entry,
         mac: *addresses.first()?,
@@ -336,15 +324,12 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         device_state: device_state.is_none_or(|found| found.value),
         worker,
         workers: workers.unwrap_or(1),
-        ft_peer: tolerance::peer(walk, section, dir),
         access,
         group,
         link: card::link_state(walk, section),
         policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
         function,
-    };
-    check_peer(walk, section, &port, before.is_tolerant);
-    Some(port)
+    })
 }
 
 /// Its name, which no other port, uplink or team has.
@@ -388,18 +373,6 @@ fn accounts(walk: &mut Walk, section: Section<'_>, role: Role, before: &Before<'
             no_access(walk, section);
             AccessConfig::default()
         }
-    }
-}
-
-/// Checks a port with a log.
-fn check_peer(walk: &mut Walk, section: Section<'_>, port: &PortConfig, is_tolerant: bool) {
-    let Some(line) = walk.place(section, tolerance::PEER.name).filter(|_| port.ft_peer.is_some()) else { return };
-    if !is_tolerant {
-        walk.wrong(section, tolerance::PEER.name, line, "there is no [ft] with the key that both daemons share");
-    }
-    if port.doorbells == Some(Doorbells::Mapped) {
-        let what = "a port with ft_peer has trapped doorbells: leave doorbells out";
-        walk.wrong(section, "doorbells", walk.place(section, "doorbells").unwrap_or(line), what);
     }
 }
 

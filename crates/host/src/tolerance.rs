@@ -1,4 +1,4 @@
-//! `[ft]`: how this daemon meets those of other hosts (docs/fault-tolerance.md). And a port's `ft_peer`: logs of ports at another daemon.
+//! `[ft]`: the daemons that protect each other's VMs (docs/fault-tolerance.md).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::form::Form;
 use super::lease::{self, LeasePlace};
 use super::paths;
-use super::peer::{ListenAddress, PeerAddress};
+use super::peer::ListenAddress;
 use super::walk::{Key, Kind, Section, Walk};
 
 /// `[ft]`.
@@ -29,7 +29,7 @@ pub(super) static FT: Kind = Kind {
             Form::ListenAddress,
             "an IP address and a TCP port, such as \"10.0.0.1:7001\", or a socket, \"unix:/run/ft.sock\"",
         ),
-        Key::new("key", Form::Path, "a path of a file of at least 16 bytes, the same on all hosts").required(),
+        Key::new("key", Form::Path, "a path of a file of at least 32 random bytes, the same on all hosts").required(),
         lease::KEYS[0],
         lease::KEYS[1],
         lease::KEYS[2],
@@ -41,23 +41,11 @@ pub(super) static FT: Kind = Kind {
     several: false,
 };
 
-/// The daemon that has a port's log.
-pub(super) const PEER: Key = Key::new(
-    "ft_peer",
-    Form::PeerAddress,
-    "an IP address or a host's name, and a TCP port, such as \"host2:7001\", or a socket, \"unix:/run/ft.sock\": another daemon's [ft] listen; with [ft] here",
-);
-
 pub(super) fn tolerance(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<ToleranceConfig> {
     let listen = walk.parsed::<ListenAddress>(section, "listen").map(|found| found.value.within(dir));
     let key = paths::file(walk, section, "key", dir);
     let lease = lease::place(walk, section, dir);
     Some(ToleranceConfig { listen, key: key?, lease })
-}
-
-/// A port's peer.
-pub(super) fn peer(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PeerAddress> {
-    walk.parsed::<PeerAddress>(section, PEER.name).map(|found| found.value.within(dir))
 }
 
 /// A warning if others than the owner and the group may read a key: who has it can pose as a host.
@@ -71,38 +59,55 @@ pub fn open_key(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::fs::Permissions;
 
+    use super::*;
     use crate::Host;
 
-    fn host(ft: &str, more: &str) -> Result<Host, String> {
-        let port =
-            "[[port]]\nname = \"vm1\"\nadapter = \"vmxnet3\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
-        Host::parse(&format!("{ft}{port}{more}\n"), Path::new("/etc/host.toml")).map_err(|errors| errors.to_string())
+    fn host(text: &str) -> Result<Host, String> {
+        Host::parse(text, Path::new("/etc/host.toml")).map_err(|errors| errors.to_string())
     }
 
     #[test]
-    fn a_port_with_a_peer_needs_the_key_and_has_trapped_doorbells() {
-        let ft = "[ft]\nlisten = \"[fd00::1]:7001\"\nkey = \"ft.key\"\n";
-        let whole = host(ft, "ft_peer = \"10.0.0.2:7001\"").unwrap();
-        let tolerance = whole.tolerance.unwrap();
-        assert_eq!(tolerance.listen.unwrap().to_string(), "[fd00::1]:7001");
-        assert_eq!(tolerance.key, Path::new("/etc/ft.key"));
-        assert_eq!(whole.ports[0].ft_peer.as_ref().unwrap().to_string(), "10.0.0.2:7001");
-        let named = host(ft, "ft_peer = \"host2:7001\"").unwrap();
-        assert_eq!(named.ports[0].ft_peer.as_ref().unwrap().to_string(), "host2:7001");
-        let unix =
-            host("[ft]\nlisten = \"unix:ft.sock\"\nkey = \"ft.key\"\n", "ft_peer = \"unix:host2.sock\"").unwrap();
-        assert_eq!(unix.tolerance.unwrap().listen.unwrap().to_string(), "unix:/etc/ft.sock");
-        assert_eq!(unix.ports[0].ft_peer.as_ref().unwrap().to_string(), "unix:/etc/host2.sock");
-        assert!(!whole.ports[0].is_mapped(2) && host(ft, "").unwrap().ports[0].is_mapped(2));
-        let refused = |ft: &str, more: &str, why: &str| {
-            let error = host(ft, more).unwrap_err();
+    fn the_key_is_required_and_relative_paths_begin_at_the_host_file() {
+        let tolerance = |ft: &str| host(&format!("[ft]\n{ft}\n")).unwrap().tolerance.unwrap();
+        let tcp = tolerance("listen = \"[fd00::1]:7001\"\nkey = \"ft.key\"");
+        assert_eq!(tcp.listen.unwrap().to_string(), "[fd00::1]:7001");
+        assert_eq!(tcp.key, Path::new("/etc/ft.key"));
+        let unix = tolerance("listen = \"unix:ft.sock\"\nkey = \"/ft.key\"");
+        assert_eq!(unix.listen.unwrap().to_string(), "unix:/etc/ft.sock");
+        assert_eq!((unix.key.as_path(), tolerance("key = \"ft.key\"").listen), (Path::new("/ft.key"), None));
+        for (text, why) in [
+            ("listen = \"10.0.0.1:7001\"", "it is missing from this [ft]"),
+            ("listen = \"host1:7001\"\nkey = \"ft.key\"", "ft.listen"),
+        ] {
+            let error = host(&format!("[ft]\n{text}\n")).unwrap_err();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_everybody_may_read_is_warned_of() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let warning = |mode| {
+            std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+            open_key(file.path())
         };
-        refused("", "ft_peer = \"10.0.0.2:7001\"", "there is no [ft] with the key");
-        refused(ft, "ft_peer = \"10.0.0.2:7001\"\ndoorbells = \"mapped\"", "has trapped doorbells");
-        refused(ft, "ft_peer = \"host2\"", "port.ft_peer");
-        refused("[ft]\nlisten = \"10.0.0.1:7001\"\n", "", "it is missing from this [ft]");
+        assert_eq!((warning(0o600), warning(0o640)), (None, None));
+        let shown = file.path().display();
+        let expected = format!("everybody on this machine may read the key {shown} (mode 0644): chmod o= {shown}");
+        assert_eq!(warning(0o644), Some(expected));
+        assert_eq!(open_key(Path::new("/nowhere/ft.key")), None);
+    }
+
+    #[test]
+    fn a_port_s_peer_of_an_earlier_version_is_refused_with_what_to_do_instead() {
+        let port =
+            "[[port]]\nname = \"vm1\"\nadapter = \"vmxnet3\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
+        assert!(host(port).is_ok());
+        let error = host(&format!("{port}ft_peer = \"10.0.0.2:7001\"\n")).unwrap_err();
+        let what = "6: port.ft_peer: there is no such key in [[port]] any more: a VM is protected as a whole; \
+                    remove ft_peer, and name the VM in a [[vm]]";
+        assert!(error.contains(what), "{error}");
     }
 }

@@ -168,9 +168,6 @@ fn ports(walk: &mut Walk, section: Section<'_>, beside: &Beside<'_, '_>, taken: 
             Some(port) if !port.device_state => format!(
                 "port {wanted} has device_state = false, and a protected VM needs its state: leave that key out there"
             ),
-            Some(port) if port.ft_peer.is_some() => {
-                format!("port {wanted} has ft_peer, which protects a port by itself: leave that key out there")
-            }
             Some(_) => match earlier(taken, wanted.clone(), line) {
                 None => {
                     ports.push(wanted);

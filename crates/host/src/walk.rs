@@ -12,6 +12,9 @@ use super::form::Form;
 
 /// Most tables of one kind.
 const TABLES_MAX: usize = 1024;
+/// Keys of earlier versions: the table's heading, the key, and what to do instead.
+const REMOVED: [(&str, &str, &str); 1] =
+    [("[[port]]", "ft_peer", "a VM is protected as a whole; remove ft_peer, and name the VM in a [[vm]]")];
 
 /// A key of a table, and its allowed values.
 #[derive(Clone, Copy, Debug)]
@@ -240,8 +243,12 @@ impl Walk {
                 self.more += 1;
                 continue;
             }
-            let what =
-                format!("there is no such key in {}{}", section.kind.heading, did_you_mean(key.get_ref(), names()));
+            let heading = section.kind.heading;
+            let what = match REMOVED.iter().find(|(kind, name, _)| *kind == heading && *name == key.get_ref().as_ref())
+            {
+                Some((.., instead)) => format!("there is no such key in {heading} any more: {instead}"),
+                None => format!("there is no such key in {heading}{}", did_you_mean(key.get_ref(), names())),
+            };
             let allowed = names().collect::<Vec<_>>().join(", ");
             let line = self.line(&key.span());
             self.note(line, &format!("{}.{}", section.kind.name, printable(key.get_ref())), what, allowed);

@@ -35,8 +35,6 @@ pub(super) fn read(
             "it has {}, which are dealt to the workers: a worker has one at least",
             count(pairs.into(), "queue pair")
         )
-    } else if walk.place(section, "ft_peer").is_some() {
-        "a port with a log (ft_peer) has one worker: its log is in one order".to_owned()
     } else if parts.has_rates() {
         "a port with rates (send_average, receive_average) has one worker: leave the rates out, or this".to_owned()
     } else {

@@ -1,7 +1,6 @@
 //! The command line.
 
 mod change;
-mod ft;
 mod lab;
 
 use std::ffi::OsString;
@@ -14,7 +13,6 @@ pub use change::{
     CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, ListChange, ListCommand, PortChange,
     PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
-pub use ft::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
 /// Default host file.
@@ -104,8 +102,6 @@ pub enum Command {
     Choose(Choose),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
-    /// Run a small TCP server that survives its host: experimental (docs/fault-tolerance.md)
-    Ft(Ft),
     /// Write a shell's completions of this command line
     Completions {
         /// The shell

@@ -23,7 +23,6 @@ mod complete;
 mod exit;
 mod extcap;
 mod find;
-mod ft;
 mod import;
 mod lab;
 mod log;
@@ -87,7 +86,6 @@ fn main() -> ExitCode {
         Command::Choose(args) => choose::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
-        Command::Ft(args) => ft::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };
     ended(done)

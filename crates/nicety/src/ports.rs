@@ -279,7 +279,6 @@ fn details(port: &PortReport) -> String {
     line("multicasts", some(&port.multicasts));
     line("mirror", port.mirror.as_ref().map(mirror).unwrap_or_default());
     line("mirrored to", some(&port.mirrored_to));
-    line("tolerance", port.tolerance.as_ref().map(ToString::to_string).unwrap_or_default());
     line(
         "not kept",
         port.not_kept.as_ref().map(|why| format!("after a kill of the daemon: {why}")).unwrap_or_default(),
@@ -421,7 +420,6 @@ mod tests {
             inward_classes: Vec::new(),
             mirror: None,
             mirrored_to: Vec::new(),
-            tolerance: None,
             not_kept: None,
             neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
@@ -468,7 +466,6 @@ mod tests {
             inward_classes: Vec::new(),
             mirror: None,
             mirrored_to: Vec::new(),
-            tolerance: None,
             not_kept: None,
             neighbour: None,
             sentence: "the way out of the switch".into(),

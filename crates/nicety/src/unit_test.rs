@@ -85,17 +85,7 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
         ("page = \"[::1]:8642\"", String::new(), &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET6"]),
         ("", format!("{ft}listen = \"127.0.0.1:7001\"\n"), &["IPAddressAllow=localhost", inet]),
         ("", format!("{ft}listen = \"10.0.0.1:7001\"\n"), &["IPAddressAllow=any", both]),
-        (
-            "",
-            format!("{ft}{}", port(&format!("{SOCKET}\nft_peer = \"10.0.0.2:7001\""))),
-            &["IPAddressAllow=10.0.0.2", inet],
-        ),
-        (
-            "",
-            format!("{ft}{}", port(&format!("{SOCKET}\nft_peer = \"[fd00::2]:7001\""))),
-            &["IPAddressAllow=fd00::2", "RestrictAddressFamilies=AF_INET6"],
-        ),
-        ("", format!("{ft}{}", port(&format!("{SOCKET}\nft_peer = \"host2:7001\""))), &["IPAddressAllow=any", both]),
+        ("", format!("{ft}listen = \"[fd00::1]:7001\"\n"), &["IPAddressAllow=any", both]),
         (
             "",
             "[[uplink]]\nkind = \"xdp\"\ninterface = \"eth0\"\n".to_owned(),

@@ -9,8 +9,6 @@ mod browsed;
 mod browser;
 #[path = "upgraded/disk.rs"]
 mod disk;
-#[path = "upgraded/logs.rs"]
-mod logs;
 #[path = "upgraded/many.rs"]
 mod many;
 #[path = "upgraded/memory.rs"]
@@ -106,12 +104,12 @@ impl Kept {
     }
 
     /// A daemon whose host file names a free TCP port of this machine. One that was free a moment ago may be in use: then it is another.
-    fn start_at_port(host: impl Fn(SocketAddr, &Path) -> String) -> (Kept, SocketAddr) {
+    fn start_at_port(host: impl Fn(SocketAddr) -> String) -> (Kept, SocketAddr) {
         let end = Instant::now() + SOON;
         loop {
             let dir = tempfile::tempdir().unwrap();
             let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let text = host(address, dir.path());
+            let text = host(address);
             match Self::starts_on(dir, &text) {
                 Ok(kept) => return (kept, address),
                 Err(log) => assert!(log.contains("in use") && Instant::now() < end, "{log}"),

@@ -1,4 +1,4 @@
-//! Fault tolerance of guests that can be replayed (docs/fault-tolerance.md, docs/adr/0017).
+//! Fault tolerance of guests that can be replayed, for the lab (docs/lab.md, docs/adr/0017, docs/adr/0029).
 //!
 //! A [`Replica`] is a whole guest as one deterministic value: adapter, driver, TCP and application. Its only inputs are [`Call`]s:
 //! frames from the network, and times. The same calls give the same bytes.

@@ -103,12 +103,6 @@ pub enum End {
     /// The guest cannot continue.
     #[error("the guest: {0}")]
     Failed(String),
-    /// It was asked to give the guest to the other host.
-    #[error("the guest was handed over")]
-    HandedOver,
-    /// It was asked to stop.
-    #[error("stopped")]
-    Stopped,
 }
 
 /// Something that the host's program has to do, in order.
@@ -133,14 +127,10 @@ pub struct Status {
     pub calls: u64,
     /// Calls that the secondary has, as far as the primary knows.
     pub known: u64,
-    /// Calls that the secondary lacks, as far as the primary knows, without those that its image spares it. `None`: there is none.
-    pub lag: Option<u64>,
     /// Whether a secondary can take over (primary only).
     pub is_protected: bool,
     /// Frames and bytes that wait for the secondary.
     pub waiting: (usize, usize),
-    /// Whether the guest waits for the secondary: the gate is full, or the secondary lacks as many calls as it may (primary only).
-    pub is_held: bool,
     /// An image on its way to the secondary: bytes that it has, and all.
     pub image: Option<(u64, u64)>,
 }
@@ -209,8 +199,6 @@ pub struct Node<M> {
     /// The third party has agreed to that.
     is_confirmed: bool,
     wants_alone: bool,
-    /// It ends the guest as soon as nobody can take it over.
-    stops: bool,
     /// Calls from which frames have left.
     emitted: u64,
     state_at: u64,
@@ -251,7 +239,6 @@ impl<M: Machine> Node<M> {
             paired: false,
             is_confirmed: false,
             wants_alone: false,
-            stops: false,
             emitted: 0,
             state_at: 0,
             announce_at: None,
@@ -286,17 +273,10 @@ impl<M: Machine> Node<M> {
             epoch: self.epoch,
             calls: self.calls,
             known: self.known,
-            lag: self.peer.map(|_| self.lag()),
             is_protected: self.is_confirmed && !self.wants_alone,
             waiting: (self.gate.len(), self.gate.bytes()),
-            is_held: self.role == Role::Primary && !self.has_room(),
             image: self.image.as_ref().map(|image| (image.assembled, image.bytes.len() as u64)),
         }
-    }
-
-    /// When its lease ends (primary only).
-    pub fn lease_until(&self) -> Option<Time> {
-        (self.role == Role::Primary).then_some(self.until)
     }
 
     /// Whether frames may leave at `now`.
@@ -390,31 +370,6 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// Hands the guest over to the secondary at once: nothing leaves this host from now on. The secondary has every call from which frames
-    /// have left; frames that it lacks are lost, as on any network. False, and nothing changes, if no secondary can take over.
-    pub fn hand_over(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
-        let can = self.role == Role::Primary && self.is_confirmed && !self.wants_alone;
-        if can {
-            self.role = Role::Out(End::HandedOver);
-            self.ask(Request::Release, now, actions);
-        }
-        can
-    }
-
-    /// Ends this host's part. A primary ends the guest: first it asks that nobody may take it over.
-    pub fn stop(&mut self) {
-        match self.role {
-            Role::Primary => {
-                self.stops = true;
-                if self.peer.is_some() {
-                    self.lose_peer();
-                }
-            }
-            Role::Founding | Role::Secondary => self.role = Role::Out(End::Stopped),
-            Role::Out(_) => {}
-        }
-    }
-
     fn may_ask(&self, now: Time) -> bool {
         self.last_asked.is_none_or(|at| now >= at.after_ns(self.terms.lease_ns / 3))
     }
@@ -430,10 +385,6 @@ impl<M: Machine> Node<M> {
     }
 
     fn lead(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if self.stops && self.peer.is_none() && !self.paired {
-            self.role = Role::Out(End::Stopped);
-            return self.ask(Request::Release, now, actions);
-        }
         if self.peer.is_some() && now >= self.heard.after_ns(self.terms.silence_ns) {
             self.lose_peer();
         }
@@ -473,11 +424,6 @@ impl<M: Machine> Node<M> {
         } else {
             (self.peer, self.commits, self.image) = (None, false, None);
         }
-    }
-
-    /// The connection to the peer is another one. What was on its way is lost, and is sent again with the next step.
-    pub fn relinked(&mut self) {
-        (self.progress, self.again) = (Time::ZERO, 0);
     }
 
     /// Sends the calls that the peer lacks.
@@ -623,8 +569,6 @@ impl<M: Machine> Node<M> {
         } else if self.peer.is_some() {
             // The peer was started again.
             self.lose_peer();
-        } else if self.stops {
-            // Nobody joins any more.
         } else if calls <= self.calls {
             self.join(from, calls, now, actions);
         }

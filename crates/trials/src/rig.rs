@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::tape::{Commit, Entry as Call, Gate, Log, Recorder};
+use nicety_adapter::tape::{Entry as Call, Recorder};
 use nicety_adapter::{Adapter, PortId, Time};
 use nicety_adapters::{Entry, Settings};
 use nicety_frame::Mac;
@@ -75,12 +75,6 @@ impl Rig {
         let sink = Arc::clone(&tape);
         let sink = Box::new(move |call| sink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(call));
         (Self::build(Box::new(Recorder::new(adapter(entry), sink)), memory, whole, BUFFER), tape)
-    }
-
-    /// The same, with a gate in front of the adapter that opens as this log is known elsewhere.
-    pub fn gated(entry: &Entry, memory: Arc<Map>, commit: &Arc<Commit>, log: Arc<dyn Log>) -> Self {
-        let gate = Gate::new(adapter(entry), Arc::clone(commit), log).expect("private memory");
-        Self::build(Box::new(gate), memory, true, BUFFER)
     }
 
     fn build(adapter: Box<dyn Adapter>, memory: Arc<Map>, whole: bool, buffer: u32) -> Self {

@@ -1,7 +1,6 @@
 //! A call of an adapter as data.
 
 use nicety_memory::{Map, MapError, Place, Rights};
-use serde::{Deserialize, Serialize};
 
 use crate::adapter::{Event, Reset};
 use crate::batch::{Batch, Offload, PortId};
@@ -12,7 +11,7 @@ use crate::progress::Budget;
 use crate::time::Time;
 
 /// One input of an adapter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// The guest reads a register.
     Read {
@@ -80,7 +79,7 @@ pub enum Call {
     /// Frames are offered.
     Deliver(Offer),
     /// Guest memory: its regions from now on. [`Event::Memory`] follows if the map was replaced.
-    Memory(#[serde(with = "crate::as_numbers::places")] Vec<Place>),
+    Memory(Vec<Place>),
     /// Something happened.
     Notice(Event),
     /// A time that it asked for has come.
@@ -94,7 +93,7 @@ pub enum Call {
 }
 
 /// Frames that are offered, with all their bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Receive queues with older frames waiting.
     pub held: Set,
@@ -105,7 +104,7 @@ pub struct Offer {
 }
 
 /// A packet of an [`Offer`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// Bytes of its private head.
     pub head: u16,
@@ -116,7 +115,7 @@ pub struct Offered {
 }
 
 /// One call of a tape, with its other inputs, and a sum of what followed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The time, by the adapter's clock.
     pub at: Time,
@@ -128,19 +127,6 @@ pub struct Entry {
     pub sum: u64,
     /// A digest of its state after it. Not with each entry.
     pub state: Option<u64>,
-}
-
-impl Entry {
-    /// The entry as bytes (postcard: integers are variable-length, frames and guest memory as they are), for [`Entry::from_bytes`] of the same build.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        // Plain data can be written.
-        postcard::to_allocvec(self).unwrap_or_default()
-    }
-
-    /// Reads an entry. `None`: these bytes are none.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
-    }
 }
 
 impl Entry {

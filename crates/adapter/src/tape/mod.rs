@@ -8,20 +8,16 @@
 //! it, and a port that is not recorded pays nothing. A [`Player`] makes the same calls again. The same calls give the same answers: the
 //! sum of each entry covers everything that the adapter answered, asked for, sent and wrote into its guest's memory.
 //!
-//! With a [`Gate`] around the recorder a port's frames leave when a log elsewhere has all calls that precede them.
-//!
 //! Inputs of an adapter are: the arguments of its calls, times among them; the frames offered to it; the bytes that it reads of guest
 //! memory, and which memory there is. Counters are none. A recorded adapter has no mapped doorbells: its guest writes registers.
 
 mod call;
 mod ear;
-mod gate;
 mod player;
 mod recorder;
 mod sum;
 mod text;
 
 pub use call::{Call, Entry, Offer, Offered};
-pub use gate::{Commit, Gate, Log, Waiting};
 pub use player::{Divergence, Player};
 pub use recorder::{Recorder, Sink};

@@ -9,7 +9,7 @@ use super::call::{Call, Entry, Offer};
 use super::ear::{Ear, Heard, pci, rings};
 use super::sum::Sum;
 use crate::adapter::{Adapter, Event, Reset};
-use crate::batch::{Batch, Offload};
+use crate::batch::Batch;
 use crate::context::Context;
 use crate::face::{Face, Mappable, PciFace, RingFace, RingPlace};
 use crate::family::{Ask, Family};
@@ -36,8 +36,6 @@ pub struct Recorder {
     until_state: u32,
     /// The time of the last call.
     now: Time,
-    /// Bytes of the file in which positions of rings are kept.
-    kept: Option<u64>,
 }
 
 /// What the adapter's face answers without a change.
@@ -86,44 +84,10 @@ impl Recorder {
     /// Records this adapter, which is new. The tape begins with its state, so that an adapter with other settings plays it, too.
     pub fn new(mut adapter: Box<dyn Adapter>, sink: Sink) -> Self {
         let (face, state) = (Copied::of(adapter.as_mut()), adapter.save());
-        let mut this =
-            Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO, kept: None };
+        let mut this = Self { ear: Ear::new(adapter), sink, face, until_state: STATE_EVERY, now: Time::ZERO };
         // It takes its own state.
         let _restored = this.restore(&state);
         this
-    }
-
-    /// Tapes the adapter's memory and its state, and has it go on from them: the tape makes sense from here on.
-    pub(super) fn renew(&mut self, cx: &mut Context<'_>) {
-        let state = self.ear.adapter.save();
-        // Before its state is restored, an adapter that plays the tape has another one.
-        self.until_state = STATE_EVERY;
-        self.ear.takes_memory(cx.memory);
-        let nothing = || Heard { read: Vec::new(), sum: Sum::default().value(), is_whole: true };
-        if let Some(bytes) = self.kept {
-            self.note(cx.now, Call::Keep(Some(bytes)), nothing());
-        }
-        self.note(cx.now, Call::Memory(cx.memory.places()), Heard { sum: 0, ..nothing() });
-        // It takes its own state.
-        let _restored = self.restore(&state);
-        self.notice(Event::Restored, cx);
-    }
-
-    /// Fetches as an adapter does, and returns the packets' bytes as they are on the tape: their guest may write to them meanwhile.
-    pub(super) fn fetch_bytes(
-        &mut self,
-        queue: u16,
-        budget: Budget,
-        batch: &mut Batch,
-        cx: &mut Context<'_>,
-    ) -> (Progress, Vec<(Vec<u8>, Offload)>) {
-        let origin = batch.origin;
-        self.call(Call::Fetch { queue, budget }, cx, |adapter, cx, sum| {
-            batch.start(cx.memory, origin, queue);
-            let progress = adapter.fetch(queue, budget, batch, cx);
-            sum.number(u64::from(progress.more) << 1 | u64::from(progress.armed));
-            (progress, sum.batch(batch))
-        })
     }
 
     fn note(&mut self, at: Time, call: Call, Heard { read, sum, .. }: Heard) {
@@ -175,7 +139,14 @@ impl Adapter for Recorder {
     }
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
-        self.fetch_bytes(queue, budget, batch, cx).0
+        let origin = batch.origin;
+        self.call(Call::Fetch { queue, budget }, cx, |adapter, cx, sum| {
+            batch.start(cx.memory, origin, queue);
+            let progress = adapter.fetch(queue, budget, batch, cx);
+            sum.number(u64::from(progress.more) << 1 | u64::from(progress.armed));
+            sum.batch(batch);
+            progress
+        })
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -342,8 +313,7 @@ impl RingFace for Recorder {
     }
 
     fn keep(&mut self, file: Option<Arc<Map>>) {
-        self.kept = file.as_ref().map(|file| file.mapped_bytes());
-        let call = Call::Keep(self.kept);
+        let call = Call::Keep(file.as_ref().map(|file| file.mapped_bytes()));
         let file = file.map(|file| Arc::new(file.taped(Arc::clone(self.ear.tape()))));
         self.call_alone(call, |adapter, _| rings(adapter, |rings| rings.keep(file)));
     }

@@ -192,7 +192,7 @@ impl Daemon {
             Some(interrupts) => Signals::function(Arc::clone(interrupts)),
             None => Signals::rings(),
         });
-        let opened = self.opened(&spec, adapter, self.shell(id, &signals, None), true);
+        let opened = self.opened(&spec, adapter, self.shell(id, &signals, None));
         let opened = opened.map_err(|error| words(&error))?;
         let device = interrupts.map(|interrupts| {
             let files = Arc::new(Files::default());

@@ -34,12 +34,6 @@ pub enum StartError {
         /// The cause.
         source: MapError,
     },
-    /// The port has a peer, and the daemon has no key.
-    #[error("port {port}: it has ft_peer, and there was no [ft] when the daemon started: restart the daemon")]
-    Intolerant {
-        /// The port.
-        port: String,
-    },
     /// The switch refused the port.
     #[error("port {port}: {source}")]
     Switch {

@@ -105,16 +105,13 @@ impl Daemon {
         spec: &PortSpec,
         adapter: Box<dyn Adapter>,
         shell: PortShell,
-        is_again: bool,
     ) -> Result<Opened, StartError> {
         let name = spec.config.name.clone();
-        let (adapter, tolerated) = self.tolerated(spec, adapter, is_again)?;
         let (id, schedule) = (shell.id(), shell.schedule());
         let port = Port::new(id, End::guest(adapter), Box::new(shell), spec.buffer_bytes());
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.clone(), source })?);
         self.seat(&port, spec);
         self.guard_part(&name, &port)?;
-        self.log_calls(tolerated, &port);
         let log = self.log(id, &name, spec.config.entry.about.name);
         Ok(Opened { name, schedule, port, log })
     }
@@ -153,7 +150,7 @@ impl Daemon {
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
         let shell = self.shell(id, &signals, recorder.clone());
-        let opened = self.opened(&spec, adapter, shell, false)?;
+        let opened = self.opened(&spec, adapter, shell)?;
         let memory = |source| StartError::Memory { port: spec.config.name.clone(), source };
         let mut device = self.device(&spec, &opened, interrupts, signals, Arc::default()).map_err(memory)?;
         device.record(recorder.clone());
@@ -184,7 +181,7 @@ impl Daemon {
         };
         let signals = Arc::new(Signals::rings());
         let shell = self.shell(id, &signals, recorder.clone());
-        let opened = self.opened(&spec, adapter, shell, false)?;
+        let opened = self.opened(&spec, adapter, shell)?;
         let others = (1..).zip(others).map(|(part, own)| self.other_part(&spec, id, part, *own, &signals));
         let others = others.collect::<Result<Vec<_>, _>>()?;
         let Opened { schedule, port, log, .. } = opened;

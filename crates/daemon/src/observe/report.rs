@@ -16,7 +16,6 @@ use utoipa::ToSchema;
 use crate::daemon::{MemberViews, PortSpec, PortView};
 use crate::observe::trace::vlan;
 use crate::sharing::{Memory, SHARE_MEMORY};
-use crate::tolerance::ToleranceReport;
 
 /// The condition of a port, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -248,9 +247,6 @@ pub struct PortReport {
     /// Ports and uplinks that get copies of its frames.
     #[serde(default)]
     pub mirrored_to: Vec<String>,
-    /// Its log at another daemon. `null`: it has none.
-    #[serde(default)]
-    pub tolerance: Option<ToleranceReport>,
     /// Reason why its VM would lose its adapter if the daemon were killed now. `null`: it would not, or there is no keeper.
     #[serde(default)]
     pub not_kept: Option<String>,
@@ -609,7 +605,6 @@ impl PortReport {
             members,
             mirror,
             mirrored_by,
-            tolerance,
             not_kept,
             blocked: _,
             in_loop: _,
@@ -637,7 +632,6 @@ impl PortReport {
             inward_classes: state.inward_classes.iter().map(ClassReport::of).collect(),
             mirror: mirror.as_ref().map(MirrorReport::of),
             mirrored_to: mirrored_by.iter().map(|mirror| mirror.to.clone()).collect(),
-            tolerance: tolerance.clone(),
             not_kept: not_kept.clone(),
             condition,
             sentence,

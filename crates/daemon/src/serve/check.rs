@@ -16,7 +16,6 @@ use crate::paths::{PathUse, of_uplink};
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::{self, Target};
 use crate::protection::{self, ProtectionError};
-use crate::tolerance::{self, ToleranceError};
 
 /// The test whether a socket is served.
 type SocketCheck = fn(&Path, &Access) -> Result<Place, ListenError>;
@@ -73,16 +72,8 @@ fn checked<'a>(
     let names = host.ports.iter().map(|port| port.name.as_str());
     let recorded = record.as_ref().map_or(Ok(()), |target| recorder::check(target, names));
     errors.extend(recorded.err().map(|error| ServeError::from(StartError::from(error))));
-    if !host.vms.is_empty() {
-        match host.tolerance.as_ref().map_or(Ok(()), protection::check) {
-            Err(ProtectionError::Listen { address, source }) if is_beside && is_in_use(&source) => {
-                served.push(PathBuf::from(format!("[ft] listen {address}")));
-            }
-            checked => errors.extend(checked.err().map(ServeError::from)),
-        }
-    }
-    match host.tolerance.as_ref().filter(|_| host.vms.is_empty()).map_or(Ok(()), tolerance::check) {
-        Err(ToleranceError::Listen { address, source }) if is_beside && is_in_use(&source) => {
+    match host.tolerance.as_ref().map_or(Ok(()), protection::check) {
+        Err(ProtectionError::Listen { address, source }) if is_beside && is_in_use(&source) => {
             served.push(PathBuf::from(format!("[ft] listen {address}")));
         }
         checked => errors.extend(checked.err().map(ServeError::from)),

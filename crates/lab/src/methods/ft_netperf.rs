@@ -5,7 +5,7 @@
 //! client ─► frames ─► primary (this thread) ═ log, delayed ═► secondary (another thread)
 //!        ◄─ gate ◄──┘                       ◄═ acknowledgements, delayed ═
 //! ```
-//! Both hosts are those of `nicety ft start` without their taps, sockets and processes: the same guest, log, authentication and gate.
+//! Both hosts are state machines of `crates/tolerance`. The third party, who says which of them owns the guest, is a lease in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,7 +285,6 @@ fn settings(application: Application) -> Settings {
         adapter: "e1000".to_owned(),
         mac: Mac([0x52, 0x54, 0, 0xf7, 0, 1]),
         address: (GUEST, 24),
-        gateway: None,
         application,
         port: PORT,
         seed: 5,

@@ -1,5 +1,5 @@
 //! A real kernel on two hosts: the first runs it, the second replays it from the log of frames and times, and goes on when the first dies
-//! (docs/fault-tolerance.md). The hosts are the state machines of `nicety ft`, their link and the third party are virtual, and so is time;
+//! (docs/lab.md). The hosts are the state machines of `crates/tolerance`, their link and the third party are virtual, and so is time;
 //! the guests are processes.
 
 use std::{
@@ -11,7 +11,9 @@ use std::{
 
 use nicety_adapter::Time;
 use nicety_tolerance::{
-    Action, Answer, Call, GuestTime, Keeper, Machine, Message, Node, NodeId, Request, Role, Terms, node::End,
+    Action, Answer, Call, GuestTime, Keeper, Key, Machine, Message, Node, NodeId, Request, Role, Terms,
+    channel::{self, PROTOCOL, Writer},
+    node::End,
 };
 
 use crate::{
@@ -133,6 +135,11 @@ pub struct World {
     dies_at: usize,
     armed_ns: u64,
     pub emitted: [Vec<Vec<u8>>; 2],
+    /// Bytes of frames that the first host took for its guest.
+    pub received: usize,
+    /// Bytes that each host sent to the other one: of the first, the log.
+    pub logged: [usize; 2],
+    writers: [Writer; 2],
     /// Hosts that have ended by themselves, and why.
     pub ended: Vec<(usize, End)>,
 }
@@ -145,6 +152,9 @@ impl World {
             Some(Node::primary(NodeId(1), Kernel::start(machines[0]), terms, start)),
             Some(Node::secondary(NodeId(2), Kernel::start(machines[1]), terms, start)),
         ];
+        let key = Key::new(b"a key of the lab: nothing is secret");
+        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
+        let writers = [0, 1].map(|own| channel::joined(&key, &hellos[own], &hellos[1 - own]).unwrap().0);
         World {
             now: 0,
             queue: BTreeMap::new(),
@@ -157,6 +167,9 @@ impl World {
             dies_at,
             armed_ns,
             emitted: [Vec::new(), Vec::new()],
+            received: 0,
+            logged: [0; 2],
+            writers,
             ended: Vec::new(),
         }
     }
@@ -206,7 +219,12 @@ impl World {
                 return;
             }
             match action {
-                Action::Send(message) => self.at(LINK_NS, Input::Peer(1 - index, message)),
+                Action::Send(message) => {
+                    let mut bytes = Vec::new();
+                    self.writers[index].write(&message, &mut bytes);
+                    self.logged[index] += bytes.len();
+                    self.at(LINK_NS, Input::Peer(1 - index, message));
+                }
                 Action::Ask(number, request) => self.at(LOCK_NS, Input::Ask(index, number, request)),
                 Action::Emit(frame) => {
                     let other = self.hosts[1 - index].as_ref();
@@ -232,7 +250,11 @@ impl World {
             while self.queue.keys().next().is_some_and(|(ns, _)| *ns <= self.now) {
                 let Some((_, input)) = self.queue.pop_first() else { break };
                 match input {
-                    Input::ToHost(index, frame) => self.give(index, |node, now, _| _ = node.offer(frame, now)),
+                    Input::ToHost(index, frame) => {
+                        let (len, mut is_taken) = (frame.len(), false);
+                        self.give(index, |node, now, _| is_taken = node.offer(frame, now));
+                        self.received += if is_taken && index == 0 { len } else { 0 };
+                    }
                     Input::Peer(index, message) => {
                         self.give(index, |node, now, actions| node.receive(message, now, actions));
                     }

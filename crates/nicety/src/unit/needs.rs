@@ -54,9 +54,7 @@ impl Needs<'_> {
             self.tcp(&what, with);
             self.low_port(&what, address.port());
         }
-        let peers =
-            host.ports.iter().filter_map(|port| Some((format!("port {}: ft_peer", port.name), port.ft_peer.as_ref()?)));
-        for (what, peer) in peers.chain(host.vms.iter().map(|vm| (format!("vm {}: peer", vm.name), &vm.peer))) {
+        for (what, peer) in host.vms.iter().map(|vm| (format!("vm {}: peer", vm.name), &vm.peer)) {
             let with = match peer {
                 PeerAddress::Address(address) => With::Address(address.ip()),
                 // Names are looked up anywhere.

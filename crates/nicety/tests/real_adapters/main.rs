@@ -46,7 +46,6 @@ mod stood_still;
 mod swept;
 mod switching;
 mod tags;
-mod tolerated;
 mod tools;
 mod translated;
 mod tunnels;

@@ -235,7 +235,7 @@ fn opened(test: &str) -> Option<(Kept, SocketAddr, Browser)> {
         );
     }
     host += "\n[[uplink]]\nkind = \"pair\"\nname = \"up\"\nsocket = \"up.sock\"\nrate = \"10Gbit/s\"\n";
-    let (mut kept, address) = Kept::start_at_port(|address, _| format!("{}{host}", with_page(address)));
+    let (mut kept, address) = Kept::start_at_port(|address| format!("{}{host}", with_page(address)));
     kept.attach(&adapters);
     kept.answers("before");
     let browser = Browser::start(&chromium, &kept.path("browser"));

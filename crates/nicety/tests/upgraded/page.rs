@@ -54,7 +54,7 @@ fn a_page_at_a_unix_socket_is_served_after_upgrades_that_succeed_and_that_are_re
 
 #[test]
 fn a_page_at_a_port_is_served_after_upgrades_that_succeed_and_that_are_refused() {
-    let (kept, address) = Kept::start_at_port(|address, _| format!("{}{PORT}", with_page(address)));
+    let (kept, address) = Kept::start_at_port(|address| format!("{}{PORT}", with_page(address)));
     let ask = |host: &str| get(TcpStream::connect(address).unwrap(), host);
     let host = address.to_string();
     assert!(is_served(&ask(&host)), "{}", kept.log());

@@ -4,17 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
 
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::wire::IpAddress;
 
 use super::flow::Watch;
-use super::image::{self, Open, Stage};
+use super::image::{self, Open, Stage, socket};
 use crate::fnv::Fnv;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 8;
-/// Buffer bytes of each connection and direction.
-const BUFFER: usize = 64 << 10;
 /// Bytes of the longest line of the store.
 const LINE: usize = 4096;
 /// Bytes of keys and values that the store keeps.
@@ -79,13 +77,6 @@ impl Connection {
         let acknowledged = self.unacknowledged.len().saturating_sub(socket.send_queue());
         self.unacknowledged.drain(..acknowledged);
     }
-}
-
-/// A new socket.
-pub fn socket() -> Socket<'static> {
-    let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
-    socket.set_nagle_enabled(false);
-    socket
 }
 
 impl Server {

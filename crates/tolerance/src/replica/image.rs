@@ -20,16 +20,17 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::Device;
-use smoltcp::socket::tcp::{Socket, State};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, TcpControl, TcpRepr};
 
-use super::application::socket;
 use super::device::Frames;
 use super::flow::{Flow, Neighbor, Segment, arp_request, is_after, number, sequence};
 
 /// The version of an image: its first byte.
 pub const VERSION: u8 = 1;
+/// Buffer bytes of each connection and direction.
+const BUFFER: usize = 64 << 10;
 /// Bytes of the largest segment that the guest receives.
 const SEGMENT: usize = 1460;
 /// Polls in a row that count as an endless loop.
@@ -130,17 +131,9 @@ pub struct Place {
     pub mac: [u8; 6],
     pub address: [u8; 4],
     pub prefix: u8,
-    pub gateway: Option<[u8; 4]>,
 }
 
 impl Place {
-    /// The neighbour through which the guest reaches this address.
-    fn next_hop(&self, to: [u8; 4]) -> [u8; 4] {
-        let differs = u32::from_be_bytes(to) ^ u32::from_be_bytes(self.address);
-        let is_near = differs.leading_zeros() >= self.prefix.into();
-        self.gateway.filter(|_| !is_near).unwrap_or(to)
-    }
-
     /// An interface at this place.
     pub fn interface(&self, device: &mut (impl Device + ?Sized), seed: u64, now: Instant) -> Interface {
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(self.mac)));
@@ -150,12 +143,15 @@ impl Place {
             // A new interface has room for one address.
             let _added = addresses.push(IpCidr::new(Ipv4Address::from(self.address).into(), self.prefix));
         });
-        if let Some(gateway) = self.gateway {
-            // A new table has room for one route.
-            let _added = interface.routes_mut().add_default_ipv4_route(gateway.into());
-        }
         interface
     }
+}
+
+/// A new socket.
+pub fn socket() -> Socket<'static> {
+    let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+    socket.set_nagle_enabled(false);
+    socket
 }
 
 /// Polls until nothing moves.
@@ -285,7 +281,7 @@ impl Open {
         for seed in seeds(self.first()) {
             *network = Frames::default();
             let mut interface = place.interface(network, seed, now);
-            introduce(&mut interface, &[(place.next_hop(self.flow.remote.0), self.flow.mac)], place.address, now);
+            introduce(&mut interface, &[(self.flow.remote.0, self.flow.mac)], place.address, now);
             let mut sockets = SocketSet::new(Vec::new());
             let mut socket = socket();
             socket.listen(self.flow.port).map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@
 //! Register accesses, DMA and interrupts happen inside the value: they follow from the calls, and nobody logs them.
 
 mod application;
-pub mod bus;
+mod bus;
 mod device;
 mod flow;
 mod image;
@@ -58,8 +58,6 @@ pub struct Settings {
     pub mac: Mac,
     /// Its IPv4 address, and the length of the network's prefix in bits (0 to 32).
     pub address: ([u8; 4], u8),
-    /// Its router.
-    pub gateway: Option<[u8; 4]>,
     /// Its application.
     pub application: Application,
     /// The TCP port on which the application listens.
@@ -151,7 +149,7 @@ impl Hardware {
 
     fn place(&self, settings: &Settings) -> Place {
         let (address, prefix) = settings.address;
-        Place { mac: self.adapter.mac().0, address, prefix, gateway: settings.gateway }
+        Place { mac: self.adapter.mac().0, address, prefix }
     }
 
     /// Runs turns until no port has work at this time. False if that never comes.

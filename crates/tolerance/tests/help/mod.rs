@@ -21,7 +21,6 @@ pub fn settings(adapter: &str, application: Application) -> Settings {
         adapter: adapter.to_owned(),
         mac: GUEST_MAC,
         address: (GUEST, 24),
-        gateway: None,
         application,
         port: PORT,
         seed: 0x5eed,

@@ -133,8 +133,6 @@ enum Move {
     Repeat(usize),
     Lose(usize),
     Kill(usize),
-    HandOver(usize),
-    Stop(usize),
     /// A host stands still, or goes on.
     Freeze(usize),
     Thaw(usize),
@@ -214,7 +212,7 @@ impl World {
         for (index, host) in self.hosts.iter().enumerate() {
             let Some(host) = host else { continue };
             if self.deaths < bounds.deaths {
-                moves.extend([Move::Kill(index), Move::HandOver(index), Move::Stop(index)]);
+                moves.push(Move::Kill(index));
             }
             if bounds.departures.is_some() {
                 moves.push(if self.order.is_frozen[index] { Move::Thaw(index) } else { Move::Freeze(index) });
@@ -330,16 +328,6 @@ impl World {
             Move::Kill(index) => {
                 self.hosts[index] = None;
                 self.deaths += 1;
-            }
-            Move::HandOver(index) => {
-                self.deaths += 1;
-                self.act(index, bounds, |host, actions| {
-                    let _handed_over = host.hand_over(now, actions);
-                })?;
-            }
-            Move::Stop(index) => {
-                self.deaths += 1;
-                self.act(index, bounds, |host, _| host.stop())?;
             }
             Move::Lose(index) => {
                 self.slips += 1;

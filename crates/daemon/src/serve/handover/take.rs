@@ -95,9 +95,6 @@ impl Taking {
         let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
         let daemon = daemon.map_err(|error| error.to_string())?;
         daemon.ready_to_protect(host).map_err(|error| error.to_string())?;
-        if let Some(config) = host.tolerance.as_ref().filter(|_| host.vms.is_empty()) {
-            daemon.tolerate(config).map_err(|error| error.to_string())?;
-        }
         daemon.takes_over();
         Ok(daemon)
     }
