@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
-    Restored, ThreadList, TraceRequest, VmList, WishWord, UpgradeRequest,
+    Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
 };
 use exchange::Exchange;
 

@@ -27,8 +27,9 @@ use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, MALFORMED,
-    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED,
-    Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest, VmList, WishWord,
+    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PortList,
+    PortValues, Problem, REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport,
+    TraceRequest, VmList, WishWord,
 };
 use super::beside::{Answer, beside};
 use super::body::{Changer, Large, Small};
@@ -306,7 +307,11 @@ pub(super) async fn wish(
         let report = || served.inspect.vms().into_iter().find(|vm| vm.name == name);
         if report().is_none() {
             let vms: Vec<_> = served.inspect.vms().into_iter().map(|vm| vm.name).collect();
-            let there = if vms.is_empty() { "the host file has none".to_owned() } else { format!("there are: {}", vms.join(", ")) };
+            let there = if vms.is_empty() {
+                "the host file has none".to_owned()
+            } else {
+                format!("there are: {}", vms.join(", "))
+            };
             return Err(Problem::new(NO_SUCH, format!("there is no [[vm]] {name:?} ({there})")));
         }
         served.inspect.wish(&name, word.into()).map_err(|why| Problem::new(NOT_PROTECTED, why))?;

@@ -52,6 +52,7 @@ use nicety_uplink::Interface;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::protection::{Protection, Ready};
 use crate::random::random;
 use crate::run::device::{PortDevice, irq_layout};
 use crate::run::fatal::fatal;
@@ -64,7 +65,6 @@ use crate::run::service::Service;
 use crate::run::shell::Schedule;
 use crate::run::worker::Worker;
 pub use crate::spec::PortSpec;
-use crate::protection::{Protection, Ready};
 pub use arriving::{Arriving, ArrivingPart, ArrivingUplink, Expected};
 use card::RunningCard;
 pub use carried::NoteBytes;

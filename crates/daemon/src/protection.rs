@@ -38,8 +38,8 @@ use leases::Leases;
 use listen::Acceptor;
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-use vm::{Note, Vm};
 pub use vm::Wish;
+use vm::{Note, Vm};
 
 /// An administrator's wish is answered in this time.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -226,7 +226,8 @@ impl Protection {
         }
         for vm in threads {
             // It ends soon after this value.
-            let _detached = nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run()).map_err(ProtectionError::Thread)?;
+            let _detached =
+                nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run()).map_err(ProtectionError::Thread)?;
         }
         let acceptor = Acceptor::new(listener, secret, boards.clone(), Arc::clone(&bell));
         let _detached =
@@ -248,7 +249,9 @@ impl Protection {
         let board = self.boards.get(vm).ok_or_else(|| format!("there is no [[vm]] {vm:?}, but: {}", names()))?;
         let (answer, answered) = channel();
         board.tell(Note::Wish(wish, answer));
-        answered.recv_timeout(ANSWER).unwrap_or_else(|_| Err(format!("the VM's thread has not answered within {ANSWER:?}")))
+        answered
+            .recv_timeout(ANSWER)
+            .unwrap_or_else(|_| Err(format!("the VM's thread has not answered within {ANSWER:?}")))
     }
 }
 

@@ -26,10 +26,10 @@ use sha2::{Digest, Sha256};
 use tracing::warn;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents};
+use crate::protection::ProtectionError;
 use crate::random::random;
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::Target;
-use crate::protection::ProtectionError;
 pub use ahead::{OpenedAhead, open_ahead};
 pub use check::{Before, check, prepare, prepare_from};
 pub(crate) use check::{check_team, check_uplink_again, checked_spec};

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod change;
+mod ft;
 mod lab;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ pub use change::{
     CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, ListChange, ListCommand, PortChange,
     PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
+pub use ft::{Ft, FtCommand};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
 /// Default host file.
@@ -90,6 +92,8 @@ pub enum Command {
     Trace(Trace),
     /// Make the calls of a trace again, of an adapter of this version, and name the first that is answered otherwise
     Replay(Replay),
+    /// Show and steer VMs that are copied to twins on other hosts
+    Ft(Ft),
     /// Show rates, drops, queues and processor time of a running daemon, again each second
     Top(Top),
     /// List the adapters, or all about one, with sources

@@ -23,6 +23,7 @@ mod complete;
 mod exit;
 mod extcap;
 mod find;
+mod ft;
 mod import;
 mod lab;
 mod log;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => replay::run(&args),
+        Command::Ft(args) => ft::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),

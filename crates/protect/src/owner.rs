@@ -154,7 +154,9 @@ impl Owner {
     /// The protection, if there is one.
     pub fn pairing(&self) -> Option<Pairing> {
         match self.stage {
-            Stage::Joining { pairing, .. } | Stage::Protected { pairing, .. } | Stage::Parting { pairing } => Some(pairing),
+            Stage::Joining { pairing, .. } | Stage::Protected { pairing, .. } | Stage::Parting { pairing } => {
+                Some(pairing)
+            }
             _ => None,
         }
     }
@@ -464,7 +466,10 @@ impl Owner {
             (Stage::Begins, _) => return self.end(Ended::Over),
             // A twin that is named takes over, even if it was lost a moment ago. One that is not cannot.
             (_, Death::Sudden) => true,
-            (Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. }, Death::Ordered) => false,
+            (
+                Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. },
+                Death::Ordered,
+            ) => false,
             (_, Death::Ordered) => true,
         };
         self.stage = Stage::Leaving { to_twin, is_ready };

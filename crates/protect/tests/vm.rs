@@ -88,7 +88,16 @@ impl Daemon {
         };
         let gate = if qemu.mode == Mode::Incoming { Gate::Mute } else { Gate::Shut };
         let loads = Loads::new(PORTS);
-        Self { run: qemu.run, role, gate, current: 1, held: VecDeque::new(), loads, answers: VecDeque::new(), lost_at: None }
+        Self {
+            run: qemu.run,
+            role,
+            gate,
+            current: 1,
+            held: VecDeque::new(),
+            loads,
+            answers: VecDeque::new(),
+            lost_at: None,
+        }
     }
 }
 
@@ -241,7 +250,8 @@ impl World {
 
     fn act(&mut self, at: usize, action: Action) {
         let now = self.now;
-        if !matches!(action, Action::Send(Message::Alive | Message::Loaded(..)) | Action::Release(_) | Action::Ask(..)) {
+        if !matches!(action, Action::Send(Message::Alive | Message::Loaded(..)) | Action::Release(_) | Action::Ask(..))
+        {
             self.tell(format!("host {at}: {action:?}"));
         }
         let late = (1 + self.random.below(5)) * MS;
@@ -331,7 +341,9 @@ impl World {
         }
         let (run, value, mode) = (qemu.run, qemu.value, qemu.mode);
         let mut sent = None;
-        if let Some(daemon) = self.hosts[at].daemon.as_mut().filter(|_| matches!(mode, Mode::Owns | Mode::Copy(Some(_)))) {
+        if let Some(daemon) =
+            self.hosts[at].daemon.as_mut().filter(|_| matches!(mode, Mode::Owns | Mode::Copy(Some(_))))
+        {
             match daemon.gate {
                 Gate::Open | Gate::Armed => sent = Some(value),
                 Gate::Shut => daemon.held.push_back((daemon.current, value)),
@@ -416,7 +428,9 @@ impl World {
         }
         qemu.loading = None;
         qemu.value = value;
-        let (Some(Daemon { role, loads, .. }), Mode::Copy(Some(pairing))) = (&mut host.daemon, qemu.mode) else { return };
+        let (Some(Daemon { role, loads, .. }), Mode::Copy(Some(pairing))) = (&mut host.daemon, qemu.mode) else {
+            return;
+        };
         (0..PORTS).for_each(|port| loads.loaded(port, epoch, true));
         (0..PORTS).for_each(|port| loads.port_runs(port));
         if let (Some(epoch), Role::Twin(twin)) = (loads.whole(), role) {
@@ -479,10 +493,14 @@ impl World {
         let time = self.time();
         for at in 0..2 {
             let peer = match self.hosts[1 - at].daemon.as_ref().map(|daemon| &daemon.role) {
-                Some(Role::Twin(twin)) if twin.stage() == TwinStage::Offers => self.hosts[1 - at].qemu.as_ref().map(|qemu| qemu.run),
+                Some(Role::Twin(twin)) if twin.stage() == TwinStage::Offers => {
+                    self.hosts[1 - at].qemu.as_ref().map(|qemu| qemu.run)
+                }
                 _ => None,
             };
-            let (Some(peer), Some(Daemon { role: Role::Owner(owner), .. })) = (peer, &mut self.hosts[at].daemon) else { continue };
+            let (Some(peer), Some(Daemon { role: Role::Owner(owner), .. })) = (peer, &mut self.hosts[at].daemon) else {
+                continue;
+            };
             if owner.wants_twin() {
                 let pairing = Pairing(self.random.next() | 1);
                 owner.offered(peer, pairing, time);

@@ -80,7 +80,11 @@ impl Carrier {
                 break;
             }
         }
-        if self.is_over && self.out_at == self.out.len() && self.link.is_flushed() { Err(Over::Qemu) } else { Ok(moved) }
+        if self.is_over && self.out_at == self.out.len() && self.link.is_flushed() {
+            Err(Over::Qemu)
+        } else {
+            Ok(moved)
+        }
     }
 
     /// From QEMU to the connection.

@@ -85,7 +85,9 @@ impl Acceptor {
             Ok(None) if now - stranger.since < nicety_link::HANDSHAKE_TIME_MAX => self.strangers.push(stranger),
             Ok(None) => self.complain(&stranger.from, "it has said nothing", now),
             Ok(Some(Wire::Hello { version, .. })) if version != VERSION => {
-                let why = format!("its daemon speaks version {version} of this, and this one {VERSION}: replace the older one");
+                let why = format!(
+                    "its daemon speaks version {version} of this, and this one {VERSION}: replace the older one"
+                );
                 self.refuse(stranger, &why, now);
             }
             Ok(Some(Wire::Hello { vm, stream, .. })) => match self.boards.get(&vm) {

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nicety_protect::Death;
-use nicety_qmp::{Cause, Colo, Command, Dialogue, Facts, Inquiry, Item, Limits, Mark, Marked, Monitor, News, Phase, Role, Settings, StepLimits, mark};
+use nicety_qmp::{
+    Cause, Colo, Command, Dialogue, Facts, Inquiry, Item, Limits, Mark, Marked, Monitor, News, Phase, Role, Settings,
+    StepLimits, mark,
+};
 use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 use serde_json::json;
@@ -58,7 +61,14 @@ pub(super) struct Qemu {
 impl Qemu {
     pub fn new(path: &Path, now: Instant) -> Self {
         let why_not = Some("its QEMU was not asked yet".to_owned());
-        Self { path: path.to_owned(), state: State::Away(now), colo: None, is_ordered: false, news: VecDeque::new(), why_not }
+        Self {
+            path: path.to_owned(),
+            state: State::Away(now),
+            colo: None,
+            is_ordered: false,
+            news: VecDeque::new(),
+            why_not,
+        }
     }
 
     /// Why it cannot be asked.
@@ -119,7 +129,10 @@ impl Qemu {
             return colo.fail_over(now);
         }
         // A QEMU that is not copying has nothing to do.
-        let is_idle = self.colo.is_some() || facts.is_some_and(|facts| !matches!(facts.migration.as_deref(), Some("colo" | "active" | "setup" | "device")));
+        let is_idle = self.colo.is_some()
+            || facts.is_some_and(|facts| {
+                !matches!(facts.migration.as_deref(), Some("colo" | "active" | "setup" | "device"))
+            });
         if is_idle {
             return self.news.push_back(QemuNews::Colo(News::Alone));
         }

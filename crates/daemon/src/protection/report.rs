@@ -74,7 +74,11 @@ impl fmt::Display for VmReport {
             write!(f, "\n    {why}")?;
         }
         if let (Some(median), Some(most)) = (self.stop_median_microseconds, self.stop_most_microseconds) {
-            write!(f, "\n    copy {}, {} behind; stands still {median} µs in the median, {most} µs at most", self.epoch, self.lag_epochs)?;
+            write!(
+                f,
+                "\n    copy {}, {} behind; stands still {median} µs in the median, {most} µs at most",
+                self.epoch, self.lag_epochs
+            )?;
         }
         if self.wire_bytes > 0 {
             write!(f, "\n    link {} bytes, of which {} are QEMU's", self.wire_bytes, self.stream_bytes)?;

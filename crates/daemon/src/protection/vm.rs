@@ -548,7 +548,10 @@ impl Vm {
         };
         if offer.ports != self.ports.len() {
             let ours = self.ports.len();
-            why.push(format!("[[vm]] ports names {ours} here, and {} at the other host: name the same number, in the same order", offer.ports));
+            why.push(format!(
+                "[[vm]] ports names {ours} here, and {} at the other host: name the same number, in the same order",
+                offer.ports
+            ));
         }
         if why.is_empty() {
             offer.is_checked = true;

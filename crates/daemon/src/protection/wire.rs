@@ -106,6 +106,8 @@ impl Line {
 }
 
 fn read(bytes: &[u8]) -> Result<Wire, String> {
-    let odd = |why| format!("the other host's daemon says what this one does not understand ({why}): both must be of one version");
+    let odd = |why| {
+        format!("the other host's daemon says what this one does not understand ({why}): both must be of one version")
+    };
     serde_json::from_slice(bytes).map_err(odd)
 }

@@ -13,9 +13,9 @@ use nicety_uplink::{Capture, SocketError, Tap, Xdp, XdpError};
 use super::{Held, OpenedAhead, Prepared, Refused, ServeError, spec};
 use crate::daemon::{PortSpec, StartError};
 use crate::paths::{PathUse, of_uplink};
+use crate::protection::{self, ProtectionError};
 use crate::run::kept_uplinks::HeldUplinks;
 use crate::run::recorder::{self, Target};
-use crate::protection::{self, ProtectionError};
 
 /// The test whether a socket is served.
 type SocketCheck = fn(&Path, &Access) -> Result<Place, ListenError>;

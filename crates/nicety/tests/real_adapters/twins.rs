@@ -48,11 +48,9 @@ impl Hosts {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
-        let mut start = |host: usize, ports: Vec<Port>| well(Served::start_as(program, &mut namespace, ports, setup(host)));
-        let served = [
-            start(0, vec![port("virtio-net", 1)]),
-            start(1, vec![port("virtio-net", 1), port("e1000", 2)]),
-        ];
+        let mut start =
+            |host: usize, ports: Vec<Port>| well(Served::start_as(program, &mut namespace, ports, setup(host)));
+        let served = [start(0, vec![port("virtio-net", 1)]), start(1, vec![port("virtio-net", 1), port("e1000", 2)])];
         Hosts { root, namespace, served, place }
     }
 

@@ -124,6 +124,8 @@ fn of_twin(stage: TwinStage) -> (&'static str, Option<&'static str>) {
         TwinStage::Copied { is_whole: true, .. } => ("copied", Some("the lease does not name it yet")),
         TwinStage::Copied { .. } => ("joining", Some("the first copy is on its way")),
         TwinStage::Asks { .. } => ("asks", Some("the owner is silent, and the lease is asked for")),
-        TwinStage::Stale => ("stale", Some("its copy is of no use, and its QEMU is to be started again with -incoming defer")),
+        TwinStage::Stale => {
+            ("stale", Some("its copy is of no use, and its QEMU is to be started again with -incoming defer"))
+        }
     }
 }
