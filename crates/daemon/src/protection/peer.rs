@@ -128,6 +128,9 @@ impl Peer {
         let Some(line) = &mut self.line else { return Ok(Vec::new()) };
         let came = line.turn();
         self.traffic += line.link.take_traffic().iter().sum::<u64>();
+        if came.as_ref().is_ok_and(|came| !came.is_empty()) {
+            self.why_not = None;
+        }
         came.inspect_err(|why| self.drop_line(why.clone()))
     }
 

@@ -17,7 +17,7 @@ use nicety_qmp::{Facts, Marked, News, Role as Side, differences};
 use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Over};
 use super::leases::Leases;
 use super::peer::Peer;
 use super::qemu::{Qemu, QemuNews};
@@ -30,6 +30,8 @@ use crate::run::protected::{EpochEvent, Protected};
 
 /// Longest wait: after it what the ports are is compared with what they should be.
 const LOOK: Duration = Duration::from_millis(50);
+/// A QEMU that ends closes its stream some milliseconds before its control socket. So much later the stream alone has ended.
+const DEATH: Duration = Duration::from_millis(100);
 
 /// Something for the thread.
 pub(super) enum Note {
@@ -105,6 +107,8 @@ pub(super) struct Vm {
     /// The twin's QEMU listens, and the stream was not there yet.
     copies: Option<Pairing>,
     carrier: Option<Carrier>,
+    /// QEMU has closed its stream, and may be ending.
+    cut_at: Option<Instant>,
     ports: Vec<VmPort>,
     loads: Loads,
     stops: Stops,
@@ -147,6 +151,7 @@ impl Vm {
             stream: None,
             copies: None,
             carrier: None,
+            cut_at: None,
             stops: Stops::default(),
             lease_why_not: None,
             refusal: None,
@@ -188,7 +193,8 @@ impl Vm {
         };
         let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
         let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers);
-        for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
+        let cut = self.cut_at.map(|since| since + DEATH);
+        for at in [cut, machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }
         let carried = self.carrier.iter().flat_map(Carrier::polled);
@@ -261,7 +267,6 @@ impl Vm {
         match self.leases.start(&self.config.name, who, self.terms.lease) {
             Ok(lease) => self.lease = Some(lease),
             Err(why) => {
-                warn!(vm = self.config.name, "the lease cannot be asked for: {why}");
                 self.lease_why_not = Some(why.to_string());
                 (self.role, self.newcomer) = (Role::None, None);
                 self.qemu.seek_again(now);
@@ -287,6 +292,7 @@ impl Vm {
             QemuNews::Gone(death) => {
                 warn!(vm = self.config.name, "QEMU has ended");
                 self.lost_at.get_or_insert(now);
+                self.cut_at = None;
                 match &mut self.role {
                     Role::None => {}
                     Role::Owner(owner) => owner.died(death, time),
@@ -313,7 +319,8 @@ impl Vm {
                 self.stops.push(stood_still);
             }
             (Role::Owner(_), News::Checkpoint { stood_still, .. }) => self.stops.push(stood_still),
-            (Role::Owner(owner), News::Broken) => owner.lost("the stream of copies was cut", time),
+            // A carrier that has seen more says so.
+            (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => owner.lost("the stream of copies was cut", time),
             (Role::Owner(owner), News::Alone) => owner.is_alone(),
             (Role::Owner(owner), News::Failed(why)) => {
                 warn!(vm, "{why}");
@@ -461,6 +468,11 @@ impl Vm {
 
     fn carry(&mut self, now: Instant) {
         let time = self.time(now);
+        if self.cut_at.take_if(|since| now - *since >= DEATH).is_some()
+            && let Role::Owner(owner) = &mut self.role
+        {
+            owner.lost("QEMU has ended the stream of copies", time);
+        }
         let Some(carrier) = &mut self.carrier else { return };
         match carrier.turn() {
             Ok(true) => {
@@ -474,6 +486,7 @@ impl Vm {
                 self.carrier = None;
                 match &mut self.role {
                     Role::None => {}
+                    Role::Owner(_) if matches!(over, Over::Qemu) => self.cut_at = Some(now),
                     Role::Owner(owner) => owner.lost("the stream of copies was cut", time),
                     Role::Twin(twin) => twin.lost(time),
                 }

@@ -66,7 +66,7 @@ impl Vm {
                 // What was said before it goes out.
                 let _came = self.peer.turn();
                 self.peer.hang();
-                (self.carrier, self.stream, self.copies) = (None, None, None);
+                (self.carrier, self.cut_at, self.stream, self.copies) = (None, None, None, None);
             }
         }
     }
