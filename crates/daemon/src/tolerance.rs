@@ -14,7 +14,6 @@
 
 mod log;
 mod message;
-pub mod names;
 mod replica;
 mod report;
 mod sender;
@@ -32,6 +31,7 @@ use nicety_adapter::tape::{Gate, Log};
 use nicety_adapter::{Adapter, PortId};
 use nicety_host::{ListenAddress, PeerAddress, ToleranceConfig};
 use nicety_memory::MapError;
+use nicety_names::Names;
 use nicety_plane::Port;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Key, Listener, Place};
@@ -41,7 +41,6 @@ use tracing::warn;
 use crate::spec::PortSpec;
 use log::{Bell, PortTape};
 use message::{Link, hello};
-use names::Names;
 use replica::{Complaints, Replica};
 pub use report::ToleranceReport;
 use sender::Sender;

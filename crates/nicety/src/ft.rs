@@ -2,13 +2,9 @@
 //! link to the other host and the guest; another one asks the third party.
 
 mod control;
-mod etcd;
 mod figures;
-mod lease_file;
 mod network;
 mod pace;
-mod storage;
-mod third_party;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
@@ -17,13 +13,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
-use nicety_daemon::tolerance::names::{Addresses, Names};
 use nicety_etcd::{Endpoint, Identity, Pem, Scheme, User};
 use nicety_host::{ListenAddress, PeerAddress};
+use nicety_lease::{Asker, LeaseFile, LeaseInEtcd, NodeId, Request, Storage, ThirdParty};
+use nicety_names::{Addresses, Names};
 use nicety_sealed::{Listener, Place, Stream};
 use nicety_tolerance::channel::PROTOCOL;
 use nicety_tolerance::node::End;
-use nicety_tolerance::{Action, Key, Message, Node, NodeId, Replica, Request, Role, Settings, Terms};
+use nicety_tolerance::{Action, Key, Message, Node, Replica, Role, Settings, Terms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -33,12 +30,9 @@ use crate::cli::{Ft, FtCommand, FtPart, FtStart, LeasePlace};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use control::{Control, Word};
-use etcd::Etcd;
 use figures::Figures;
-use lease_file::LeaseFile;
 use network::Network;
 use pace::Pace;
-use third_party::{Asker, ThirdParty};
 
 /// Shortest key, in bytes.
 const KEY_MIN: usize = 16;
@@ -78,7 +72,7 @@ struct Host {
     /// Those who have connected, when, and have sent nothing authentic yet.
     pending: VecDeque<(Link, Instant)>,
     /// Where the other host listens.
-    peer: Option<Addresses>,
+    peer: Option<Addresses<Place>>,
     names: Names,
     lease: Asker,
     /// The number of the request that gives the lease back.
@@ -179,14 +173,14 @@ impl Host {
         let party: Box<dyn ThirdParty> = match &args.lease {
             LeasePlace::File(path) => Box::new(LeaseFile::new(path, term, id)),
             LeasePlace::Etcd { servers, key } => {
-                let etcd = Etcd::new(etcd(args, servers)?, names.clone(), key, term, id);
+                let etcd = LeaseInEtcd::new(etcd(args, servers)?, names.clone(), key, term, id);
                 Box::new(etcd.map_err(Failure::with(Exit::Usage))?)
             }
         };
         if let LeasePlace::File(path) = &args.lease {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let is_alone = is_on_this_machine(args);
-            let warning = storage::Storage::of(folder).and_then(|storage| storage.warning(is_alone));
+            let warning = Storage::of(folder).and_then(|storage| storage.warning(is_alone));
             if let Some(warning) = warning {
                 output::tell(format_args!("nicety: ft: the lease {}: {warning}", path.display()));
             }
@@ -200,7 +194,7 @@ impl Host {
         // Another build may behave differently.
         let build = key.number(&format!("build {}", nicety_version::BUILD));
         let (settings, link, pending) = (key.number(&all), None, VecDeque::new());
-        let peer = args.peer.as_ref().map(Addresses::of);
+        let peer = args.peer.as_ref().map(|peer| Addresses::of(peer.at()));
         let (said, complaints) = (String::new(), BTreeSet::new());
         let listens = |path: &Path| {
             Control::listen(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))

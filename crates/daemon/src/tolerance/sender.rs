@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::tape::{Entry, Gate};
+use nicety_names::{Addresses, Names};
 use nicety_plane::Port;
 use nicety_sealed::{Key, Place};
 use tracing::{info, warn};
 
 use super::log::{PortTape, Taken};
 use super::message::{Link, Message, hello};
-use super::names::{Addresses, Names};
 use super::{GRACE, SILENCE};
 
 /// A sign of life goes out after this time of silence.
@@ -32,7 +32,7 @@ const SLOW: Duration = Duration::from_secs(1);
 pub struct Sender {
     tape: Arc<PortTape>,
     port: Weak<Port>,
-    addresses: Addresses,
+    addresses: Addresses<Place>,
     /// The connection, and its address.
     link: Option<(Link, Place)>,
     retry_at: Instant,
@@ -59,7 +59,7 @@ impl Sender {
         let closed_until = Some(now + GRACE);
         let port = Arc::downgrade(port);
         let (link, times) = (None, VecDeque::new());
-        let addresses = Addresses::of(&tape.peer);
+        let addresses = Addresses::of(tape.peer.at());
         Self {
             tape,
             port,

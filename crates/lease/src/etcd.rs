@@ -8,12 +8,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nicety_daemon::tolerance::names::Names;
 use nicety_etcd::{Answer as Found, Blocking, Client, Compare, Keys, Op, Settings, Txn};
-use nicety_tolerance::{Answer, Lease, NodeId, Request};
+use nicety_names::Names;
+use nicety_sandbox::Kind;
 
-use super::lease_file::{parse, print};
-use super::third_party::ThirdParty;
+use crate::asker::ThirdParty;
+use crate::lease::{Answer, Lease, NodeId, Request};
 
 /// Times that a request begins again because another host's came between.
 const TRIES: usize = 5;
@@ -21,7 +21,7 @@ const TRIES: usize = 5;
 const ANSWER_MAX: usize = 64 << 10;
 
 /// See the module's page.
-pub struct Etcd {
+pub struct LeaseInEtcd {
     etcd: Blocking,
     key: String,
     term: Duration,
@@ -30,8 +30,16 @@ pub struct Etcd {
     seen: Option<(Lease, Instant)>,
 }
 
-impl Etcd {
-    /// The lease at this key of this etcd, for this host. A request's time limit is a third of the lease's.
+impl std::fmt::Debug for LeaseInEtcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { etcd: _, key, term, who, seen } = self;
+        let mut shown = f.debug_struct("LeaseInEtcd");
+        shown.field("key", key).field("term", term).field("who", who).field("seen", seen).finish()
+    }
+}
+
+impl LeaseInEtcd {
+    /// The lease at this key of this etcd, for this host. A request takes a third of the lease's time at most, with all that it does.
     ///
     /// # Errors
     /// The settings cannot be used. For a person.
@@ -49,38 +57,55 @@ impl Etcd {
         }
     }
 
+    /// The end of a request that begins now.
+    fn end(&self) -> Instant {
+        Instant::now() + self.term / 3
+    }
+
     /// The lease, and the key's revision: 0 if there is none.
-    fn read(&mut self) -> io::Result<(Lease, i64)> {
-        let found = self.etcd.range(&Keys::one(&self.key), 1).map_err(io::Error::other)?;
-        let Some(found) = found.values.into_iter().next() else { return Ok((Lease::default(), 0)) };
-        let lease = String::from_utf8(found.value).ok().as_deref().and_then(parse);
-        let odd = || io::Error::new(io::ErrorKind::InvalidData, "the key has no lease");
+    fn read(&mut self, end: Instant) -> io::Result<(Lease, i64)> {
+        let keys = Keys::one(&self.key);
+        let found = self.etcd.wait(|client| async move { client.until(end).range(&keys, 1).await });
+        let Some(found) = found.map_err(io::Error::other)?.values.into_iter().next() else {
+            return Ok((Lease::default(), 0));
+        };
+        let lease = String::from_utf8(found.value).ok().and_then(|text| text.parse().ok());
+        let odd = || {
+            let what = format!("etcd: the key {} has a value that is no lease: delete it if no host uses it", self.key);
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        };
         Ok((lease.ok_or_else(odd)?, found.mod_revision))
     }
 
     /// Writes the lease if the key still has this revision. It is sent once: a copy that comes later would not know whose lease it finds.
-    fn write(&mut self, lease: &Lease, revision: i64) -> io::Result<bool> {
+    fn write(&mut self, lease: &Lease, revision: i64, end: Instant) -> io::Result<bool> {
         let compare = vec![Compare::unchanged(&self.key, revision)];
-        let txn = Txn { compare, then: vec![Op::put(&self.key, print(lease))], ..Txn::default() };
-        Ok(self.etcd.txn(&txn).map_err(io::Error::other)?.succeeded)
+        let txn = Txn { compare, then: vec![Op::put(&self.key, lease.to_string())], ..Txn::default() };
+        let done = self.etcd.wait(|client| async move { client.until(end).txn(&txn).await });
+        Ok(done.map_err(io::Error::other)?.succeeded)
     }
 }
 
-impl ThirdParty for Etcd {
+impl ThirdParty for LeaseInEtcd {
+    fn kind(&self) -> Kind {
+        Kind::LeaseEtcd
+    }
+
     fn look(&mut self) {
         // One that does not answer says nothing new.
-        if let Ok((lease, _)) = self.read() {
+        if let Ok((lease, _)) = self.read(self.end()) {
             self.notice(lease);
         }
     }
 
     fn ask(&mut self, request: Request) -> io::Result<Answer> {
+        let end = self.end();
         for _ in 0..TRIES {
-            let (mut lease, revision) = self.read()?;
+            let (mut lease, revision) = self.read(end)?;
             self.notice(lease);
             let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
             let answer = lease.ask(self.who, request, expired);
-            if !answer.granted || self.write(&lease, revision)? {
+            if !answer.granted || self.write(&lease, revision, end)? {
                 self.notice(lease);
                 return Ok(answer);
             }
@@ -88,3 +113,7 @@ impl ThirdParty for Etcd {
         Err(io::Error::other("etcd: another host writes the lease all the time"))
     }
 }
+
+#[cfg(test)]
+#[path = "etcd_test.rs"]
+mod tests;

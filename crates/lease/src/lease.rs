@@ -1,0 +1,146 @@
+//! The rules of a lease.
+//!
+//! The owner holds a lease. It counts the lease from the moment at which it *asked*. The third party counts from the moment at which it
+//! *answered*, which is later. So an owner's lease has always ended for the owner when the third party gives it to another one. The
+//! owner ends it a margin earlier, because the two clocks may differ in rate.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One run of a VM or program. One that starts again has another number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+/// A request to the third party. Each is carried out as a whole or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Own a VM that nobody has ever owned.
+    Found,
+    /// Go on as the owner.
+    Renew,
+    /// Go on without a secondary: nobody may take the VM over from now on. Only in this epoch.
+    Alone {
+        /// The epoch that the asking host knows.
+        epoch: u32,
+    },
+    /// From now on `peer` knows all that has left, and may take the VM over when the lease ends. Only in this epoch.
+    Pair {
+        /// The epoch that the asking host knows.
+        epoch: u32,
+        /// The secondary.
+        peer: NodeId,
+    },
+    /// Take the VM over.
+    Take,
+    /// Own the VM no longer. Who may take it over may do so at once. If there is none, the VM is gone.
+    Release,
+}
+
+/// The third party's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// Whether the request was carried out.
+    pub granted: bool,
+    /// The owner afterwards.
+    pub holder: Option<NodeId>,
+    /// It may take the VM over.
+    pub peer: Option<NodeId>,
+    /// Grows with each change of owner or peer.
+    pub epoch: u32,
+}
+
+/// The third party's memory, and its rules. Whoever stores it does each [`Lease::ask`] atomically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The owner.
+    pub holder: Option<NodeId>,
+    /// It may take the VM over.
+    pub peer: Option<NodeId>,
+    /// Grows with each change of the two.
+    pub epoch: u32,
+    /// Grows with each granted request of the owner: a third party without a clock sees by it that the owner lives.
+    pub renewals: u64,
+}
+
+impl Lease {
+    /// Carries out a request of `who`. `expired`: the owner has renewed nothing for the whole lease, by the third party's clock.
+    pub fn ask(&mut self, who: NodeId, request: Request, expired: bool) -> Answer {
+        let owns = self.holder == Some(who);
+        let granted = match request {
+            Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
+            Request::Renew | Request::Release => owns,
+            Request::Alone { epoch } | Request::Pair { epoch, .. } => owns && epoch == self.epoch,
+            // An answer may get lost: asking again is no mistake.
+            Request::Take => owns || (self.peer == Some(who) && (expired || self.holder.is_none())),
+        };
+        if granted {
+            let peer = match request {
+                Request::Pair { peer, .. } => Some(peer),
+                Request::Renew | Request::Release => self.peer,
+                Request::Take | Request::Found if owns => self.peer,
+                Request::Found | Request::Alone { .. } | Request::Take => None,
+            };
+            let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. } | Request::Release);
+            self.epoch += u32::from(changes);
+            self.renewals += 1;
+            (self.holder, self.peer) = (Some(who).filter(|_| request != Request::Release), peer);
+        }
+        Answer { granted, holder: self.holder, peer: self.peer, epoch: self.epoch }
+    }
+}
+
+/// A lease as text, in a file or in etcd:
+///
+/// ```text
+/// holder 1f3a…   the owner, or `-`
+/// peer   77c0…   who may take over, or `-`
+/// epoch  3
+/// renewals 1042
+/// ```
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
+        let Self { holder, peer, epoch, renewals } = *self;
+        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\n", id(holder), id(peer))
+    }
+}
+
+/// A text that is no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no lease")]
+pub struct NoLease;
+
+impl FromStr for Lease {
+    type Err = NoLease;
+
+    fn from_str(text: &str) -> Result<Self, NoLease> {
+        let mut lines = text.lines();
+        let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+        let id = |text: &str| match text {
+            "-" => Some(None),
+            text => u64::from_str_radix(text, 16).ok().map(|id| Some(NodeId(id))),
+        };
+        let mut parse = || {
+            let (holder, peer) = (id(value("holder")?)?, id(value("peer")?)?);
+            let (epoch, renewals) = (value("epoch")?.parse().ok()?, value("renewals")?.parse().ok()?);
+            Some(Self { holder, peer, epoch, renewals })
+        };
+        parse().ok_or(NoLease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_read_as_it_was_written() {
+        let lease = Lease { holder: Some(NodeId(u64::MAX)), peer: Some(NodeId(7)), epoch: 3, renewals: 12 };
+        assert_eq!(lease.to_string().parse(), Ok(lease));
+        assert_eq!(lease.to_string(), "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 12\n");
+        assert_eq!(Lease::default().to_string().parse(), Ok(Lease::default()));
+        for text in ["", "holder x\n", "holder -\npeer -\nepoch 3\n", "holder -\npeer -\nepoch -1\nrenewals 0\n"] {
+            assert_eq!(text.parse::<Lease>(), Err(NoLease), "{text}");
+        }
+    }
+}
