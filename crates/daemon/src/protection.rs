@@ -26,15 +26,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nicety_host::{Host, ListenAddress, ToleranceConfig, VmConfig};
+use nicety_host::{Host, LeasePlace, ListenAddress, ToleranceConfig, VmConfig};
 use nicety_link::Secret;
+use nicety_names::Names;
+use nicety_protect::Terms;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Listener, Place};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::daemon::Daemon;
-use crate::tolerance::names::Names;
-use leases::Leases;
 use listen::Acceptor;
 use peer::Peer;
 pub use report::{VmReport, VmRole};
@@ -149,7 +149,7 @@ pub(crate) struct Protection {
 pub(crate) struct Ready {
     secret: Secret,
     listener: Listener,
-    leases: Arc<Leases>,
+    place: LeasePlace,
     names: Names,
     vms: Vec<VmConfig>,
 }
@@ -176,7 +176,7 @@ fn at<T>(address: &ListenAddress, act: impl FnOnce(&Place) -> io::Result<T>) -> 
 pub(crate) fn check(config: &ToleranceConfig) -> Result<(), ProtectionError> {
     secret(&config.key)?;
     if let Some(place) = &config.lease {
-        Leases::check(place).map_err(ProtectionError::Lease)?;
+        leases::check(place).map_err(ProtectionError::Lease)?;
     }
     config.listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
@@ -198,8 +198,8 @@ impl Ready {
         let place = config.lease.as_ref().ok_or_else(|| lacks("lease"))?;
         let listener = at(address, Listener::beside)?;
         let names = Names::start().map_err(ProtectionError::Thread)?;
-        let leases = Arc::new(Leases::open(place, &names).map_err(ProtectionError::Lease)?);
-        Ok(Some(Self { secret, listener, leases, names, vms: host.vms.clone() }))
+        leases::check(place).map_err(ProtectionError::Lease)?;
+        Ok(Some(Self { secret, listener, place: place.clone(), names, vms: host.vms.clone() }))
     }
 
     /// The ports of its VMs.
@@ -209,9 +209,9 @@ impl Ready {
 }
 
 impl Protection {
-    /// Starts the threads: the ports are there.
+    /// Starts the threads: the ports are there, and the process has not confined itself yet.
     pub fn start(ready: Ready, daemon: &Arc<Daemon>) -> Result<Self, ProtectionError> {
-        let Ready { secret, listener, leases, names, vms } = ready;
+        let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
         let mut threads = Vec::new();
@@ -222,7 +222,9 @@ impl Protection {
             let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
-            threads.push(Vm::new(config, Arc::downgrade(daemon), peer, Arc::clone(&leases), (board, notes)));
+            let terms = Terms::default();
+            let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
+            threads.push(Vm::new((config, terms), Arc::downgrade(daemon), peer, lease, (board, notes)));
         }
         for vm in threads {
             // It ends soon after this value.

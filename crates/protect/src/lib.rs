@@ -15,7 +15,7 @@
 //!   nobody may take over, and then goes on alone.
 //! - **A stale copy never runs.** Only a twin that the lease names may take over, and the owner has it named once it has a whole copy.
 //!
-//! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_tolerance`'s.
+//! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_lease`'s.
 #![forbid(unsafe_code)]
 
 mod call;
@@ -26,7 +26,7 @@ mod twin;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{NodeId, Request};
+use nicety_lease::{NodeId, Request};
 use serde::{Deserialize, Serialize};
 
 pub use loads::Loads;

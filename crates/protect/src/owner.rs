@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Answer, Request};
+use nicety_lease::{Answer, Request};
 
 use crate::call::{Call, is_alone};
 use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Answer, Request};
+use nicety_lease::{Answer, Request};
 
 use crate::call::Call;
 use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};

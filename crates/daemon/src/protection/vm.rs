@@ -18,7 +18,6 @@ use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
 use super::carrier::{Carrier, Over};
-use super::leases::Leases;
 use super::peer::Peer;
 use super::qemu::{Qemu, QemuNews};
 use super::report::{Stops, VmReport};
@@ -96,8 +95,7 @@ pub(super) struct Vm {
     newcomer: Option<(Box<Facts>, Marked)>,
     role: Role,
     run: u64,
-    leases: Arc<Leases>,
-    lease: Option<Asker>,
+    lease: Asker,
     peer: Peer,
     offer: Option<Offer>,
     /// No twin is taken: an administrator says so.
@@ -124,10 +122,10 @@ pub(super) struct Vm {
 
 impl Vm {
     pub fn new(
-        config: VmConfig,
+        (config, terms): (VmConfig, Terms),
         daemon: Weak<Daemon>,
         peer: Peer,
-        leases: Arc<Leases>,
+        lease: Asker,
         (board, notes): (Arc<Board>, Receiver<Note>),
     ) -> Self {
         let now = Instant::now();
@@ -138,13 +136,13 @@ impl Vm {
             qemu: Qemu::new(&config.qmp, now),
             loads: Loads::new(ports.len()),
             bell: Arc::clone(&board.bell),
-            terms: Terms::default(),
+            terms,
             began: now,
             facts: None,
             newcomer: None,
             role: Role::None,
             run: 0,
-            lease: None,
+            lease,
             offer: None,
             is_stopped: false,
             wish: None,
@@ -161,7 +159,6 @@ impl Vm {
             daemon,
             board,
             notes,
-            leases,
             peer,
             ports,
             report,
@@ -202,9 +199,7 @@ impl Vm {
         let polled = polled.filter(|(_, events)| !events.is_empty());
         let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
         fds.push(PollFd::new(&*self.bell, rustix::event::PollFlags::IN));
-        if let Some(lease) = &self.lease {
-            fds.push(PollFd::new(lease, rustix::event::PollFlags::IN));
-        }
+        fds.push(PollFd::new(&self.lease, rustix::event::PollFlags::IN));
         let wait = until.saturating_duration_since(now);
         let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         // An error is one of arguments, which are right: look again.
@@ -219,7 +214,7 @@ impl Vm {
         while let Some(news) = self.qemu.news() {
             self.news(news, now);
         }
-        self.come(now);
+        self.come();
         self.hear(now);
         self.carry(now);
         self.ask(now);
@@ -242,7 +237,7 @@ impl Vm {
     }
 
     /// A QEMU that has come, once the last one's end is settled.
-    fn come(&mut self, now: Instant) {
+    fn come(&mut self) {
         let is_free = match &self.role {
             Role::None => true,
             Role::Owner(owner) => matches!(owner.stage(), nicety_protect::Stage::Ended(_)),
@@ -264,14 +259,6 @@ impl Vm {
         info!(vm = name, status = facts.status, version = %facts.version, "QEMU is there");
         self.facts = Some(facts);
         self.peer.hang();
-        match self.leases.start(&self.config.name, who, self.terms.lease) {
-            Ok(lease) => self.lease = Some(lease),
-            Err(why) => {
-                self.lease_why_not = Some(why.to_string());
-                (self.role, self.newcomer) = (Role::None, None);
-                self.qemu.seek_again(now);
-            }
-        }
     }
 
     fn news(&mut self, news: QemuNews, now: Instant) {
@@ -497,7 +484,7 @@ impl Vm {
     /// The third party's answers.
     fn ask(&mut self, now: Instant) {
         let time = self.time(now);
-        while let Some((number, answer)) = self.lease.as_ref().and_then(Asker::answer) {
+        while let Some((number, answer)) = self.lease.answer() {
             let answer = match answer {
                 Ok(answer) => {
                     self.lease_why_not = None;

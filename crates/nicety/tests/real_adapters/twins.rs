@@ -46,7 +46,7 @@ impl Hosts {
                 path(format!("{other}.ft")),
             );
             let link = Some(Link::Stream { socket: path("link".into()), listens: host == 0 });
-            Setup { link, link_more: tables, daemon_more: "sandbox = \"off\"\n".into(), options: options.iter().map(|&word| word.to_owned()).collect(), ..Setup::default() }
+            Setup { link, link_more: tables, options: options.iter().map(|&word| word.to_owned()).collect(), ..Setup::default() }
         };
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use nicety_lease::NodeId;
 use nicety_link::Link;
 use nicety_plane::{Epochs, GateMode};
 use nicety_protect::{Action, Loads, Pairing, Stage};
@@ -35,9 +36,7 @@ impl Vm {
     fn act(&mut self, action: Action, now: Instant) {
         match action {
             Action::Ask(number, request) => {
-                if let Some(lease) = &self.lease {
-                    lease.ask(number, request);
-                }
+                self.lease.ask(number, NodeId(self.run), request);
             }
             Action::Send(message) => self.peer.send(&Wire::Say(message)),
             Action::Arm(pairing) => {
