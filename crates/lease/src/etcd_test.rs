@@ -123,7 +123,7 @@ fn two_hosts_have_one_lease_and_it_is_the_text_of_a_lease_s_file() {
     assert!(!other.ask(Request::Found).unwrap().granted);
     assert!(one.ask(Request::Pair { epoch: 1, peer: NodeId(2) }).unwrap().granted);
     assert!(!other.ask(Request::Take).unwrap().granted, "the owner's lease has not expired");
-    let wanted = Lease { holder: Some(NodeId(1)), peer: Some(NodeId(2)), epoch: 2, renewals: 2 };
+    let wanted = Lease { holder: Some(NodeId(1)), peer: Some(NodeId(2)), epoch: 2, renewals: 2, ..Lease::default() };
     assert_eq!(server.lock().unwrap().value, wanted.to_string());
     assert!(one.ask(Request::Release).unwrap().granted && other.ask(Request::Take).unwrap().granted);
 }

@@ -5,8 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
-use nicety_protect::{Action, Death, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
 use nicety_lease::Keeper;
+use nicety_protect::{Action, Death, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
 
 const MS: u64 = 1_000_000;
 /// Ports of the VM: one closes and loads a moment after the other.

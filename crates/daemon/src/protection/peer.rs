@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
 use nicety_link::{Link, Secret};
-use nicety_protect::Pairing;
 use nicety_names::{Addresses, Names};
+use nicety_protect::Pairing;
 use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 

@@ -307,7 +307,9 @@ impl Vm {
             }
             (Role::Owner(_), News::Checkpoint { stood_still, .. }) => self.stops.push(stood_still),
             // A carrier that has seen more says so.
-            (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => owner.lost("the stream of copies was cut", time),
+            (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => {
+                owner.lost("the stream of copies was cut", time)
+            }
             (Role::Owner(owner), News::Alone) => owner.is_alone(),
             (Role::Owner(owner), News::Failed(why)) => {
                 warn!(vm, "{why}");
