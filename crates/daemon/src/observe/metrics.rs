@@ -352,9 +352,11 @@ fn vms(page: &mut Page, vms: &[VmReport]) {
     let values: [(&str, Metric<VmReport>); 8] = [
         (
             "gauge",
-            ("nicety_vm_protected", "Whether the VM runs here, and goes on at the other host if this one dies.", |vm| {
-                vm.protected.into()
-            }),
+            (
+                "nicety_vm_protected",
+                "Whether the VM runs here, and goes on at the other host if this one dies.",
+                |vm| vm.protected.into(),
+            ),
         ),
         ("gauge", ("nicety_vm_epoch", "Copies of this protection, the first one included.", |vm| vm.epoch)),
         ("gauge", ("nicety_vm_lag_epochs", "Copies that the twin lacks.", |vm| vm.lag_epochs)),
@@ -362,7 +364,9 @@ fn vms(page: &mut Page, vms: &[VmReport]) {
         ("gauge", ("nicety_vm_gate_bytes", "Bytes of the packets that wait for a copy.", |vm| vm.gate_bytes)),
         (
             "counter",
-            ("nicety_vm_stream_bytes_total", "Bytes of QEMU's stream of copies, both directions.", |vm| vm.stream_bytes),
+            ("nicety_vm_stream_bytes_total", "Bytes of QEMU's stream of copies, both directions.", |vm| {
+                vm.stream_bytes
+            }),
         ),
         (
             "counter",

@@ -61,7 +61,16 @@ fn facts() -> Facts {
         open_files_most: None,
         start_seconds: 1_700_000_000.25,
     });
-    Facts { ports: vec![uplink, team], vms: vms(), addresses: 7, threads, process, times, captures: 2, wakes: vec![5, 6] }
+    Facts {
+        ports: vec![uplink, team],
+        vms: vms(),
+        addresses: 7,
+        threads,
+        process,
+        times,
+        captures: 2,
+        wakes: vec![5, 6],
+    }
 }
 
 /// One that runs here, protected; and a twin whose owner has never made a copy.
