@@ -138,3 +138,45 @@ fn of_twin(stage: TwinStage) -> (&'static str, Option<&'static str>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nicety_lease::NodeId;
+    use nicety_protect::Pairing;
+
+    use super::*;
+
+    #[test]
+    fn each_state_has_its_row_in_the_book() {
+        let (pairing, peer) = (Pairing(1), NodeId(2));
+        let stages = [
+            Stage::Begins,
+            Stage::Settling,
+            Stage::Alone,
+            Stage::Joining { pairing, peer, is_copied: false },
+            Stage::Protected { pairing, peer },
+            Stage::Parting { pairing },
+            Stage::Leaving { to_twin: None, is_ready: false },
+            Stage::Ended(Ended::Taken),
+            Stage::Ended(Ended::HandedOver),
+            Stage::Ended(Ended::Over),
+        ];
+        let copied = |is_whole, is_heir| TwinStage::Copied { pairing, is_whole, is_heir };
+        let twins = [
+            TwinStage::Offers,
+            copied(false, false),
+            copied(true, false),
+            copied(true, true),
+            TwinStage::Asks { pairing, is_cut: false },
+            TwinStage::Stale,
+        ];
+        let isolated = of_owner(Stage::Protected { pairing, peer }, true, "").0;
+        let owners = stages.into_iter().map(|stage| of_owner(stage, false, "").0);
+        let twins = twins.into_iter().map(|stage| of_twin(stage).0);
+        let book = include_str!("../../../../../docs/fault-tolerance.md");
+        for state in owners.chain(twins).chain(["absent", isolated]) {
+            let has_row = book.lines().any(|line| line.starts_with("| ") && line.contains(&format!("`{state}`")));
+            assert!(has_row, "docs/fault-tolerance.md has no row for {state}");
+        }
+    }
+}
