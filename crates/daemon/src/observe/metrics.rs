@@ -382,7 +382,8 @@ fn vms(page: &mut Page, vms: &[VmReport]) {
             page.sample(name, &[("vm", &vm.name)], value(vm));
         }
     }
-    let times: [(&str, &str, fn(&VmReport) -> Option<u64>); 3] = [
+    type Time = fn(&VmReport) -> Option<u64>;
+    let times: [(&str, &str, Time); 3] = [
         (
             "nicety_vm_stop_median_seconds",
             "Median of the times for which the VM stood still for a copy, of the last 512.",

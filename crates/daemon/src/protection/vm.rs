@@ -18,12 +18,12 @@ use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
 use super::carrier::{Carrier, Over};
+use super::gates::Gates;
+use super::note::{Bell, Board, Note, Wish};
 use super::peer::Peer;
 use super::qemu::{Qemu, QemuNews};
 use super::report::{Stops, VmReport};
 use super::wire::{Line, Wire};
-use super::{Bell, Board};
-use crate::daemon::Daemon;
 use crate::random::random;
 use crate::run::protected::{EpochEvent, Protected};
 
@@ -31,31 +31,6 @@ use crate::run::protected::{EpochEvent, Protected};
 const LOOK: Duration = Duration::from_millis(50);
 /// A QEMU that ends closes its stream some milliseconds before its control socket. So much later the stream alone has ended.
 const DEATH: Duration = Duration::from_millis(100);
-
-/// Something for the thread.
-pub(super) enum Note {
-    /// The other daemon has connected: its first message was read.
-    Line(Line),
-    /// The stream of this protection.
-    Stream(Pairing, Link),
-    /// A port's front end says this.
-    Epoch(Pairing, usize, EpochEvent),
-    /// A gate is half full.
-    Hurry(Pairing),
-    /// An administrator's wish, and where its answer goes: a sentence if it cannot be.
-    Wish(Wish, Sender<Result<(), String>>),
-}
-
-/// An administrator's wish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// The twin is to go on with the VM.
-    FailOver,
-    /// The protection ends, and no twin is taken.
-    Stop,
-    /// A twin is taken again.
-    Protect,
-}
 
 pub(super) enum Role {
     None,
@@ -84,7 +59,7 @@ struct Offer {
 pub(super) struct Vm {
     config: VmConfig,
     terms: Terms,
-    daemon: Weak<Daemon>,
+    gates: Weak<dyn Gates>,
     bell: Arc<Bell>,
     board: Arc<Board>,
     notes: Receiver<Note>,
@@ -123,7 +98,7 @@ pub(super) struct Vm {
 impl Vm {
     pub fn new(
         (config, terms): (VmConfig, Terms),
-        daemon: Weak<Daemon>,
+        gates: Weak<dyn Gates>,
         peer: Peer,
         lease: Asker,
         (board, notes): (Arc<Board>, Receiver<Note>),
@@ -156,7 +131,7 @@ impl Vm {
             said: String::new(),
             lost_at: None,
             config,
-            daemon,
+            gates,
             board,
             notes,
             peer,
