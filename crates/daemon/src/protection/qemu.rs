@@ -169,11 +169,6 @@ impl Qemu {
         }
     }
 
-    /// It is asked anew what it is, after a while.
-    pub fn seek_again(&mut self, now: Instant) {
-        self.state = State::Away(now + 10 * AGAIN);
-    }
-
     /// Sends and receives what is possible now.
     pub fn turn(&mut self, now: Instant) {
         let failed = match &mut self.state {

@@ -12,7 +12,9 @@ impl Vm {
     pub(super) fn report(&mut self, now: Instant) {
         let time = self.time(now);
         let (role, state, why) = match &self.role {
-            Role::None => (VmRole::Absent, "absent", self.qemu.why_not().map(str::to_owned)),
+            Role::None => {
+                (VmRole::Absent, "absent", Some(self.qemu.why_not().unwrap_or("its QEMU is being asked").to_owned()))
+            }
             Role::Owner(owner) => {
                 let (state, why) = of_owner(owner.stage(), owner.is_isolated(time), owner.why());
                 (VmRole::Owner, state, why.map(str::to_owned))
@@ -46,7 +48,9 @@ impl Vm {
             let (vm, peer) = (&report.name, &report.peer);
             match (&report.why_not, report.role) {
                 (None, _) if report.protected => info!(vm, peer, "protected"),
-                (Some(why), VmRole::Owner) => warn!(vm, state = report.state, "not protected: {why}"),
+                (Some(why), VmRole::Owner) if !is_on_its_way(&report.state) => {
+                    warn!(vm, state = report.state, "not protected: {why}")
+                }
                 (why, _) => info!(vm, state = report.state, why, "{}", words(report.role)),
             }
             self.said = said;
@@ -89,6 +93,11 @@ impl Vm {
         let _gone = answer.send(done);
         self.wish = None;
     }
+}
+
+/// States that pass by themselves.
+fn is_on_its_way(state: &str) -> bool {
+    matches!(state, "begins" | "settling" | "joining" | "leaving")
 }
 
 fn words(role: VmRole) -> &'static str {
