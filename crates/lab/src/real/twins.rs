@@ -43,7 +43,7 @@ const NAME: &str = "guest";
 const ADAPTER: &str = "virtio-net";
 /// The bridge, and the hosts' taps on it.
 const BRIDGE: &str = "n0";
-const TAPS: [&str; 2] = ["na", "nb"];
+const TAPS: [&str; 2] = ["h0", "h1"];
 const HOSTS: [&str; 2] = ["a", "b"];
 const KERNEL: Kernel = Kernel::V6_12;
 /// The service of the VM that sends back what comes.
