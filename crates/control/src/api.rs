@@ -316,7 +316,7 @@ impl Problem {
 
     /// Whether the request was valid, and something else prevented the change.
     pub fn is_right(&self) -> bool {
-        [LACKING.1, TOO_MANY.1, NOT_UPGRADED.1].iter().any(|kind| self.r#type.ends_with(kind))
+        [LACKING.1, TOO_MANY.1, NOT_UPGRADED.1, NOT_PROTECTED.1].iter().any(|kind| self.r#type.ends_with(kind))
     }
 
     /// Whether the daemon is still starting.

@@ -5,13 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
+use nicety_daemon::protection::VmRole;
 use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf, QueueReport};
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_host::{List, kind_of};
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
-use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
+use super::api::{AddressList, DaemonView, PortList, Problem, Restored, VmList, WishWord};
 use super::body::{Changer, Large};
 use super::*;
 use axum::extract::FromRequest;
@@ -38,6 +39,18 @@ impl Inspect for Fake {
         AddressList { addresses, more: 0 }
     }
 
+    fn vms(&self) -> Vec<VmReport> {
+        vms()
+    }
+
+    fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
+        match (vm, wish) {
+            ("web", Wish::FailOver) => Err("the VM is not protected: the twin's host is silent".to_owned()),
+            ("web", _) => Ok(()),
+            _ => Err(format!("the VM {vm} does not run here: ask at the other host")),
+        }
+    }
+
     fn restart(&self, name: &str) -> Result<(), RestartError> {
         match name {
             "vm0" => Ok(()),
@@ -62,6 +75,15 @@ impl Inspect for Fake {
             _ => Err(SaveError::Missing(name.to_owned())),
         }
     }
+}
+
+/// A VM that runs here and is not protected, and one that is not here.
+fn vms() -> Vec<VmReport> {
+    let absent =
+        VmReport { name: "db".into(), state: "absent".into(), peer: "host2:7001".into(), ..VmReport::default() };
+    let why_not = Some("the twin's host is silent".to_owned());
+    let web = VmReport { name: "web".into(), role: VmRole::Owner, state: "alone".into(), why_not, ..absent.clone() };
+    vec![absent, web]
 }
 
 fn state() -> PortState {
@@ -244,6 +266,33 @@ fn a_port_is_saved_as_bytes_and_restored_from_them() {
     assert_eq!(kind("GET /v1/ports/vm0/save"), (405, "method-not-allowed".to_owned()), "it stops the port");
 }
 
+#[test]
+fn vms_are_listed_and_a_wish_is_fulfilled_or_refused_with_a_sentence() {
+    let scratch = Scratch::new(0);
+    assert_eq!(ask(&scratch.path(), Ask::Vms).unwrap(), Reply::Vms(VmList { vms: vms() }));
+    let wish = |name: &str, wish| {
+        ask(&scratch.path(), Ask::Wish { name: name.into(), wish }).map_err(|error| error.to_string())
+    };
+    let web = Ok(Reply::Vm(Box::new(vms()[1].clone())));
+    assert_eq!([wish("web", WishWord::Stop), wish("web", WishWord::Protect)], [web.clone(), web]);
+    let refused = "the VM is not protected: the twin's host is silent";
+    assert_eq!(wish("web", WishWord::Failover), Err(refused.to_owned()));
+    assert_eq!(wish("mail", WishWord::Stop), Err("there is no [[vm]] \"mail\" (there are: db, web)".to_owned()));
+    let problem = |head: &str| {
+        let Problem { r#type, status, detail, .. } = scratch.problem(head, "");
+        (status, r#type.trim_start_matches("/v1/problems/").to_owned(), detail)
+    };
+    assert_eq!(problem("POST /v1/vms/web/failover"), (409, "not-protected".to_owned(), refused.to_owned()));
+    let elsewhere = "the VM db does not run here: ask at the other host";
+    assert_eq!(problem("POST /v1/vms/db/stop"), (409, "not-protected".to_owned(), elsewhere.to_owned()));
+    let (status, kind, detail) = problem("POST /v1/vms/mail/stop");
+    assert_eq!((status, kind.as_str()), (404, "no-such"), "{detail}");
+    let (status, kind, detail) = problem("POST /v1/vms/web/restart");
+    assert_eq!((status, kind.as_str()), (400, "malformed-request"), "{detail}");
+    assert!(detail.contains("protect") && detail.contains("stop") && detail.contains("failover"), "{detail}");
+    assert_eq!(problem("GET /v1/vms/web/stop").0, 405, "it changes the VM");
+}
+
 /// A daemon whose restore of `vm1` lasts until it is told to go on.
 struct Slow {
     begun: mpsc::Sender<()>,
@@ -374,7 +423,9 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/trace",
             "/v1/upgrade",
             "/v1/uplinks",
-            "/v1/uplinks/{name}"
+            "/v1/uplinks/{name}",
+            "/v1/vms",
+            "/v1/vms/{name}/{wish}"
         ]
     );
     let port = &document["components"]["schemas"]["PortReport"]["properties"];

@@ -15,6 +15,7 @@ pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
         let daemon = live.daemon();
         let facts = Facts {
             ports: daemon.views(),
+            vms: daemon.vms(),
             addresses: daemon.addresses().len(),
             threads: usage::threads(),
             process: usage::process(),

@@ -125,6 +125,19 @@ fn a_reader_may_not_plan_and_is_told_so_before_his_body_is_read() {
 }
 
 #[test]
+fn a_reader_sees_the_vms_and_has_no_wish_for_them() {
+    let Some((control, _dir)) = everybody_may_ask("a_reader_sees_the_vms") else { return };
+    let reply = as_reader(|| answer(control.path(), &request("GET /v1/vms", b"")));
+    assert!(reply.starts_with("HTTP/1.1 200 ") && reply.contains("\"name\":\"web\""), "{reply}");
+    for wish in ["protect", "stop", "failover"] {
+        let reply = as_reader(|| answer(control.path(), &request(&format!("POST /v1/vms/web/{wish}"), b"")));
+        assert!(reply.starts_with("HTTP/1.1 403 ") && reply.contains("/v1/problems/may-only-read"), "{reply}");
+    }
+    let reply = answer(control.path(), &request("POST /v1/vms/web/stop", b""));
+    assert!(reply.starts_with("HTTP/1.1 200 "), "an administrator may: {reply}");
+}
+
+#[test]
 fn a_readers_body_is_as_long_as_a_frame_in_hexadecimal_and_no_longer() {
     let Some((control, _dir)) = everybody_may_ask("a_readers_body_is_as_long_as_a_frame") else { return };
     let frame = format!("{{\"port\":\"vm0\",\"frame\":\"{}\"}}", "00".repeat(65536));

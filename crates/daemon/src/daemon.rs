@@ -76,7 +76,6 @@ use open::Opened;
 pub(crate) use parts::part_name;
 use placing::Look;
 pub(crate) use probe::Probe;
-pub use protect::ProtectError;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};

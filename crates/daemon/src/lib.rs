@@ -18,7 +18,6 @@ mod run;
 pub mod serve;
 pub mod sharing;
 mod spec;
-pub mod tolerance;
 pub mod usage;
 pub mod whole;
 

@@ -10,8 +10,10 @@
 //! One more thread accepts connections, and gives each to the VM that its first message names.
 
 mod carrier;
+mod gates;
 mod leases;
 mod listen;
+mod note;
 mod peer;
 mod qemu;
 mod report;
@@ -21,25 +23,24 @@ mod wire;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use nicety_host::{Host, ListenAddress, ToleranceConfig, VmConfig};
+use nicety_host::{Host, LeasePlace, ListenAddress, ToleranceConfig, VmConfig};
 use nicety_link::Secret;
+use nicety_names::Names;
+use nicety_protect::Terms;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Listener, Place};
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::daemon::Daemon;
-use crate::tolerance::names::Names;
-use leases::Leases;
+pub use gates::{Gates, ProtectError};
 use listen::Acceptor;
+pub use note::Wish;
+use note::{Bell, Board, Note};
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-pub use vm::Wish;
-use vm::{Note, Vm};
+use vm::Vm;
 
 /// An administrator's wish is answered in this time.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -71,72 +72,6 @@ pub enum ProtectionError {
     Thread(io::Error),
 }
 
-/// Wakes a thread.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    fd: std::os::fd::OwnedFd,
-    is_rung: AtomicBool,
-    has_ended: AtomicBool,
-}
-
-impl std::os::fd::AsFd for Bell {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Bell {
-    fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd, is_rung: AtomicBool::new(false), has_ended: AtomicBool::new(false) })
-    }
-
-    fn ring(&self) {
-        if !self.is_rung.swap(true, Ordering::AcqRel) {
-            // A full counter means that it has been rung already.
-            let _full = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        }
-    }
-
-    fn end(&self) {
-        self.has_ended.store(true, Ordering::Release);
-        self.ring();
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
-    }
-
-    /// Before what was announced is looked at: what comes meanwhile rings again.
-    fn answer(&self) {
-        self.is_rung.store(false, Ordering::Release);
-        let _none = rustix::io::read(&self.fd, &mut [0; 8]);
-    }
-}
-
-/// Where a VM's thread is told things, and shows what it is at.
-pub(crate) struct Board {
-    bell: Arc<Bell>,
-    notes: Sender<Note>,
-    shown: Mutex<VmReport>,
-}
-
-impl std::fmt::Debug for Board {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Board({})", self.shown().name)
-    }
-}
-
-impl Board {
-    fn shown(&self) -> VmReport {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn show(&self, report: &VmReport) {
-        report.clone_into(&mut self.shown.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
 /// See the module's page.
 #[derive(Debug)]
 pub(crate) struct Protection {
@@ -149,7 +84,7 @@ pub(crate) struct Protection {
 pub(crate) struct Ready {
     secret: Secret,
     listener: Listener,
-    leases: Arc<Leases>,
+    place: LeasePlace,
     names: Names,
     vms: Vec<VmConfig>,
 }
@@ -176,7 +111,7 @@ fn at<T>(address: &ListenAddress, act: impl FnOnce(&Place) -> io::Result<T>) -> 
 pub(crate) fn check(config: &ToleranceConfig) -> Result<(), ProtectionError> {
     secret(&config.key)?;
     if let Some(place) = &config.lease {
-        Leases::check(place).map_err(ProtectionError::Lease)?;
+        leases::check(place).map_err(ProtectionError::Lease)?;
     }
     config.listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
@@ -198,8 +133,8 @@ impl Ready {
         let place = config.lease.as_ref().ok_or_else(|| lacks("lease"))?;
         let listener = at(address, Listener::beside)?;
         let names = Names::start().map_err(ProtectionError::Thread)?;
-        let leases = Arc::new(Leases::open(place, &names).map_err(ProtectionError::Lease)?);
-        Ok(Some(Self { secret, listener, leases, names, vms: host.vms.clone() }))
+        leases::check(place).map_err(ProtectionError::Lease)?;
+        Ok(Some(Self { secret, listener, place: place.clone(), names, vms: host.vms.clone() }))
     }
 
     /// The ports of its VMs.
@@ -209,9 +144,9 @@ impl Ready {
 }
 
 impl Protection {
-    /// Starts the threads: the ports are there.
-    pub fn start(ready: Ready, daemon: &Arc<Daemon>) -> Result<Self, ProtectionError> {
-        let Ready { secret, listener, leases, names, vms } = ready;
+    /// Starts the threads: the ports are there, and the process has not confined itself yet.
+    pub fn start(ready: Ready, gates: &Weak<dyn Gates>) -> Result<Self, ProtectionError> {
+        let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
         let mut threads = Vec::new();
@@ -222,7 +157,9 @@ impl Protection {
             let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
-            threads.push(Vm::new(config, Arc::downgrade(daemon), peer, Arc::clone(&leases), (board, notes)));
+            let terms = Terms::default();
+            let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
+            threads.push(Vm::new((config, terms), Weak::clone(gates), peer, lease, (board, notes)));
         }
         for vm in threads {
             // It ends soon after this value.

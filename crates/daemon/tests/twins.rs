@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::protected::{ClosedEpoch, EpochEvent, Pairing, Protected};
+use nicety_daemon::protection::Gates;
 use nicety_daemon::serve;
 use nicety_host::Host;
 use nicety_plane::{Epochs, GateMode};

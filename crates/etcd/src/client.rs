@@ -13,6 +13,7 @@ use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -20,11 +21,12 @@ use tokio_rustls::TlsConnector;
 use crate::error::{Error, ErrorKind};
 use crate::exchange::{Call, Connection, Lines, Target};
 use crate::places::{Places, Resolver};
-use crate::settings::{ENDPOINTS_MAX, Settings};
+use crate::settings::{ENDPOINTS_MAX, Settings, User};
 use crate::tls;
 use crate::wire::{self, Subject};
 
-/// Time limit to log in: etcd makes a password's check slow on purpose (bcrypt).
+/// Time limit to log in: etcd makes a password's check slow on purpose (bcrypt). A call with a shorter limit ends earlier, and the log-in
+/// goes on while the runtime does.
 pub const LOGIN_MAX: Duration = Duration::from_secs(5);
 /// Longest time for which one server alone is asked while there are others.
 const STAGGER_MAX: Duration = Duration::from_secs(1);
@@ -40,11 +42,15 @@ pub(crate) struct Shared {
     /// A connection that waits for its next call.
     idle: Mutex<Option<Connection>>,
     token: Mutex<Option<HeaderValue>>,
-    /// Held while somebody logs in: others wait for the same token.
-    login: tokio::sync::Mutex<()>,
+    /// The log-in that is under way: whoever needs a token waits for it. It has a task of its own, and so outlives a call that is late:
+    /// etcd may need longer for it than a call may take.
+    login: Mutex<Option<Login>>,
     /// The endpoint that is tried first when none has answered.
     turn: AtomicUsize,
 }
+
+/// Tells the end of a log-in.
+type Login = watch::Receiver<Option<Result<HeaderValue, Error>>>;
 
 /// A client. Copies share the connection, the token, and what is known of the servers. Its calls run on the caller's tokio runtime, of one
 /// thread or several, with I/O and time.
@@ -52,6 +58,7 @@ pub(crate) struct Shared {
 pub struct Client {
     shared: Arc<Shared>,
     limit: Duration,
+    end: Option<Instant>,
 }
 
 /// A call before it is sent.
@@ -110,14 +117,19 @@ impl Client {
         let places = Arc::new(Places::new(&settings.endpoints, Box::new(resolver)));
         let limit = settings.limit;
         let (preferred, idle, token) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
-        let (login, turn) = (tokio::sync::Mutex::new(()), AtomicUsize::new(0));
+        let (login, turn) = (Mutex::new(None), AtomicUsize::new(0));
         let shared = Arc::new(Shared { settings, tls, places, preferred, idle, token, login, turn });
-        Ok(Self { shared, limit })
+        Ok(Self { shared, limit, end: None })
     }
 
     /// The same client with another time limit for its calls.
     pub fn with_limit(&self, limit: Duration) -> Self {
-        Self { shared: Arc::clone(&self.shared), limit }
+        Self { shared: Arc::clone(&self.shared), limit, end: self.end }
+    }
+
+    /// The same client for several calls that share one time limit: none of them lasts beyond this moment.
+    pub fn until(&self, end: std::time::Instant) -> Self {
+        Self { shared: Arc::clone(&self.shared), limit: self.limit, end: Some(end.into()) }
     }
 
     pub(crate) fn silence(&self) -> Duration {
@@ -127,7 +139,7 @@ impl Client {
     /// Asks, and reads the answer as this type.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, Error> {
         let may_repeat = question.may_repeat;
-        let as_user = self.as_user(question, self.limit, move |shared, call, deadline| async move {
+        let as_user = self.as_user(question, move |shared, call, deadline| async move {
             if may_repeat { shared.ask_all(call, deadline).await } else { shared.ask_one(call, deadline).await }
         });
         let (body, target) = as_user.await?;
@@ -136,7 +148,7 @@ impl Client {
 
     /// Opens a stream, and returns it with its first line.
     pub(crate) async fn open(&self, question: Question) -> Result<(Lines, Vec<u8>), Error> {
-        self.as_user(question, self.limit, |shared, call, deadline| shared.open(call, deadline)).await
+        self.as_user(question, |shared, call, deadline| shared.open(call, deadline)).await
     }
 
     pub(crate) fn subject(&self, what: String, lease: i64) -> Subject {
@@ -149,7 +161,6 @@ impl Client {
     async fn as_user<T, F: Future<Output = Result<T, Error>>>(
         &self,
         question: Question,
-        limit: Duration,
         work: impl Fn(Arc<Shared>, Call, Deadline) -> F,
     ) -> Result<T, Error> {
         let subject = self.subject(question.what, question.lease);
@@ -161,13 +172,19 @@ impl Client {
             answer_max: self.shared.settings.answer_max,
             subject: subject.clone(),
         };
-        let (token, is_new) = self.token().await?;
-        let had_token = token.is_some();
-        let begin = |token| work(Arc::clone(&self.shared), call(token), Deadline::of(limit));
-        match begin(token.clone()).await {
+        let deadline = Deadline::of(self.limit);
+        let deadline = Deadline { end: self.end.map_or(deadline.end, |end| end.min(deadline.end)), ..deadline };
+        let token = async || match timeout_at(deadline.end, self.token()).await {
+            Ok(token) => token,
+            Err(_) => Err(Error::new(ErrorKind::LoggingIn(self.limit))),
+        };
+        let (first, is_new) = token().await?;
+        let had_token = first.is_some();
+        let begin = |token| work(Arc::clone(&self.shared), call(token), deadline);
+        match begin(first.clone()).await {
             Err(error) if had_token && !is_new && error.any(|kind| matches!(kind, ErrorKind::Token(_))) => {
-                self.forget(token.as_ref());
-                let (token, _) = self.token().await?;
+                self.forget(first.as_ref());
+                let (token, _) = token().await?;
                 begin(token).await
             }
             done => done,
@@ -182,16 +199,24 @@ impl Client {
         }
     }
 
-    /// The token of the user, and whether it was made just now. `None`: there is no user.
+    /// The token of the user, and whether it was made just now. `None`: there is no user. Takes [`LOGIN_MAX`] at most.
     pub(crate) async fn token(&self) -> Result<(Option<HeaderValue>, bool), Error> {
-        let known = || lock(&self.shared.token).clone();
         let Some(user) = &self.shared.settings.user else { return Ok((None, false)) };
-        if let Some(token) = known() {
+        if let Some(token) = lock(&self.shared.token).clone() {
             return Ok((Some(token), false));
         }
-        let _alone = self.shared.login.lock().await;
-        if let Some(token) = known() {
-            return Ok((Some(token), false));
+        let mut login = self.login(user);
+        // A task whose runtime has ended says nothing.
+        let ended = || Error::new(ErrorKind::Broken("the log-in was given up".to_owned()));
+        let done = login.wait_for(Option::is_some).await.map_err(|_| ended())?.clone();
+        done.unwrap_or_else(|| Err(ended())).map(|token| (Some(token), true))
+    }
+
+    /// The log-in that is under way, or a new one.
+    fn login(&self, user: &User) -> Login {
+        let mut login = lock(&self.shared.login);
+        if let Some(login) = login.as_ref().filter(|login| login.has_changed().is_ok()) {
+            return login.clone();
         }
         let call = Call {
             path: "/v3/auth/authenticate",
@@ -201,22 +226,35 @@ impl Client {
             answer_max: 64 << 10,
             subject: self.subject("log in".to_owned(), 0),
         };
+        let (tell, hear) = watch::channel(None);
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let done = Arc::clone(&shared).log_in(call).await;
+            *lock(&shared.token) = done.as_ref().ok().cloned();
+            *lock(&shared.login) = None;
+            // Nobody may wait for it any more.
+            let _heard = tell.send(Some(done));
+        });
+        *login = Some(hear.clone());
+        hear
+    }
+}
+
+impl Shared {
+    async fn log_in(self: Arc<Self>, call: Call) -> Result<HeaderValue, Error> {
         #[derive(serde::Deserialize)]
         struct Token {
             token: String,
         }
-        let (body, target) = Arc::clone(&self.shared).ask_all(call, Deadline::of(LOGIN_MAX)).await?;
+        let (body, target) = self.ask_all(call, Deadline::of(LOGIN_MAX)).await?;
         let Token { token } = wire::parse(&body).map_err(|error| error.at(&target.text()))?;
         let mut token = HeaderValue::try_from(token).map_err(|_| {
             Error::new(ErrorKind::NotEtcd("it answers a token that is none".to_owned())).at(&target.text())
         })?;
         token.set_sensitive(true);
-        *lock(&self.shared.token) = Some(token.clone());
-        Ok((Some(token), true))
+        Ok(token)
     }
-}
 
-impl Shared {
     /// Sends the call to one server after the other, and to the next while one is silent. The first answer counts.
     async fn ask_all(self: Arc<Self>, call: Call, deadline: Deadline) -> Result<(Vec<u8>, Target), Error> {
         let (shared, call) = (Arc::clone(&self), Arc::new(call));

@@ -75,6 +75,9 @@ pub enum ErrorKind {
     /// The time limit.
     #[error("no answer within {0:?}")]
     Late(Duration),
+    /// The time limit of a call that had to log in first. The call was not sent.
+    #[error("etcd has not checked the user's password within {0:?}")]
+    LoggingIn(Duration),
     /// etcd refuses for another reason, in its words.
     #[error("etcd refuses: {0}")]
     Refused(String),

@@ -165,9 +165,7 @@ pub struct Settings {
     pub identity: Option<Identity>,
     /// As whom to ask.
     pub user: Option<User>,
-    /// Time limit of a call, from the first look-up to the last byte. A call that has to log in first may take [`LOGIN_MAX`] more.
-    ///
-    /// [`LOGIN_MAX`]: crate::LOGIN_MAX
+    /// Time limit of a call with all that it does: looking a name up, logging in, connecting, and asking again.
     pub limit: Duration,
     /// Most bytes of an answer, and of one message of a watch.
     pub answer_max: usize,

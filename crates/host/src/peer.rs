@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use nicety_names::Peer;
+
 /// An IP address or a host's name, and a TCP port, or a UNIX socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
@@ -114,6 +116,15 @@ impl FromStr for PeerAddress {
 }
 
 impl PeerAddress {
+    /// The peer, at a place of a type that has addresses and paths.
+    pub fn at<P: From<SocketAddr> + From<PathBuf>>(&self) -> Peer<P> {
+        match self {
+            Self::Address(address) => Peer::Place((*address).into()),
+            Self::Name { host, port } => Peer::Name { host: host.clone(), port: *port },
+            Self::Unix(path) => Peer::Place(path.clone().into()),
+        }
+    }
+
     /// The same, with the path of a socket in this folder if it is relative.
     pub(super) fn within(self, dir: &Path) -> Self {
         match self {

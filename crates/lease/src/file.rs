@@ -1,24 +1,25 @@
 //! The lease in a file that both hosts can lock (flock(2)): on this machine, or on storage that they share.
 //!
-//! ```text
-//! holder 1f3a…   the owner, or `-`
-//! peer   77c0…   who may take over, or `-`
-//! epoch  3
-//! renewals 1042
-//! past 90ce… 1f3a…
-//! ```
-//!
 //! No clock is shared: a lease has expired for a host that has seen the file unchanged for the lease's duration, by its own clock.
+//!
+//! Others may write to the folder. So nothing here follows a link, waits for a pipe or reads a file that has no end.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::{Answer, Lease, NodeId, Request};
-use rustix::fs::{FlockOperation, flock};
+use nicety_sandbox::Kind;
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
+use rustix::io::Errno;
 
-use crate::ThirdParty;
+use crate::asker::ThirdParty;
+use crate::lease::{Answer, Lease, NodeId, Request};
+
+/// Most bytes of a lease's file, of its lock, and of the file that replaces it. A lease has less than 100.
+const BYTES_MAX: u64 = 4096;
+/// Time between two tries to lock.
+const LOCK_AGAIN: Duration = Duration::from_millis(2);
 
 /// See the module's page.
 #[derive(Debug)]
@@ -30,8 +31,45 @@ pub struct LeaseFile {
     seen: Option<(Lease, Instant)>,
 }
 
+/// The error of a path, for a person.
+fn of(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Checks that a file is regular and small.
+fn check(mode: u32, size: u64) -> io::Result<()> {
+    let what = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile if size <= BYTES_MAX => return Ok(()),
+        FileType::RegularFile => {
+            let what = format!("it has {size} bytes, and a lease at most {BYTES_MAX}: name another place");
+            return Err(io::Error::other(what));
+        }
+        FileType::Symlink => "a link",
+        FileType::Directory => "a folder",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::other(format!("it is {what}, and must be a file: remove it, or name another place")))
+}
+
+/// Opens a small regular file, and no link to one. Never blocks: opening a pipe could, and opening a device may do anything.
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => check(there.st_mode, there.st_size.cast_unsigned())?,
+        Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(CWD, path, flags, Mode::from_raw_mode(0o666))?;
+    // It may have become another one meanwhile.
+    let there = rustix::fs::fstat(&file)?;
+    check(there.st_mode, there.st_size.cast_unsigned())?;
+    Ok(file.into())
+}
+
 impl LeaseFile {
-    /// The lease at `path`, for this host. The file need not exist.
+    /// The lease at `path`, for this host. The file need not exist, and its folder must.
     pub fn new(path: &Path, term: Duration, who: NodeId) -> Self {
         Self { path: path.to_owned(), term, who, seen: None }
     }
@@ -43,28 +81,61 @@ impl LeaseFile {
     }
 
     fn read(&self) -> io::Result<Lease> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
+        let file = match open(&self.path, OFlags::RDONLY) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Lease::default()),
             Err(error) => return Err(error),
         };
-        parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is no lease"))
+        let mut text = String::new();
+        let odd = || io::Error::new(io::ErrorKind::InvalidData, "this is no lease: remove the file if no host uses it");
+        file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => odd(),
+            _ => error,
+        })?;
+        text.parse().map_err(|_no_lease| odd())
+    }
+
+    /// Locks the file against the other host, which holds the lock for a moment only. The lock ends with the file.
+    fn lock(&self, path: &Path) -> io::Result<File> {
+        let (lock, begun, limit) = (open(path, OFlags::CREATE | OFlags::WRONLY)?, Instant::now(), self.term / 3);
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < limit => std::thread::sleep(LOCK_AGAIN),
+                Err(Errno::WOULDBLOCK) => {
+                    let what = format!("another process has held this lock for {} ms", limit.as_millis());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     /// Replaces the file whole. A renewal need not last: a count that a crash of the machine takes back is a change like another, and
     /// a disk that takes a second to sync would cost the lease.
-    fn write(&self, lease: &Lease, lasts: bool) -> io::Result<()> {
-        let new = self.path.with_added_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(print(lease).as_bytes())?;
-        if lasts {
-            file.sync_all()?;
-        }
-        fs::rename(&new, &self.path)
+    fn write(&self, lease: &Lease, new: &Path, lasts: bool) -> io::Result<()> {
+        let mut file = open(new, OFlags::CREATE | OFlags::WRONLY).map_err(of(new))?;
+        let written = file.set_len(0).and_then(|()| file.write_all(lease.to_string().as_bytes()));
+        let written = written.and_then(|()| if lasts { file.sync_all() } else { Ok(()) });
+        written.map_err(of(new))?;
+        renameat(CWD, new, CWD, &self.path).map_err(|errno| of(&self.path)(errno.into()))
     }
 }
 
 impl ThirdParty for LeaseFile {
+    fn kind(&self) -> Kind {
+        Kind::LeaseFile
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Some(folder.unwrap_or(Path::new(".")))
+    }
+
+    fn be(&mut self, who: NodeId) {
+        self.who = who;
+    }
+
     fn look(&mut self) {
         // A file that cannot be read says nothing new.
         if let Ok(lease) = self.read() {
@@ -73,113 +144,20 @@ impl ThirdParty for LeaseFile {
     }
 
     fn ask(&mut self, request: Request) -> io::Result<Answer> {
-        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(self.path.with_added_extension("lock"));
-        let lock = lock.map_err(failed)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
-        let mut lease = self.read().map_err(failed)?;
+        let [lock, new] = ["lock", "new"].map(|end| self.path.with_added_extension(end));
+        let _lock = self.lock(&lock).map_err(of(&lock))?;
+        let mut lease = self.read().map_err(of(&self.path))?;
         self.notice(lease);
         let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
         let answer = lease.ask(self.who, request, expired);
         if answer.granted {
-            self.write(&lease, request != Request::Renew)
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
+            self.write(&lease, &new, request != Request::Renew)?;
             self.notice(lease);
         }
         Ok(answer)
     }
 }
 
-/// A lease as text.
-pub fn print(lease: &Lease) -> String {
-    let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
-    let Lease { holder, peer, epoch, renewals, past } = *lease;
-    let past: String = past.into_iter().flatten().map(|run| format!(" {:016x}", run.0)).collect();
-    format!("holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\npast{past}\n", id(holder), id(peer))
-}
-
-/// A lease of its text.
-pub fn parse(text: &str) -> Option<Lease> {
-    let mut lines = text.lines();
-    let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
-    let id = |text: &str| match text {
-        "-" => Some(None),
-        text => u64::from_str_radix(text, 16).ok().map(|id| Some(NodeId(id))),
-    };
-    let holder = id(value("holder")?)?;
-    let peer = id(value("peer")?)?;
-    let epoch = value("epoch")?.parse().ok()?;
-    let renewals = value("renewals")?.parse().ok()?;
-    // A lease of an earlier version has no such line.
-    let mut runs = lines.next().unwrap_or("past").strip_prefix("past")?.split_whitespace();
-    let mut past = Lease::default().past;
-    for (to, run) in past.iter_mut().zip(&mut runs) {
-        *to = id(run)?;
-    }
-    Some(Lease { holder, peer, epoch, renewals, past })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_is_read_as_it_was_written() {
-        let mut lease = Lease {
-            holder: Some(NodeId(u64::MAX)),
-            peer: Some(NodeId(7)),
-            epoch: 3,
-            renewals: 12,
-            past: Lease::default().past,
-        };
-        assert_eq!(parse(&print(&lease)), Some(lease));
-        lease.past[..2].copy_from_slice(&[Some(NodeId(9)), Some(NodeId(8))]);
-        assert_eq!(parse(&print(&lease)), Some(lease));
-        assert_eq!(parse("holder -\npeer -\nepoch 0\nrenewals 0\n"), Some(Lease::default()));
-        assert_eq!(parse(&print(&Lease::default())), Some(Lease::default()));
-        assert_eq!(parse("holder x\n"), None);
-    }
-
-    #[test]
-    fn a_peer_takes_a_lease_that_nobody_renews_and_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, term) = (folder.path().join("lease"), Duration::from_millis(40));
-        let [mut one, mut other] = [1, 2].map(|id| LeaseFile::new(&path, term, NodeId(id)));
-        assert!(one.ask(Request::Found).unwrap().granted);
-        assert!(!other.ask(Request::Take).unwrap().granted, "it is not the peer");
-        assert!(one.ask(Request::Pair { epoch: 1, peer: NodeId(2) }).unwrap().granted);
-        let begun = Instant::now();
-        while begun.elapsed() < 3 * term {
-            assert!(one.ask(Request::Renew).unwrap().granted);
-            assert!(!other.ask(Request::Take).unwrap().granted, "the owner renews");
-        }
-        std::thread::sleep(term);
-        assert!(other.ask(Request::Take).unwrap().granted);
-        assert!(!one.ask(Request::Renew).unwrap().granted);
-        // A lease that is given back is taken at once, but only by the peer.
-        assert!(other.ask(Request::Pair { epoch: 3, peer: NodeId(1) }).unwrap().granted);
-        assert!(other.ask(Request::Release).unwrap().granted);
-        let mut third = LeaseFile::new(&path, term, NodeId(3));
-        assert!(!third.ask(Request::Found).unwrap().granted && !third.ask(Request::Take).unwrap().granted);
-        assert!(one.ask(Request::Take).unwrap().granted);
-        // Without a peer the guest is gone, and another one may begin.
-        assert!(one.ask(Request::Release).unwrap().granted);
-        assert!(third.ask(Request::Found).unwrap().granted);
-    }
-
-    /// On a full disk, for example.
-    #[test]
-    fn a_lease_that_cannot_be_written_is_not_granted_and_the_reason_names_its_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lease");
-        let mut one = LeaseFile::new(&path, Duration::from_secs(1), NodeId(1));
-        let place = folder.path().join("lease.new");
-        fs::create_dir(&place).unwrap();
-        let error = one.ask(Request::Found).unwrap_err().to_string();
-        assert!(error.starts_with(&path.display().to_string()), "{error}");
-        assert!(!path.exists());
-        fs::remove_dir(&place).unwrap();
-        assert!(one.ask(Request::Found).unwrap().granted);
-    }
-}
+#[path = "file_test.rs"]
+mod tests;

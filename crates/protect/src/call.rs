@@ -1,7 +1,7 @@
 //! One request to the third party at a time.
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Answer, Request};
+use nicety_lease::{Answer, Request};
 
 use crate::{Action, Terms};
 

@@ -15,7 +15,7 @@
 //!   nobody may take over, and then goes on alone.
 //! - **A stale copy never runs.** Only a twin that the lease names may take over, and the owner has it named once it has a whole copy.
 //!
-//! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_tolerance`'s.
+//! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_lease`'s.
 #![forbid(unsafe_code)]
 
 mod call;
@@ -26,7 +26,7 @@ mod twin;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{NodeId, Request};
+use nicety_lease::{NodeId, Request};
 use serde::{Deserialize, Serialize};
 
 pub use loads::Loads;
@@ -49,6 +49,8 @@ pub struct Terms {
     pub heartbeat: Duration,
     /// A host, or a stream of copies, that is silent for so long is lost.
     pub silence: Duration,
+    /// The same while a twin gets its first copy: nothing is protected yet, and both hosts are busy.
+    pub patience: Duration,
     /// Between two requests to a third party that did not answer, or refused.
     pub again: Duration,
     /// A copy that takes longer ends the protection although its bytes flow: the link is slower than the VM writes its memory.
@@ -56,13 +58,14 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// 1 s, 0.1 s, 50 ms, 0.3 s, 20 ms and 10 s.
+    /// 1 s, 0.1 s, 50 ms, 0.3 s, 3 s, 20 ms and 10 s.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(1),
             margin: Duration::from_millis(100),
             heartbeat: Duration::from_millis(50),
             silence: Duration::from_millis(300),
+            patience: Duration::from_secs(3),
             again: Duration::from_millis(20),
             copy: Duration::from_secs(10),
         }

@@ -1,9 +1,10 @@
 //! The host whose VM the world sees.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Answer, Request};
+use nicety_lease::{Answer, Request};
 
 use crate::call::{Call, is_alone};
 use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};
@@ -227,13 +228,18 @@ impl Owner {
         };
         let pair = self.pairing().map(|_| {
             let beat = self.sent.after(self.terms.heartbeat);
-            let silence = self.heard.after(self.terms.silence);
-            let copy = self.copies.moved.max(self.copies.waits_since).after(self.terms.silence);
+            let silence = self.heard.after(self.silence());
+            let copy = self.copies.moved.max(self.copies.waits_since).after(self.silence());
             let copy = (self.copies.loaded < self.copies.closed).then_some(copy);
             earlier(Some(beat.min(silence)), copy).unwrap_or(beat)
         });
         let pair = pair.filter(|_| !matches!(self.stage, Stage::Parting { .. }));
         earlier(earlier(Some(ask), pair), self.probe_at)
+    }
+
+    /// The time after which a silent twin is lost.
+    fn silence(&self) -> Duration {
+        if let Stage::Joining { is_copied: false, .. } = self.stage { self.terms.patience } else { self.terms.silence }
     }
 
     fn renew(&mut self, now: Time) {
@@ -245,7 +251,7 @@ impl Owner {
     /// Ends a protection whose twin, or whose stream, is silent.
     fn watch(&mut self, now: Time) {
         let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
-        let Terms { silence, copy, .. } = self.terms;
+        let (silence, copy) = (self.silence(), self.terms.copy);
         let waits = self.copies.loaded < self.copies.closed;
         let moved = self.copies.moved.max(self.copies.waits_since);
         if now.since(self.heard) >= silence {

@@ -1,9 +1,10 @@
 //! The host whose VM is the copy.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_tolerance::{Answer, Request};
+use nicety_lease::{Answer, Request};
 
 use crate::call::Call;
 use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};
@@ -81,7 +82,7 @@ impl Twin {
     /// Does what is due.
     pub fn tick(&mut self, now: Time) {
         match self.stage {
-            TwinStage::Copied { .. } if now.since(self.heard) >= self.terms.silence => self.ask(false, now),
+            TwinStage::Copied { .. } if now.since(self.heard) >= self.silence() => self.ask(false, now),
             TwinStage::Asks { .. } => self.take(now),
             _ => {}
         }
@@ -94,13 +95,22 @@ impl Twin {
         }
     }
 
+    /// The time after which a silent owner is lost.
+    fn silence(&self) -> Duration {
+        if let TwinStage::Copied { is_whole: false, .. } = self.stage {
+            self.terms.patience
+        } else {
+            self.terms.silence
+        }
+    }
+
     /// When [`Twin::tick`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Time> {
         let beat = self.pairing().map(|_| self.sent.after(self.terms.heartbeat));
         let call = Some(self.call.wake_at(&self.terms));
         let next = match self.stage {
             TwinStage::Copied { .. } if self.probed.is_some() => call,
-            TwinStage::Copied { .. } => Some(self.heard.after(self.terms.silence)),
+            TwinStage::Copied { .. } => Some(self.heard.after(self.silence())),
             TwinStage::Asks { .. } => call,
             TwinStage::Offers | TwinStage::Stale => None,
         };

@@ -5,8 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
+use nicety_lease::Keeper;
 use nicety_protect::{Action, Death, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
-use nicety_tolerance::Keeper;
 
 const MS: u64 = 1_000_000;
 /// Ports of the VM: one closes and loads a moment after the other.
@@ -74,7 +74,7 @@ struct Daemon {
     held: VecDeque<(u64, u64)>,
     loads: Loads,
     /// Answers on their way: when, number, what.
-    answers: VecDeque<(u64, u32, Option<nicety_tolerance::Answer>)>,
+    answers: VecDeque<(u64, u32, Option<nicety_lease::Answer>)>,
     /// The stream ended, and its machine is told then.
     lost_at: Option<u64>,
 }
@@ -187,7 +187,7 @@ impl World {
     /// Starts a QEMU, and a daemon if there is none.
     fn start(&mut self, at: usize, mode: Mode) {
         self.last_run += 1;
-        let run = nicety_tolerance::NodeId(self.last_run);
+        let run = nicety_lease::NodeId(self.last_run);
         self.tell(format!("host {at}: QEMU {run:?} {mode:?}"));
         let qemu = Qemu { run, mode, value: self.highest, stream: None, alone_at: None, loading: None };
         self.hosts[at].daemon = Some(Daemon::new(&qemu, self.terms));
@@ -262,8 +262,8 @@ impl World {
                 // A request may be carried out, and its answer lost.
                 let is_heard = reaches && self.random.below(50) > 0;
                 let is_answered = self.random.below(50) > 0;
-                let answer = is_heard.then(|| self.lease.ask(who, request, Time(now))).filter(|_| is_answered);
-                if !matches!(request, nicety_tolerance::Request::Renew) && answer.is_some() {
+                let answer = is_heard.then(|| self.lease.ask(who, request, now)).filter(|_| is_answered);
+                if !matches!(request, nicety_lease::Request::Renew) && answer.is_some() {
                     self.tell(format!("host {at}: {who:?} asks {request:?}: {answer:?}"));
                 }
                 if let Some(daemon) = &mut self.hosts[at].daemon {
@@ -617,7 +617,7 @@ impl World {
         };
         if !self.hosts.iter().any(has) && self.hosts.iter().all(|host| host.qemu.is_some() && host.daemon.is_some()) {
             self.tell("the VM is begun anew".to_owned());
-            self.lease.lease = nicety_tolerance::Lease::default();
+            self.lease.lease = nicety_lease::Lease::default();
             self.silenced.extend(self.speaker.take());
             self.hosts[0].qemu = None;
             self.start(0, Mode::Owns);

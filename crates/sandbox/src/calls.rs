@@ -58,6 +58,8 @@ const ACCOUNTS: &[Named] = &calls! {
 };
 /// Names of hosts (getaddrinfo(3)): the kernel's list of this host's addresses.
 const NAMES: &[Named] = &calls! { SYS_bind };
+/// A small file that is locked, read, and replaced whole.
+const LEASE: &[Named] = &calls! { SYS_openat SYS_newfstatat SYS_flock SYS_renameat };
 /// New threads and processes.
 const STARTS: &[Named] = &calls! { SYS_clone SYS_clone3 };
 #[cfg(target_arch = "x86_64")]
@@ -101,8 +103,8 @@ const OTHERS: &[Named] = &calls! {
 /// A call's name. Allocates nothing: the handler of a signal asks.
 pub(crate) fn known_name(number: i64) -> Option<&'static str> {
     let all = [
-        BASE, TALK, LENT, PRESENCE, FILE, PATHS, SOCKETS, ACCOUNTS, START, OLD_BASE, OLD_TALK, OLD_LENT, OLD_PATHS,
-        OTHERS,
+        BASE, TALK, LENT, PRESENCE, FILE, PATHS, SOCKETS, ACCOUNTS, LEASE, START, OLD_BASE, OLD_TALK, OLD_LENT,
+        OLD_PATHS, OTHERS,
     ];
     let found = all.iter().copied().flatten().find(|(known, _)| *known == number);
     found.map(|(_, name)| name.trim_start_matches("SYS_"))
@@ -193,6 +195,10 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
         let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
     }
+    if kind == Kind::LeaseEtcd {
+        let families = [libc::AF_INET, libc::AF_INET6];
+        rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
+    }
     if kind == Kind::Names {
         // Name servers by UDP, services of modules, and the kernel.
         let families = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6];
@@ -214,6 +220,8 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
     let mut rules = Rules::new();
     always(&mut rules, &[BASE, OLD_BASE]);
     let (connect, linger): (&[Named], &[Named]) = (&calls! { SYS_connect }, &calls! { SYS_setsockopt });
+    // QEMU's end of a stream, and ours.
+    let pair: &[Named] = &calls! { SYS_socketpair };
     let lists: &[&[Named]] = match kind {
         Kind::Worker | Kind::Vhost => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT],
         Kind::VhostConnect => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, connect],
@@ -222,11 +230,14 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Closing => &[linger],
         Kind::Releasing => &[],
         Kind::Traces | Kind::Capture => &[FILE],
-        Kind::Supervision | Kind::Tolerance => &[TALK, connect],
+        Kind::Supervision => &[TALK, connect],
+        Kind::Tolerance => &[TALK, connect, pair],
         Kind::Log => &[TALK, FILE, LENT],
         Kind::ControlChange | Kind::Main => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS],
         Kind::Accounts => &[TALK, OLD_TALK, ACCOUNTS],
         Kind::Names => &[TALK, OLD_TALK, ACCOUNTS, NAMES],
+        Kind::LeaseFile => &[FILE, LEASE],
+        Kind::LeaseEtcd => &[TALK, OLD_TALK, connect],
         Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);

@@ -94,6 +94,11 @@ impl Folders {
         Self { all: OWN.iter().map(|(path, grant)| (PathBuf::from(path), *grant)).collect() }
     }
 
+    /// One folder, and nothing of the daemon's own needs.
+    pub(crate) fn only(path: &Path, grant: Grant) -> Self {
+        Self { all: vec![(path.to_owned(), grant)] }
+    }
+
     /// Grants a folder with all below it, or a file.
     pub fn grant(&mut self, path: impl Into<PathBuf>, grant: Grant) {
         self.all.push((path.into(), grant));

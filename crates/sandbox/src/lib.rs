@@ -23,6 +23,7 @@ mod starter;
 
 use std::cell::Cell;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
@@ -76,11 +77,15 @@ pub enum Kind {
     Tolerance,
     /// Looks names of hosts up.
     Names,
+    /// Keeps a VM's lease in a file.
+    LeaseFile,
+    /// Keeps a VM's lease in etcd.
+    LeaseEtcd,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -99,9 +104,12 @@ impl Kind {
         Self::Accounts,
         Self::Tolerance,
         Self::Names,
+        Self::LeaseFile,
+        Self::LeaseEtcd,
     ];
 
-    /// Whether threads of this kind may open files. [`Folders`] confine them.
+    /// Whether threads of this kind may open files. [`Folders`] confine them. Those of [`Kind::LeaseFile`] open files in one folder only, which
+    /// does not count here.
     pub fn opens(self) -> bool {
         matches!(self, Self::ControlChange | Self::Main | Self::Starter | Self::Accounts | Self::Names)
     }
@@ -236,6 +244,39 @@ pub fn begin_to_spawn(
         }
     };
     Starting { thread: starter::begin_to_spawn(name.into(), stack, Box::new(confined)), entered: Some(entered) }
+}
+
+/// Starts a thread of this kind that reaches the files of one folder, and no others. The folder must exist. Any thread may call this, and
+/// waits until the new thread is confined.
+///
+/// # Errors
+/// The system's, or the thread cannot be confined; then it has done nothing.
+pub fn spawn_in(
+    kind: Kind,
+    name: impl Into<String>,
+    folder: &Path,
+    act: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let (folder, folders) = (folder.to_owned(), Folders::only(folder, Grant::Write));
+    let (report, confined) = std::sync::mpsc::sync_channel(1);
+    let work = move || {
+        let confine = || {
+            if !folder.is_dir() {
+                let what = format!("the folder {} cannot be used: it is not there", folder.display());
+                return Err(io::Error::new(io::ErrorKind::NotFound, what));
+            }
+            let _lacks = folders.rules(u8::MAX)?.confine_this_thread()?;
+            enter(kind)
+        };
+        let done = if is_on() { confine() } else { Ok(()) };
+        let is_confined = done.is_ok();
+        let _caller_waits = report.send(done);
+        if is_confined {
+            act();
+        }
+    };
+    let thread = starter::begin_to_spawn(name.into(), 0, Box::new(work));
+    Starting { thread, entered: Some(confined) }.wait()
 }
 
 /// A thread that is being started.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nicety_sandbox::{
     Folders, Grant, Kind, aside, begin, confine, enter, forget_refused_here, granted, look_up, look_up_later, refusals,
-    refused_here, spawn,
+    refused_here, spawn, spawn_in,
 };
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use seccompiler::{
@@ -42,7 +42,8 @@ fn strict() -> impl Iterator<Item = Kind> {
 
 #[test]
 fn no_thread_that_hears_a_vmm_can_open_a_file_and_the_refusal_is_named() {
-    for kind in strict() {
+    // The folder of a lease is told to its thread, and the kernel keeps it there (`a_thread_of_one_folder_reaches_no_other`).
+    for kind in strict().filter(|kind| *kind != Kind::LeaseFile) {
         let error = on(kind, || std::fs::File::open("/etc/shadow").unwrap_err());
         assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
         assert!(refusals().iter().any(|refusal| refusal.kind == kind && refusal.call == "openat"), "{kind:?}");
@@ -53,6 +54,42 @@ fn no_thread_that_hears_a_vmm_can_open_a_file_and_the_refusal_is_named() {
             assert_eq!(refused, libc::EPERM, "{kind:?}: system call {call}");
         }
     }
+}
+
+/// Whatever started first: a thread of one folder is confined to it before the process is to its own.
+#[test]
+fn a_thread_of_one_folder_reaches_no_other() {
+    begin().unwrap();
+    let folder = tempfile::TempDir::new().unwrap();
+    let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(&other, "text").unwrap();
+    let (send, receive) = channel();
+    let (file, link) = (own.join("file"), own.join("link"));
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    let thread = spawn_in(Kind::LeaseFile, "lease", &own, move || {
+        std::fs::write(&file, "text").unwrap();
+        let denied = [other.as_path(), link.as_path(), Path::new("/etc/passwd")]
+            .map(|path| std::fs::read(path).map_err(|error| error.kind()));
+        send.send((std::fs::read(&file).unwrap(), denied)).unwrap();
+    });
+    let (text, denied) = receive.recv_timeout(Duration::from_secs(20)).unwrap();
+    thread.unwrap().join().unwrap();
+    assert_eq!(text, b"text");
+    if lacks_landlock() {
+        println!("SKIPPED: other folders: this kernel has no Landlock");
+    } else {
+        assert_eq!(denied, [const { Err(io::ErrorKind::PermissionDenied) }; 3]);
+    }
+    let missing = folder.path().join("missing");
+    let error = spawn_in(Kind::LeaseFile, "lease", &missing, || ()).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), format!("the folder {} cannot be used: it is not there", missing.display()));
+}
+
+/// landlock(7): the version, by its flag.
+fn lacks_landlock() -> bool {
+    // SAFETY: without attributes there is no memory to read.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) < 1 }
 }
 
 #[test]
@@ -109,15 +146,17 @@ fn no_thread_can_look_into_another_process() {
 
 #[test]
 fn threads_connect_to_nothing_or_to_unix_sockets_only() {
-    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance];
+    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance, Kind::LeaseEtcd];
     for kind in Kind::ALL {
         for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK] {
             // An interface's kind is asked for by netlink(7).
             if kind.opens() && family == libc::AF_NETLINK {
                 continue;
             }
-            // Other daemons are reached by TCP, and name servers by UDP.
-            if matches!(kind, Kind::Tolerance | Kind::Names) && matches!(family, libc::AF_INET | libc::AF_INET6) {
+            // Other daemons and etcd are reached by TCP, and name servers by UDP.
+            if matches!(kind, Kind::Tolerance | Kind::Names | Kind::LeaseEtcd)
+                && matches!(family, libc::AF_INET | libc::AF_INET6)
+            {
                 continue;
             }
             // SAFETY: socket(2) takes no memory.

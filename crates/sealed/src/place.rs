@@ -27,6 +27,18 @@ pub enum Place {
     Unix(PathBuf),
 }
 
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl From<PathBuf> for Place {
+    fn from(path: PathBuf) -> Self {
+        Self::Unix(path)
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -12,11 +12,11 @@
 //!
 //! Numbers are variable-length (LEB128), signed ones in zigzag.
 
+use nicety_lease::NodeId;
 use nicety_sealed::Protocol;
 pub use nicety_sealed::{BODY_MAX, HELLO, Key, SealError as ChannelError};
 
 use crate::call::{Call, GuestTime};
-use crate::lease::NodeId;
 use crate::log::{Entry, Message};
 
 /// These bytes, and their version.

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use nicety_lease::NodeId;
+
 use crate::call::{Call, GuestTime};
-use crate::lease::NodeId;
 
 /// One call of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +31,7 @@ impl Entry {
 pub enum Message {
     /// From the primary: calls, or none as a sign of life.
     Log {
-        /// The primary's [epoch](crate::lease::Answer).
+        /// The primary's [epoch](nicety_lease::Answer).
         epoch: u32,
         /// The number of calls before these.
         first: u64,
@@ -57,7 +58,7 @@ pub enum Message {
     },
     /// From the primary: a piece of an image of the guest, which the secondary goes on from.
     Image {
-        /// The primary's [epoch](crate::lease::Answer).
+        /// The primary's [epoch](nicety_lease::Answer).
         epoch: u32,
         /// The number of calls after which the image was made, that of the image included.
         calls: u64,

@@ -18,10 +18,10 @@
 //! - **Paired only when equal.** A secondary may take over from the moment at which it has every call whose frames have left.
 
 use nicety_adapter::Time;
+use nicety_lease::{Answer, NodeId, Request};
 
 use crate::call::{Call, GuestTime, Machine};
 use crate::gate::Gate;
-use crate::lease::{Answer, NodeId, Request};
 use crate::log::{Entry, Log, Message};
 
 /// Times and sizes of a pair of hosts.

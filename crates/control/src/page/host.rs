@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use nicety_chart::Escaped;
+use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::{Condition, PortReport};
 
 use super::blocked::Blocked;
@@ -19,15 +20,18 @@ use super::ports::{self, Guests};
 use super::ring::Span;
 use super::shown::Shown;
 use super::view::{View, spans};
+use super::vms;
 
 /// Most charts of uplinks. Each uplink's own page has its chart.
 const CHARTS_MAX: usize = 8;
 
 /// The sections, by identifier and heading.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 9] = [
     ("picture", "The host"),
     ("blocked", "Blocked"),
     ("ports", "Ports"),
+    // Only if the host file has some.
+    ("vms", "Protected VMs"),
     ("uplinks", "Uplinks and teams"),
     ("drops", "Drops"),
     ("changes", "Last changes"),
@@ -47,14 +51,15 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     let mut history = shown.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let ports = history.look(shown.inspect.as_ref(), now);
     let addresses = history.addresses(shown.inspect.as_ref(), now);
+    let vms = shown.inspect.vms();
     let (guests, links): (Vec<&PortReport>, Vec<&PortReport>) = ports.iter().partition(|port| port.adapter.is_some());
     let (lately, since) = history.dropped_lately(&ports, now);
     let blocked = Blocked::all(&ports, &lately, since);
     let limits = shown.limits();
     let guests = Guests::new(guests, &blocked, &history, view);
     let mut main = String::new();
-    let contents: Vec<String> =
-        SECTIONS.iter().map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
+    let there = SECTIONS.iter().filter(|(id, _)| *id != "vms" || !vms.is_empty());
+    let contents: Vec<String> = there.map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
     let _ = write!(
         main,
         "<header><h1>{}</h1><p>{}</p><p class=\"soft\">{} · {} · Nicety {}</p><nav aria-label=\"On this page\">{}</nav></header>",
@@ -65,10 +70,13 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         Escaped(nicety_version::BUILD),
         contents.join(" ")
     );
-    attention(&mut main, &ports);
+    attention(&mut main, &ports, &vms);
     section(&mut main, "picture", |main| picture(main, &guests, &links));
     section(&mut main, "blocked", |main| Blocked::list(main, &blocked));
     section(&mut main, "ports", |main| ports::section(main, &guests, &history));
+    if !vms.is_empty() {
+        section(&mut main, "vms", |main| vms::table(main, &vms));
+    }
     section(&mut main, "uplinks", |main| {
         charts(main, &links, &history, &limits, view);
         ports::table(main, &ports::LINKS, &links, &history, view);
@@ -116,12 +124,12 @@ fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     )
 }
 
-/// The ports that cannot work, with what to do.
-fn attention(main: &mut String, ports: &[PortReport]) {
+/// The ports that cannot work, and the VMs that would end with this host, with what to do.
+fn attention(main: &mut String, ports: &[PortReport], vms: &[VmReport]) {
     let is_wrong =
         |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let wrong: Vec<&PortReport> = ports.iter().filter(is_wrong).collect();
-    if wrong.is_empty() {
+    if wrong.is_empty() && vms::unprotected(vms).next().is_none() {
         return;
     }
     main.push_str(
@@ -131,6 +139,7 @@ fn attention(main: &mut String, ports: &[PortReport]) {
         let (name, sentence) = (Escaped(&port.name), Escaped(&port.sentence));
         let _ = write!(main, "<li data-key=\"{name}\">{}: {sentence}</li>", link(&port.name));
     }
+    vms::unprotected(vms).for_each(|vm| vms::attention(main, vm));
     main.push_str("</ul></section>");
 }
 
@@ -235,6 +244,7 @@ mod tests {
         assert_eq!(page.matches("+ port &lt;img src=x&gt;").count(), 2, "as a change, and as a line");
         assert!(!page.contains("<img") && page.contains("2023-11-14 22:13:25"));
         assert!(page.contains("3 ports, 3 of them up; 0 uplinks."), "{page}");
+        assert!(page.contains(">VM <bdi>web</bdi> is not protected: the twin&#39;s host is silent</li>"), "{page}");
         assert!(page.contains("<td class=\"n drop\" data-value=\"9\">9</td>"), "three ports with 3 each");
     }
 
@@ -402,6 +412,12 @@ mod tests {
     }
 
     const NAMES: [&str; 4] = ["vm0", "vm1", "vm2", "vm3"];
+
+    #[test]
+    fn a_daemon_without_protected_vms_shows_none() {
+        let page = seen(NAMES, 1, 1, "").1;
+        assert!(!page.contains("Protected VMs") && !page.contains("#vms") && !page.contains("attention"), "{page}");
+    }
 
     #[test]
     fn idle_ports_are_folded_and_found_by_the_filter() {

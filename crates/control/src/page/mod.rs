@@ -1,7 +1,7 @@
 //! The page: the daemon as a person reads it in a browser, made from the reports that the API gives. It is only read.
 //!
 //! ```text
-//! GET /            the host: a picture, who is blocked, ports, uplinks, classes, drops with their meaning, changes, log, addresses
+//! GET /            the host: a picture, who is blocked, ports, protected VMs, uplinks, classes, drops with their meaning, changes, log, addresses
 //! GET /ports/NAME  one port; the query of both is what the reader has chosen (`view.rs`)
 //! GET /metrics     for Prometheus, as on the control socket
 //! GET /page.css, /page.js
@@ -26,6 +26,7 @@ mod ring;
 mod serve;
 mod shown;
 mod view;
+mod vms;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -3,32 +3,12 @@
 use std::sync::Arc;
 
 use nicety_host::Host;
-use nicety_memory::MapError;
 use nicety_plane::{Epochs, GateMode, Group, Port};
 
 use super::{Daemon, StartError};
-use crate::protection::{Protection, ProtectionError, Ready, VmReport, Wish};
+use crate::protection::{Gates, ProtectError, Protection, ProtectionError, Ready, VmReport, Wish};
 use crate::run::protected::{Protected, release};
 use crate::run::rings::Moving;
-
-/// The reason why a port is not protected.
-#[derive(Debug, thiserror::Error)]
-pub enum ProtectError {
-    /// No such port.
-    #[error("there is no port {0:?}: nicety ports lists them")]
-    NoPort(String),
-    /// Its state does not go with its guest.
-    #[error("port {0:?}: {1}")]
-    NoState(String, &'static str),
-    /// There is no memory for its gate.
-    #[error("port {port:?}: no memory for what waits: {source}")]
-    Memory {
-        /// Its name.
-        port: String,
-        /// The cause.
-        source: MapError,
-    },
-}
 
 const NO_FRONT_END: &str =
     "QEMU copies no VM whose adapter it does not emulate itself: a protected VM has virtio-net behind vhost-user";
@@ -80,7 +60,8 @@ impl Daemon {
     pub fn protect_vms(self: &Arc<Self>) -> Result<(), ProtectionError> {
         let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let Some(ready) = ready else { return Ok(()) };
-        let protection = Protection::start(ready, self)?;
+        let gates = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>));
+        let protection = Protection::start(ready, &gates)?;
         // Called once.
         let _first = self.protection.set(protection);
         Ok(())
@@ -99,18 +80,15 @@ impl Daemon {
         let none = || "the host file has no [[vm]]".to_owned();
         self.protection.get().ok_or_else(none)?.wish(vm, wish)
     }
+}
 
-    /// The gate of the port, if it has one.
-    pub fn gate(&self, name: &str) -> Option<Arc<Epochs>> {
+impl Gates for Daemon {
+    fn gate(&self, name: &str) -> Option<Arc<Epochs>> {
         let (parts, _) = self.moved(name).ok()?;
         parts.lead()?.epochs()
     }
 
-    /// What happens to frames of the port's guest from now on. Without a gate all leave.
-    ///
-    /// # Errors
-    /// The port is not there, or its state does not go with its guest.
-    pub fn set_gate(&self, name: &str, mode: GateMode) -> Result<(), ProtectError> {
+    fn set_gate(&self, name: &str, mode: GateMode) -> Result<(), ProtectError> {
         let (parts, _) = self.moved(name)?;
         for part in parts.ports() {
             match part.epochs() {
@@ -126,11 +104,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What the port's guest sends waits from now on as the protection of its VM says, or the guest is a mute twin.
-    ///
-    /// # Errors
-    /// The port is not there, its state does not go with its guest, or there is no memory.
-    pub fn protect(&self, name: &str, protected: &Arc<Protected>) -> Result<(), ProtectError> {
+    fn protect(&self, name: &str, protected: &Arc<Protected>) -> Result<(), ProtectError> {
         let (parts, moving) = self.moved(name)?;
         for part in parts.ports() {
             let set = part.set_gate(protected.epochs());
@@ -140,32 +114,20 @@ impl Daemon {
         Ok(())
     }
 
-    /// The port's VM is not protected any more: all that its guest sends leaves. What waits still is dropped: open the gate before.
-    ///
-    /// # Errors
-    /// The port is not there, or its state does not go with its guest.
-    pub fn unprotect(&self, name: &str) -> Result<(), ProtectError> {
+    fn unprotect(&self, name: &str) -> Result<(), ProtectError> {
         let (parts, moving) = self.moved(name)?;
         moving.protect(None);
         parts.ports().for_each(|part| part.remove_gate());
         Ok(())
     }
 
-    /// Frames that may leave now do.
-    ///
-    /// # Errors
-    /// The port is not there, or its state does not go with its guest.
-    pub fn release(&self, name: &str) -> Result<(), ProtectError> {
+    fn release(&self, name: &str) -> Result<(), ProtectError> {
         let (parts, _) = self.moved(name)?;
         release(&parts);
         Ok(())
     }
 
-    /// The port's VM, a twin, takes over.
-    ///
-    /// # Errors
-    /// The port is not there, or its state does not go with its guest.
-    pub fn own(&self, name: &str) -> Result<(), ProtectError> {
+    fn own(&self, name: &str) -> Result<(), ProtectError> {
         let (parts, moving) = self.moved(name)?;
         moving.own(&parts, self.clock.now());
         Ok(())

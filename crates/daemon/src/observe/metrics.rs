@@ -11,6 +11,7 @@ use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
 use crate::observe::report::{Condition, condition_of};
+use crate::protection::{VmReport, VmRole};
 use crate::usage::Process;
 
 /// The value of the Content-Type header.
@@ -24,6 +25,8 @@ type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 pub struct Facts {
     /// All ports, uplinks first.
     pub ports: Vec<PortView>,
+    /// VMs that are copied to twins on other hosts.
+    pub vms: Vec<VmReport>,
     /// Addresses that the switch knows.
     pub addresses: usize,
     /// Processor time by threads' names.
@@ -85,6 +88,7 @@ pub fn text(facts: &Facts) -> String {
     refused(&mut page, &facts.ports);
     throttled(&mut page, &facts.ports);
     classes(&mut page, &facts.ports);
+    vms(&mut page, &facts.vms);
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -332,6 +336,70 @@ fn classes(page: &mut Page, ports: &[PortView]) {
                     page.sample(name, &labels, value(class));
                 }
             }
+        }
+    }
+}
+
+/// VMs that are copied to twins. Both hosts of a VM have them, by the same name.
+fn vms(page: &mut Page, vms: &[VmReport]) {
+    const ROLE: &str = "nicety_vm_role";
+    page.family(ROLE, "gauge", "What is here of a VM: 1 for its role, 0 for the others.");
+    for vm in vms {
+        for (role, word) in [(VmRole::Owner, "owner"), (VmRole::Twin, "twin"), (VmRole::Absent, "absent")] {
+            page.sample(ROLE, &[("vm", &vm.name), ("role", word)], u8::from(vm.role == role));
+        }
+    }
+    let values: [(&str, Metric<VmReport>); 8] = [
+        (
+            "gauge",
+            (
+                "nicety_vm_protected",
+                "Whether the VM runs here, and goes on at the other host if this one dies.",
+                |vm| vm.protected.into(),
+            ),
+        ),
+        ("gauge", ("nicety_vm_epoch", "Copies of this protection, the first one included.", |vm| vm.epoch)),
+        ("gauge", ("nicety_vm_lag_epochs", "Copies that the twin lacks.", |vm| vm.lag_epochs)),
+        ("gauge", ("nicety_vm_gate_packets", "Packets that wait for a copy.", |vm| vm.gate_packets)),
+        ("gauge", ("nicety_vm_gate_bytes", "Bytes of the packets that wait for a copy.", |vm| vm.gate_bytes)),
+        (
+            "counter",
+            ("nicety_vm_stream_bytes_total", "Bytes of QEMU's stream of copies, both directions.", |vm| {
+                vm.stream_bytes
+            }),
+        ),
+        (
+            "counter",
+            ("nicety_vm_wire_bytes_total", "Bytes between the two hosts, encrypted, both directions.", |vm| {
+                vm.wire_bytes
+            }),
+        ),
+        ("counter", ("nicety_vm_takeovers_total", "Takeovers of the VM by this daemon.", |vm| vm.takeovers)),
+    ];
+    for (kind, (name, help, value)) in values {
+        page.family(name, kind, help);
+        for vm in vms {
+            page.sample(name, &[("vm", &vm.name)], value(vm));
+        }
+    }
+    type Time = fn(&VmReport) -> Option<u64>;
+    let times: [(&str, &str, Time); 3] = [
+        (
+            "nicety_vm_stop_median_seconds",
+            "Median of the times for which the VM stood still for a copy, of the last 512.",
+            |vm| vm.stop_median_microseconds,
+        ),
+        ("nicety_vm_stop_max_seconds", "Longest of these times.", |vm| vm.stop_most_microseconds),
+        (
+            "nicety_vm_last_takeover_seconds",
+            "From the first sign that the owner is lost to the VM that runs here, at the last takeover.",
+            |vm| vm.takeover_microseconds,
+        ),
+    ];
+    for (name, help, value) in times {
+        page.family(name, "gauge", help);
+        for (vm, time) in vms.iter().filter_map(|vm| Some((vm, value(vm)?))) {
+            page.sample(name, &[("vm", &vm.name)], Duration::from_micros(time).as_secs_f64());
         }
     }
 }

@@ -61,7 +61,74 @@ fn facts() -> Facts {
         open_files_most: None,
         start_seconds: 1_700_000_000.25,
     });
-    Facts { ports: vec![uplink, team], addresses: 7, threads, process, times, captures: 2, wakes: vec![5, 6] }
+    Facts {
+        ports: vec![uplink, team],
+        vms: vms(),
+        addresses: 7,
+        threads,
+        process,
+        times,
+        captures: 2,
+        wakes: vec![5, 6],
+    }
+}
+
+/// One that runs here, protected; and a twin whose owner has never made a copy.
+fn vms() -> Vec<VmReport> {
+    let owner = VmReport {
+        name: "web".to_owned(),
+        role: VmRole::Owner,
+        protected: true,
+        epoch: 12,
+        lag_epochs: 1,
+        stop_median_microseconds: Some(5_600),
+        stop_most_microseconds: Some(18_700),
+        stream_bytes: 1000,
+        wire_bytes: 1100,
+        gate_packets: 3,
+        gate_bytes: 4500,
+        takeovers: 1,
+        takeover_microseconds: Some(1_250_000),
+        ..VmReport::default()
+    };
+    let twin = VmReport { name: "db".to_owned(), role: VmRole::Twin, ..VmReport::default() };
+    vec![owner, twin]
+}
+
+#[test]
+fn a_vm_has_its_role_and_only_times_that_were_measured() {
+    let text = text(&facts());
+    let of_vms: Vec<&str> = text.lines().filter(|line| line.starts_with("nicety_vm_")).collect();
+    assert_eq!(
+        of_vms,
+        [
+            r#"nicety_vm_role{vm="web",role="owner"} 1"#,
+            r#"nicety_vm_role{vm="web",role="twin"} 0"#,
+            r#"nicety_vm_role{vm="web",role="absent"} 0"#,
+            r#"nicety_vm_role{vm="db",role="owner"} 0"#,
+            r#"nicety_vm_role{vm="db",role="twin"} 1"#,
+            r#"nicety_vm_role{vm="db",role="absent"} 0"#,
+            r#"nicety_vm_protected{vm="web"} 1"#,
+            r#"nicety_vm_protected{vm="db"} 0"#,
+            r#"nicety_vm_epoch{vm="web"} 12"#,
+            r#"nicety_vm_epoch{vm="db"} 0"#,
+            r#"nicety_vm_lag_epochs{vm="web"} 1"#,
+            r#"nicety_vm_lag_epochs{vm="db"} 0"#,
+            r#"nicety_vm_gate_packets{vm="web"} 3"#,
+            r#"nicety_vm_gate_packets{vm="db"} 0"#,
+            r#"nicety_vm_gate_bytes{vm="web"} 4500"#,
+            r#"nicety_vm_gate_bytes{vm="db"} 0"#,
+            r#"nicety_vm_stream_bytes_total{vm="web"} 1000"#,
+            r#"nicety_vm_stream_bytes_total{vm="db"} 0"#,
+            r#"nicety_vm_wire_bytes_total{vm="web"} 1100"#,
+            r#"nicety_vm_wire_bytes_total{vm="db"} 0"#,
+            r#"nicety_vm_takeovers_total{vm="web"} 1"#,
+            r#"nicety_vm_takeovers_total{vm="db"} 0"#,
+            r#"nicety_vm_stop_median_seconds{vm="web"} 0.0056"#,
+            r#"nicety_vm_stop_max_seconds{vm="web"} 0.0187"#,
+            r#"nicety_vm_last_takeover_seconds{vm="web"} 1.25"#,
+        ]
+    );
 }
 
 #[test]

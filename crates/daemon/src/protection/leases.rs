@@ -1,34 +1,64 @@
 //! Where the leases of this host's VMs are.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
-use nicety_host::LeasePlace;
-use nicety_lease::{Asker, LeaseFile, NodeId};
-
-use crate::tolerance::names::Names;
+use nicety_etcd::{Endpoint, Identity, Pem, Settings, User};
+use nicety_host::{EtcdConfig, LeasePlace, VmConfig, lease_file, lease_key};
+use nicety_lease::{Asker, LeaseFile, LeaseInEtcd, NodeId, Storage, ThirdParty};
+use nicety_names::Names;
+use tracing::warn;
 
 /// While nothing is asked, the third party is looked at this often.
 const LOOK: Duration = Duration::from_millis(50);
+/// Asks for nobody yet: each request says for which run it is.
+const NOBODY: NodeId = NodeId(0);
 
-/// See the module's page.
-pub(super) struct Leases {
-    folder: PathBuf,
+/// Checks that the files can be read.
+pub(super) fn check(place: &LeasePlace) -> Result<(), String> {
+    match place {
+        LeasePlace::Folder(folder) if !folder.is_dir() => {
+            Err(format!("lease {}: there is no such folder: make it, where both hosts see it", folder.display()))
+        }
+        LeasePlace::Folder(_) => Ok(()),
+        LeasePlace::Etcd(config) => settings(config).map(drop),
+    }
 }
 
-impl Leases {
-    pub fn check(_place: &LeasePlace) -> Result<(), String> {
-        Ok(())
-    }
-
-    pub fn open(place: &LeasePlace, _names: &Names) -> Result<Self, String> {
-        match place {
-            LeasePlace::Folder(folder) => Ok(Self { folder: folder.clone() }),
-            LeasePlace::Etcd(_) => Err("etcd".to_owned()),
+/// Starts the thread that asks for this VM. To be called before the process confines itself: etcd is reached by TCP.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn start(place: &LeasePlace, vm: &VmConfig, names: &Names, term: Duration) -> Result<Asker, String> {
+    let party: Box<dyn ThirdParty> = match place {
+        LeasePlace::Folder(folder) => {
+            let is_alone = matches!(vm.peer, nicety_host::PeerAddress::Unix(_));
+            if let Some(warning) = Storage::of(folder).and_then(|storage| storage.warning(is_alone)) {
+                warn!(vm = vm.name, "the lease in {}: {warning}", folder.display());
+            }
+            Box::new(LeaseFile::new(&lease_file(folder, &vm.name), term, NOBODY))
         }
-    }
+        LeasePlace::Etcd(config) => {
+            Box::new(LeaseInEtcd::new(settings(config)?, names.clone(), &lease_key(&vm.name), term, NOBODY)?)
+        }
+    };
+    Asker::start(party, LOOK).map_err(|error| format!("the lease of VM {}: {error}", vm.name))
+}
 
-    pub fn start(&self, vm: &str, who: NodeId, term: Duration) -> std::io::Result<Asker> {
-        Asker::start(Box::new(LeaseFile::new(&nicety_host::lease_file(&self.folder, vm), term, who)), LOOK)
+fn settings(config: &EtcdConfig) -> Result<Settings, String> {
+    let endpoint = |text: String| text.parse::<Endpoint>().map_err(|error| error.to_string());
+    let endpoints = config.endpoints.iter().map(|one| endpoint(one.to_string())).collect::<Result<_, _>>()?;
+    let read = |path: &Path| Pem::read(path);
+    let mut settings = Settings::new(endpoints);
+    settings.ca = config.ca.as_deref().map(read).transpose()?;
+    if let Some(files) = &config.identity {
+        settings.identity = Some(Identity { certificates: read(&files.certificate)?, key: read(&files.key)? });
     }
+    if let Some(user) = &config.user {
+        let text = std::fs::read_to_string(&user.password);
+        let text = text.map_err(|error| format!("etcd_password {}: {error}", user.password.display()))?;
+        let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+        settings.user = Some(User { name: user.name.clone(), password });
+    }
+    Ok(settings)
 }

@@ -10,9 +10,8 @@ use nicety_sealed::{Listener, Place, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
-use super::vm::Note;
+use super::note::{Bell, Board, Note};
 use super::wire::{Line, VERSION, Wire};
-use super::{Bell, Board};
 
 /// Most connections whose first message has not come.
 const STRANGERS_MAX: usize = 64;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
 use nicety_link::{Link, Secret};
+use nicety_names::{Addresses, Names};
 use nicety_protect::Pairing;
-use nicety_sealed::Stream;
+use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 
 use super::wire::{Line, VERSION, Wire};
-use crate::tolerance::names::{Addresses, Names};
 
 /// Between two tries to connect.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ pub(super) struct Peer {
     vm: String,
     secret: Secret,
     names: Names,
-    addresses: Addresses,
+    addresses: Addresses<Place>,
     line: Option<Line>,
     dial_at: Instant,
     /// Why there is no line, for a person.
@@ -35,7 +35,7 @@ pub(super) struct Peer {
 impl Peer {
     pub fn new(vm: &str, peer: &PeerAddress, secret: &Secret, names: &Names, now: Instant) -> Self {
         let (vm, secret, names) = (vm.to_owned(), secret.clone(), names.clone());
-        let addresses = Addresses::of(peer);
+        let addresses = Addresses::of(peer.at());
         Self { vm, secret, names, addresses, line: None, dial_at: now, why_not: None, traffic: 0 }
     }
 
@@ -128,6 +128,9 @@ impl Peer {
         let Some(line) = &mut self.line else { return Ok(Vec::new()) };
         let came = line.turn();
         self.traffic += line.link.take_traffic().iter().sum::<u64>();
+        if came.as_ref().is_ok_and(|came| !came.is_empty()) {
+            self.why_not = None;
+        }
         came.inspect_err(|why| self.drop_line(why.clone()))
     }
 

@@ -169,11 +169,6 @@ impl Qemu {
         }
     }
 
-    /// It is asked anew what it is, after a while.
-    pub fn seek_again(&mut self, now: Instant) {
-        self.state = State::Away(now + 10 * AGAIN);
-    }
-
     /// Sends and receives what is possible now.
     pub fn turn(&mut self, now: Instant) {
         let failed = match &mut self.state {
@@ -258,8 +253,9 @@ impl Qemu {
             Ok(_) => {}
             Err(error) => {
                 self.state = State::Away(now + AGAIN);
-                let hint = "start its QEMU with -qmp unix:PATH,server=on,wait=off";
-                self.why_not = Some(format!("QMP socket {}: {error}; {hint}", self.path.display()));
+                let path = self.path.display();
+                let hint = format!("start its QEMU with -qmp unix:{path},server=on,wait=off");
+                self.why_not = Some(format!("QMP socket {path}: {error}; {hint}"));
             }
         }
     }

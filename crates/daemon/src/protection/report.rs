@@ -64,12 +64,17 @@ pub struct VmReport {
 impl fmt::Display for VmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.role {
-            VmRole::Absent => "absent",
+            VmRole::Absent => "not here",
             VmRole::Owner if self.protected => "runs here, protected",
             VmRole::Owner => "runs here, not protected",
             VmRole::Twin => "its copy is here",
         };
-        write!(f, "{}: {what} ({}); peer {}", self.name, self.state, self.peer)?;
+        write!(f, "{}: {what}", self.name)?;
+        // That word says no more.
+        if self.state != "absent" {
+            write!(f, " ({})", self.state)?;
+        }
+        write!(f, "; peer {}", self.peer)?;
         if let Some(why) = &self.why_not {
             write!(f, "\n    {why}")?;
         }

@@ -17,44 +17,20 @@ use nicety_qmp::{Facts, Marked, News, Role as Side, differences};
 use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
-use super::carrier::Carrier;
-use super::leases::Leases;
+use super::carrier::{Carrier, Over};
+use super::gates::Gates;
+use super::note::{Bell, Board, Note, Wish};
 use super::peer::Peer;
 use super::qemu::{Qemu, QemuNews};
 use super::report::{Stops, VmReport};
 use super::wire::{Line, Wire};
-use super::{Bell, Board};
-use crate::daemon::Daemon;
 use crate::random::random;
 use crate::run::protected::{EpochEvent, Protected};
 
 /// Longest wait: after it what the ports are is compared with what they should be.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Something for the thread.
-pub(super) enum Note {
-    /// The other daemon has connected: its first message was read.
-    Line(Line),
-    /// The stream of this protection.
-    Stream(Pairing, Link),
-    /// A port's front end says this.
-    Epoch(Pairing, usize, EpochEvent),
-    /// A gate is half full.
-    Hurry(Pairing),
-    /// An administrator's wish, and where its answer goes: a sentence if it cannot be.
-    Wish(Wish, Sender<Result<(), String>>),
-}
-
-/// An administrator's wish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// The twin is to go on with the VM.
-    FailOver,
-    /// The protection ends, and no twin is taken.
-    Stop,
-    /// A twin is taken again.
-    Protect,
-}
+/// A QEMU that ends closes its stream some milliseconds before its control socket. So much later the stream alone has ended.
+const DEATH: Duration = Duration::from_millis(100);
 
 pub(super) enum Role {
     None,
@@ -83,7 +59,7 @@ struct Offer {
 pub(super) struct Vm {
     config: VmConfig,
     terms: Terms,
-    daemon: Weak<Daemon>,
+    gates: Weak<dyn Gates>,
     bell: Arc<Bell>,
     board: Arc<Board>,
     notes: Receiver<Note>,
@@ -94,8 +70,7 @@ pub(super) struct Vm {
     newcomer: Option<(Box<Facts>, Marked)>,
     role: Role,
     run: u64,
-    leases: Arc<Leases>,
-    lease: Option<Asker>,
+    lease: Asker,
     peer: Peer,
     offer: Option<Offer>,
     /// No twin is taken: an administrator says so.
@@ -105,6 +80,8 @@ pub(super) struct Vm {
     /// The twin's QEMU listens, and the stream was not there yet.
     copies: Option<Pairing>,
     carrier: Option<Carrier>,
+    /// QEMU has closed its stream, and may be ending.
+    cut_at: Option<Instant>,
     ports: Vec<VmPort>,
     loads: Loads,
     stops: Stops,
@@ -120,10 +97,10 @@ pub(super) struct Vm {
 
 impl Vm {
     pub fn new(
-        config: VmConfig,
-        daemon: Weak<Daemon>,
+        (config, terms): (VmConfig, Terms),
+        gates: Weak<dyn Gates>,
         peer: Peer,
-        leases: Arc<Leases>,
+        lease: Asker,
         (board, notes): (Arc<Board>, Receiver<Note>),
     ) -> Self {
         let now = Instant::now();
@@ -134,29 +111,29 @@ impl Vm {
             qemu: Qemu::new(&config.qmp, now),
             loads: Loads::new(ports.len()),
             bell: Arc::clone(&board.bell),
-            terms: Terms::default(),
+            terms,
             began: now,
             facts: None,
             newcomer: None,
             role: Role::None,
             run: 0,
-            lease: None,
+            lease,
             offer: None,
             is_stopped: false,
             wish: None,
             stream: None,
             copies: None,
             carrier: None,
+            cut_at: None,
             stops: Stops::default(),
             lease_why_not: None,
             refusal: None,
             said: String::new(),
             lost_at: None,
             config,
-            daemon,
+            gates,
             board,
             notes,
-            leases,
             peer,
             ports,
             report,
@@ -188,7 +165,8 @@ impl Vm {
         };
         let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
         let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers);
-        for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
+        let cut = self.cut_at.map(|since| since + DEATH);
+        for at in [cut, machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }
         let carried = self.carrier.iter().flat_map(Carrier::polled);
@@ -196,9 +174,7 @@ impl Vm {
         let polled = polled.filter(|(_, events)| !events.is_empty());
         let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
         fds.push(PollFd::new(&*self.bell, rustix::event::PollFlags::IN));
-        if let Some(lease) = &self.lease {
-            fds.push(PollFd::new(lease, rustix::event::PollFlags::IN));
-        }
+        fds.push(PollFd::new(&self.lease, rustix::event::PollFlags::IN));
         let wait = until.saturating_duration_since(now);
         let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         // An error is one of arguments, which are right: look again.
@@ -213,7 +189,7 @@ impl Vm {
         while let Some(news) = self.qemu.news() {
             self.news(news, now);
         }
-        self.come(now);
+        self.come();
         self.hear(now);
         self.carry(now);
         self.ask(now);
@@ -236,7 +212,7 @@ impl Vm {
     }
 
     /// A QEMU that has come, once the last one's end is settled.
-    fn come(&mut self, now: Instant) {
+    fn come(&mut self) {
         let is_free = match &self.role {
             Role::None => true,
             Role::Owner(owner) => matches!(owner.stage(), nicety_protect::Stage::Ended(_)),
@@ -258,15 +234,6 @@ impl Vm {
         info!(vm = name, status = facts.status, version = %facts.version, "QEMU is there");
         self.facts = Some(facts);
         self.peer.hang();
-        match self.leases.start(&self.config.name, who, self.terms.lease) {
-            Ok(lease) => self.lease = Some(lease),
-            Err(why) => {
-                warn!(vm = self.config.name, "the lease cannot be asked for: {why}");
-                self.lease_why_not = Some(why.to_string());
-                (self.role, self.newcomer) = (Role::None, None);
-                self.qemu.seek_again(now);
-            }
-        }
     }
 
     fn news(&mut self, news: QemuNews, now: Instant) {
@@ -287,6 +254,7 @@ impl Vm {
             QemuNews::Gone(death) => {
                 warn!(vm = self.config.name, "QEMU has ended");
                 self.lost_at.get_or_insert(now);
+                self.cut_at = None;
                 match &mut self.role {
                     Role::None => {}
                     Role::Owner(owner) => owner.died(death, time),
@@ -313,7 +281,10 @@ impl Vm {
                 self.stops.push(stood_still);
             }
             (Role::Owner(_), News::Checkpoint { stood_still, .. }) => self.stops.push(stood_still),
-            (Role::Owner(owner), News::Broken) => owner.lost("the stream of copies was cut", time),
+            // A carrier that has seen more says so.
+            (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => {
+                owner.lost("the stream of copies was cut", time)
+            }
             (Role::Owner(owner), News::Alone) => owner.is_alone(),
             (Role::Owner(owner), News::Failed(why)) => {
                 warn!(vm, "{why}");
@@ -461,6 +432,11 @@ impl Vm {
 
     fn carry(&mut self, now: Instant) {
         let time = self.time(now);
+        if self.cut_at.take_if(|since| now - *since >= DEATH).is_some()
+            && let Role::Owner(owner) = &mut self.role
+        {
+            owner.lost("QEMU has ended the stream of copies", time);
+        }
         let Some(carrier) = &mut self.carrier else { return };
         match carrier.turn() {
             Ok(true) => {
@@ -474,6 +450,7 @@ impl Vm {
                 self.carrier = None;
                 match &mut self.role {
                     Role::None => {}
+                    Role::Owner(_) if matches!(over, Over::Qemu) => self.cut_at = Some(now),
                     Role::Owner(owner) => owner.lost("the stream of copies was cut", time),
                     Role::Twin(twin) => twin.lost(time),
                 }
@@ -484,7 +461,7 @@ impl Vm {
     /// The third party's answers.
     fn ask(&mut self, now: Instant) {
         let time = self.time(now);
-        while let Some((number, answer)) = self.lease.as_ref().and_then(Asker::answer) {
+        while let Some((number, answer)) = self.lease.answer() {
             let answer = match answer {
                 Ok(answer) => {
                     self.lease_why_not = None;

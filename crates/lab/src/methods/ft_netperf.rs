@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use nicety_adapter::Time;
 use nicety_frame::Mac;
 use nicety_guests::Error;
+use nicety_lease::{Keeper, NodeId};
 use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
 use nicety_tolerance::replica::Frames;
-use nicety_tolerance::{Action, Application, Keeper, Key, Node, NodeId, Replica, Role, Settings, Terms};
+use nicety_tolerance::{Action, Application, Key, Node, Replica, Role, Settings, Terms};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant as Moment;
@@ -359,7 +360,7 @@ impl Session {
                 Action::Emit(frame) => self.client.link.received.push_back(frame),
                 Action::Ask(number, request) => {
                     let now = since(self.begun);
-                    let answer = self.keeper.ask(NodeId(1), request, now);
+                    let answer = self.keeper.ask(NodeId(1), request, now.0);
                     self.node.answered(number, answer, now);
                 }
             }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use nicety_adapter::Time;
+use nicety_lease::{Answer, Keeper, NodeId, Request};
 use nicety_tolerance::{
-    Action, Answer, Call, GuestTime, Keeper, Key, Machine, Message, Node, NodeId, Request, Role, Terms,
+    Action, Call, GuestTime, Key, Machine, Message, Node, Role, Terms,
     channel::{self, PROTOCOL, Writer},
     node::End,
 };
@@ -262,7 +263,7 @@ impl World {
                         self.give(index, |node, now, _| node.answered(number, answer, now));
                     }
                     Input::Ask(index, number, request) => {
-                        let answer = self.keeper.ask(NodeId(index as u64 + 1), request, Time(self.now));
+                        let answer = self.keeper.ask(NodeId(index as u64 + 1), request, self.now);
                         self.at(LOCK_NS, Input::Answer(index, number, answer));
                     }
                     // The client knows the guest by its own address.

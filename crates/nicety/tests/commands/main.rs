@@ -6,6 +6,7 @@ mod compare;
 mod daemon;
 mod discover;
 mod extcap;
+mod ft;
 mod functions;
 mod host_file;
 mod lab;

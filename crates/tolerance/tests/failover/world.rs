@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use nicety_adapter::Time;
+use nicety_lease::{Answer, Keeper, NodeId, Request};
 use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
-use nicety_tolerance::{
-    Action, Answer, Application, Call, GuestTime, Keeper, Key, Machine, Node, NodeId, Replica, Request, Role, Settings,
-    Terms,
-};
+use nicety_tolerance::{Action, Application, Call, GuestTime, Key, Machine, Node, Replica, Role, Settings, Terms};
 
 use crate::help::{Client, GUEST_MAC, Task, settings};
 
@@ -421,7 +419,7 @@ impl World {
             }
             Event::Ask(index, number, request) => {
                 let Some(who) = self.hosts[index].as_ref().map(|host| host.id) else { return };
-                let answer = self.keeper.ask(who, request, Time(self.now));
+                let answer = self.keeper.ask(who, request, self.now);
                 if self.now >= self.lock_gone_until[index] {
                     self.at(self.lock_ns, Event::Answer(index, number, answer));
                 }

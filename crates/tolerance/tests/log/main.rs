@@ -1,7 +1,8 @@
 //! The log's bytes: few, authentic, and read back as they were.
 
+use nicety_lease::NodeId;
 use nicety_tolerance::channel::{self, HELLO, PROTOCOL, Reader, Writer};
-use nicety_tolerance::{Call, ChannelError, Entry, GuestTime, Key, Message, NodeId};
+use nicety_tolerance::{Call, ChannelError, Entry, GuestTime, Key, Message};
 use proptest::prelude::*;
 
 const KEY: &[u8] = b"a key of sixteen bytes or more";

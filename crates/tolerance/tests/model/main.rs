@@ -10,8 +10,9 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nicety_adapter::Time;
+use nicety_lease::{Answer, Keeper, NodeId, Request};
 use nicety_tolerance::node::End;
-use nicety_tolerance::{Action, Answer, Call, GuestTime, Keeper, Machine, Message, Node, NodeId, Request, Role, Terms};
+use nicety_tolerance::{Action, Call, GuestTime, Machine, Message, Node, Role, Terms};
 
 /// Answers each frame with its own number and a digest of all calls so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -356,7 +357,7 @@ impl World {
                         self.act(host, bounds, |host, _| host.answered(number, answer, now))?;
                     }
                     Packet::Ask(number, request) => {
-                        let answer = self.keeper.ask(self.ids[host], request, now);
+                        let answer = self.keeper.ask(self.ids[host], request, now.0);
                         self.flying.push(Flying { host, packet: Packet::Answer(number, answer) });
                     }
                 }
@@ -728,7 +729,7 @@ fn an_old_answer_does_not_let_a_host_go_on_alone() {
     let mut ask = |host: &mut Node<Toy>, wanted: Request, units: u64| {
         let (number, request) = asked(host, units).expect("it asks");
         assert_eq!(request, wanted);
-        (number, keeper.ask(id, request, Time(units * UNIT)))
+        (number, keeper.ask(id, request, units * UNIT))
     };
     let answered =
         |host: &mut Node<Toy>, (number, answer), units: u64| host.answered(number, answer, Time(units * UNIT));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use nicety_lease::NodeId;
 use nicety_link::Link;
 use nicety_plane::{Epochs, GateMode};
 use nicety_protect::{Action, Loads, Pairing, Stage};
@@ -11,10 +12,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tracing::{info, warn};
 
 use super::{Role, Vm};
-use crate::daemon::{Daemon, ProtectError};
-use crate::protection::Board;
 use crate::protection::carrier::Carrier;
-use crate::protection::vm::Note;
+use crate::protection::gates::{Gates, ProtectError};
+use crate::protection::note::Note;
 use crate::protection::wire::Wire;
 use crate::run::protected::Protected;
 
@@ -35,9 +35,7 @@ impl Vm {
     fn act(&mut self, action: Action, now: Instant) {
         match action {
             Action::Ask(number, request) => {
-                if let Some(lease) = &self.lease {
-                    lease.ask(number, request);
-                }
+                self.lease.ask(number, NodeId(self.run), request);
             }
             Action::Send(message) => self.peer.send(&Wire::Say(message)),
             Action::Arm(pairing) => {
@@ -51,9 +49,9 @@ impl Vm {
             }
             Action::Shut => self.gate(GateMode::Shut),
             Action::Open => self.open(now),
-            Action::Release(epoch) => self.each(|daemon, port| {
+            Action::Release(epoch) => self.each(|gates, port| {
                 port.protected.iter().for_each(|protected| protected.epochs().release(epoch));
-                daemon.release(&port.name)
+                gates.release(&port.name)
             }),
             Action::Copy(pairing) => self.copies = Some(pairing),
             Action::Listen(pairing) => self.listen(pairing, now),
@@ -66,7 +64,7 @@ impl Vm {
                 // What was said before it goes out.
                 let _came = self.peer.turn();
                 self.peer.hang();
-                (self.carrier, self.stream, self.copies) = (None, None, None);
+                (self.carrier, self.cut_at, self.stream, self.copies) = (None, None, None, None);
             }
         }
     }
@@ -83,10 +81,10 @@ impl Vm {
     }
 
     /// Does this to each port. A port that is not there now is seen to by [`Vm::settle`].
-    fn each(&mut self, mut act: impl FnMut(&Daemon, &mut super::VmPort) -> Result<(), ProtectError>) {
-        let Some(daemon) = self.daemon.upgrade() else { return };
+    fn each(&mut self, mut act: impl FnMut(&dyn Gates, &mut super::VmPort) -> Result<(), ProtectError>) {
+        let Some(gates) = self.gates.upgrade() else { return };
         for port in &mut self.ports {
-            if let Err(why) = act(&daemon, port) {
+            if let Err(why) = act(&*gates, port) {
                 warn!(vm = self.config.name, port = port.name, "{why}");
             }
         }
@@ -95,7 +93,7 @@ impl Vm {
     fn protect(&mut self, pairing: Pairing, mode: GateMode) {
         let board = Arc::clone(&self.board);
         let mut number = 0;
-        self.each(|daemon, port| {
+        self.each(|gates, port| {
             let (hurried, told, at) = (Arc::clone(&board), Arc::clone(&board), number);
             number += 1;
             let epochs = Arc::new(Epochs::new(mode, move || hurried.tell(Note::Hurry(pairing))));
@@ -103,24 +101,24 @@ impl Vm {
             let protected = Arc::new(Protected::new(pairing, epochs, mode == GateMode::Mute, tell));
             (port.closed, port.mode) = (0, mode);
             port.protected = Some(Arc::clone(&protected));
-            daemon.protect(&port.name, &protected)
+            gates.protect(&port.name, &protected)
         });
     }
 
     fn gate(&mut self, mode: GateMode) {
-        self.each(|daemon, port| {
+        self.each(|gates, port| {
             port.mode = mode;
-            daemon.set_gate(&port.name, mode)
+            gates.set_gate(&port.name, mode)
         });
     }
 
     fn open(&mut self, now: Instant) {
-        self.each(|daemon, port| {
+        self.each(|gates, port| {
             port.mode = GateMode::Open;
             if port.protected.as_ref().is_some_and(|protected| protected.is_twin()) {
-                daemon.own(&port.name)
+                gates.own(&port.name)
             } else {
-                daemon.set_gate(&port.name, GateMode::Open)
+                gates.set_gate(&port.name, GateMode::Open)
             }
         });
         let took = self.lost_at.take().filter(|_| self.report.takeovers > 0).map(|since| now - since);
@@ -175,19 +173,19 @@ impl Vm {
 
     /// Ports that were opened again, or whose gates are not needed any more.
     pub(super) fn settle(&mut self, now: Instant) {
-        let Some(daemon) = self.daemon.upgrade() else { return };
+        let Some(gates) = self.gates.upgrade() else { return };
         let mut is_new = false;
         for port in &mut self.ports {
-            let Some(epochs) = daemon.gate(&port.name) else {
+            let Some(epochs) = gates.gate(&port.name) else {
                 continue;
             };
             let is_ours = port.protected.as_ref().is_some_and(|protected| Arc::ptr_eq(protected.epochs(), &epochs));
             match port.mode {
                 GateMode::Open if epochs.mode() != GateMode::Open => {
-                    let _gone = daemon.set_gate(&port.name, GateMode::Open);
+                    let _gone = gates.set_gate(&port.name, GateMode::Open);
                 }
                 GateMode::Open if epochs.waiting().packets == 0 => {
-                    let _gone = daemon.unprotect(&port.name);
+                    let _gone = gates.unprotect(&port.name);
                     port.protected = None;
                 }
                 GateMode::Open => {}
@@ -212,13 +210,4 @@ fn pair() -> Result<[std::os::fd::OwnedFd; 2], String> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|errno| format!("a pair of sockets for the stream: {errno}"))?;
     Ok([ours, theirs])
-}
-
-impl Board {
-    /// Tells the VM's thread.
-    pub(in crate::protection) fn tell(&self, note: Note) {
-        // The thread ends with the daemon only.
-        let _gone = self.notes.send(note);
-        self.bell.ring();
-    }
 }

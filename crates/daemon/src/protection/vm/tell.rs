@@ -12,7 +12,9 @@ impl Vm {
     pub(super) fn report(&mut self, now: Instant) {
         let time = self.time(now);
         let (role, state, why) = match &self.role {
-            Role::None => (VmRole::Absent, "absent", self.qemu.why_not().map(str::to_owned)),
+            Role::None => {
+                (VmRole::Absent, "absent", Some(self.qemu.why_not().unwrap_or("its QEMU is being asked").to_owned()))
+            }
             Role::Owner(owner) => {
                 let (state, why) = of_owner(owner.stage(), owner.is_isolated(time), owner.why());
                 (VmRole::Owner, state, why.map(str::to_owned))
@@ -46,7 +48,9 @@ impl Vm {
             let (vm, peer) = (&report.name, &report.peer);
             match (&report.why_not, report.role) {
                 (None, _) if report.protected => info!(vm, peer, "protected"),
-                (Some(why), VmRole::Owner) => warn!(vm, state = report.state, "not protected: {why}"),
+                (Some(why), VmRole::Owner) if !is_on_its_way(&report.state) => {
+                    warn!(vm, state = report.state, "not protected: {why}")
+                }
                 (why, _) => info!(vm, state = report.state, why, "{}", words(report.role)),
             }
             self.said = said;
@@ -91,6 +95,11 @@ impl Vm {
     }
 }
 
+/// States that pass by themselves.
+fn is_on_its_way(state: &str) -> bool {
+    matches!(state, "begins" | "settling" | "joining" | "leaving")
+}
+
 fn words(role: VmRole) -> &'static str {
     match role {
         VmRole::Absent => "the VM is not here",
@@ -126,6 +135,48 @@ fn of_twin(stage: TwinStage) -> (&'static str, Option<&'static str>) {
         TwinStage::Asks { .. } => ("asks", Some("the owner is silent, and the lease is asked for")),
         TwinStage::Stale => {
             ("stale", Some("its copy is of no use, and its QEMU is to be started again with -incoming defer"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nicety_lease::NodeId;
+    use nicety_protect::Pairing;
+
+    use super::*;
+
+    #[test]
+    fn each_state_has_its_row_in_the_book() {
+        let (pairing, peer) = (Pairing(1), NodeId(2));
+        let stages = [
+            Stage::Begins,
+            Stage::Settling,
+            Stage::Alone,
+            Stage::Joining { pairing, peer, is_copied: false },
+            Stage::Protected { pairing, peer },
+            Stage::Parting { pairing },
+            Stage::Leaving { to_twin: None, is_ready: false },
+            Stage::Ended(Ended::Taken),
+            Stage::Ended(Ended::HandedOver),
+            Stage::Ended(Ended::Over),
+        ];
+        let copied = |is_whole, is_heir| TwinStage::Copied { pairing, is_whole, is_heir };
+        let twins = [
+            TwinStage::Offers,
+            copied(false, false),
+            copied(true, false),
+            copied(true, true),
+            TwinStage::Asks { pairing, is_cut: false },
+            TwinStage::Stale,
+        ];
+        let isolated = of_owner(Stage::Protected { pairing, peer }, true, "").0;
+        let owners = stages.into_iter().map(|stage| of_owner(stage, false, "").0);
+        let twins = twins.into_iter().map(|stage| of_twin(stage).0);
+        let book = include_str!("../../../../../docs/fault-tolerance.md");
+        for state in owners.chain(twins).chain(["absent", isolated]) {
+            let has_row = book.lines().any(|line| line.starts_with("| ") && line.contains(&format!("`{state}`")));
+            assert!(has_row, "docs/fault-tolerance.md has no row for {state}");
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Peers and third parties that have names. A thread of its own asks the system for their addresses: the traffic does not wait for it.
+#![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-use nicety_host::PeerAddress;
-use nicety_sealed::Place;
 
 /// A name is looked up again after this time, while its peer does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -70,11 +69,34 @@ fn answer(asked: &Receiver<Question>, look_up: fn(&str, u16) -> Found) {
     }
 }
 
-/// The addresses of a peer, one after the other.
+/// A peer, at a place of type `P` or behind a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer<P> {
+    /// Its place is known.
+    Place(P),
+    /// Its places are the addresses of this host, which may change.
+    Name {
+        /// The host.
+        host: String,
+        /// The TCP port.
+        port: u16,
+    },
+}
+
+impl<P: Display> Display for Peer<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Place(place) => place.fmt(f),
+            Self::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The places of a peer, one after the other.
 #[derive(Debug)]
-pub struct Addresses {
-    peer: PeerAddress,
-    known: Vec<Place>,
+pub struct Addresses<P> {
+    peer: Peer<P>,
+    known: Vec<P>,
     next: usize,
     /// The question without an answer, and when the last one was asked.
     question: Option<Receiver<Found>>,
@@ -83,22 +105,21 @@ pub struct Addresses {
     why_not: Option<String>,
 }
 
-impl Addresses {
+impl<P: Clone + Display + From<SocketAddr>> Addresses<P> {
     /// Of this peer.
-    pub fn of(peer: &PeerAddress) -> Self {
-        let known = match peer {
-            PeerAddress::Address(address) => vec![Place::Tcp(*address)],
-            PeerAddress::Unix(path) => vec![Place::Unix(path.clone())],
-            PeerAddress::Name { .. } => Vec::new(),
+    pub fn of(peer: Peer<P>) -> Self {
+        let known = match &peer {
+            Peer::Place(place) => vec![place.clone()],
+            Peer::Name { .. } => Vec::new(),
         };
-        Self { peer: peer.clone(), known, next: 0, question: None, asked_at: None, why_not: None }
+        Self { peer, known, next: 0, question: None, asked_at: None, why_not: None }
     }
 
-    /// The address to try now. `None`: its name is being looked up.
+    /// The place to try now. `None`: its name is being looked up.
     ///
     /// # Errors
     /// The name has no address. For a person.
-    pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<Place>, String> {
+    pub fn next(&mut self, names: &Names, now: Instant) -> Result<Option<P>, String> {
         self.next_within(names, now, Duration::ZERO)
     }
 
@@ -106,10 +127,10 @@ impl Addresses {
     ///
     /// # Errors
     /// As of [`Addresses::next`].
-    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<Place>, String> {
+    pub fn next_within(&mut self, names: &Names, now: Instant, limit: Duration) -> Result<Option<P>, String> {
         self.hear(Duration::ZERO);
         // A name server may take longer than the time after which it is asked again.
-        if let PeerAddress::Name { host, port } = &self.peer
+        if let Peer::Name { host, port } = &self.peer
             && self.question.is_none()
             && self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN)
         {
@@ -127,19 +148,19 @@ impl Addresses {
         }
     }
 
-    /// Before a message to a person who knows the peer: the address that was tried, if the peer has a name.
-    pub fn tried(&self, address: &Place) -> String {
+    /// Before a message to a person who knows the peer: the place that was tried, if the peer has a name.
+    pub fn tried(&self, address: &P) -> String {
         match &self.peer {
-            PeerAddress::Address(_) | PeerAddress::Unix(_) => String::new(),
-            PeerAddress::Name { .. } => format!("{}: ", self.at(address)),
+            Peer::Place(_) => String::new(),
+            Peer::Name { .. } => format!("{}: ", self.at(address)),
         }
     }
 
-    /// The peer with the address that was tried, for a message to a person.
-    pub fn at(&self, address: &Place) -> String {
+    /// The peer with the place that was tried, for a message to a person.
+    pub fn at(&self, address: &P) -> String {
         match &self.peer {
-            PeerAddress::Address(_) | PeerAddress::Unix(_) => address.to_string(),
-            PeerAddress::Name { .. } => format!("{} at {address}", self.peer),
+            Peer::Place(_) => address.to_string(),
+            Peer::Name { .. } => format!("{} at {address}", self.peer),
         }
     }
 
@@ -151,7 +172,7 @@ impl Addresses {
         }
         match found {
             Ok(Ok(known)) if !known.is_empty() => {
-                (self.known, self.why_not) = (known.into_iter().map(Place::Tcp).collect(), None);
+                (self.known, self.why_not) = (known.into_iter().map(P::from).collect(), None);
             }
             Ok(Ok(_)) => self.why_not = Some("it has no address".to_owned()),
             // The addresses of before may still be right.
@@ -166,8 +187,9 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn named(text: &str) -> Addresses {
-        Addresses::of(&text.parse().unwrap())
+    fn named(text: &str) -> Addresses<SocketAddr> {
+        let (host, port) = text.rsplit_once(':').unwrap();
+        Addresses::of(Peer::Name { host: host.to_owned(), port: port.parse().unwrap() })
     }
 
     /// A system that knows one host, and is asked by hand.
@@ -185,12 +207,12 @@ mod tests {
     #[test]
     fn an_address_is_asked_for_nowhere() {
         let (names, asked) = system();
-        let mut peer = named("[fd00::2]:7001");
-        let now = Instant::now();
+        let (address, now) = ("[fd00::2]:7001".parse().unwrap(), Instant::now());
+        let mut peer: Addresses<SocketAddr> = Addresses::of(Peer::Place(address));
         for _ in 0..3 {
-            assert_eq!(peer.next(&names, now), Ok(Some(Place::Tcp("[fd00::2]:7001".parse().unwrap()))));
+            assert_eq!(peer.next(&names, now), Ok(Some(address)));
         }
-        assert!(asked.try_recv().is_err() && peer.tried(&Place::Tcp("[fd00::2]:7001".parse().unwrap())).is_empty());
+        assert!(asked.try_recv().is_err() && peer.tried(&address).is_empty());
     }
 
     #[test]
@@ -202,20 +224,17 @@ mod tests {
         let [one, two, three] = ["[fd00::2]:7001", "10.0.0.2:7001", "10.0.0.3:7001"].map(|text| text.parse().unwrap());
         answers(&asked, Ok(vec![one, two]));
         let tries: Vec<_> = (0..4).map(|_| peer.next(&names, now).unwrap().unwrap()).collect();
-        let [one, two] = [one, two].map(Place::Tcp);
-        assert!(
-            tries == [&one, &two, &one, &two].map(Place::clone) || tries == [&two, &one, &two, &one].map(Place::clone)
-        );
+        assert!(tries == [one, two, one, two] || tries == [two, one, two, one], "{tries:?}");
         assert_eq!(peer.tried(&two), "host2:7001 at 10.0.0.2:7001: ");
         assert!(asked.try_recv().is_err(), "once a second");
         let later = now + AGAIN;
         peer.next(&names, later).unwrap();
         answers(&asked, Ok(vec![three]));
-        assert_eq!(peer.next(&names, later), Ok(Some(Place::Tcp(three))));
+        assert_eq!(peer.next(&names, later), Ok(Some(three)));
         // A name server that is gone for a while changes nothing.
         peer.next(&names, later + AGAIN).unwrap();
         answers(&asked, Err("Try again".to_owned()));
-        assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(Place::Tcp(three))));
+        assert_eq!(peer.next(&names, later + AGAIN), Ok(Some(three)));
     }
 
     /// A name server that is out of reach takes five seconds, and the next one answers.
@@ -229,7 +248,7 @@ mod tests {
         let address = "10.0.0.2:7001".parse().unwrap();
         answers(&asked, Ok(vec![address]));
         assert!(asked.try_recv().is_err(), "it is asked once");
-        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(Place::Tcp(address))));
+        assert_eq!(peer.next(&names, now + 5 * AGAIN), Ok(Some(address)));
     }
 
     #[test]
@@ -253,7 +272,6 @@ mod tests {
         let names = Names::start().unwrap();
         let mut peer = named("localhost:7001");
         let address = peer.next_within(&names, Instant::now(), Duration::from_secs(30)).unwrap().unwrap();
-        let Place::Tcp(address) = address else { panic!("{address}") };
         assert!(address.ip().is_loopback() && address.port() == 7001, "{address}");
     }
 }

@@ -1,39 +1,40 @@
-//! The lease: a third party, which both hosts can ask, says which of them owns the guest.
+//! The rules of a lease.
 //!
-//! The owner holds a lease. It counts the lease from the moment at which it *asked*; the third party counts from the moment at which it
-//! *answered*, which is later. So an owner's lease has always ended for the owner when the third party gives it to another one. Both
-//! clocks may differ in rate by what [`Terms::margin_ns`](crate::node::Terms) covers.
+//! The owner holds a lease. It counts the lease from the moment at which it *asked*. The third party counts from the moment at which it
+//! *answered*, which is later. So an owner's lease has always ended for the owner when the third party gives it to another one. The
+//! owner ends it a margin earlier, because the two clocks may differ in rate.
 
-use nicety_adapter::Time;
+use std::fmt;
+use std::str::FromStr;
 
-/// One run of one host's program. A program that starts again is another one.
+/// One run of a VM or program. One that starts again has another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
 /// A request to the third party. Each is carried out as a whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Own a guest that nobody has ever owned.
+    /// Own a VM that nobody has ever owned.
     Found,
     /// Own a VM that runs here: nobody owns it, or its owner's lease has run out. Not for a run that has had it, and lost it.
     Begin,
     /// Go on as the owner.
     Renew,
-    /// Go on without a secondary: nobody may take the guest over from now on. Only in this epoch.
+    /// Go on without a secondary: nobody may take the VM over from now on. Only in this epoch.
     Alone {
         /// The epoch that the asking host knows.
         epoch: u32,
     },
-    /// From now on `peer` knows all that has left, and may take the guest over when the lease ends. Only in this epoch.
+    /// From now on `peer` knows all that has left, and may take the VM over when the lease ends. Only in this epoch.
     Pair {
         /// The epoch that the asking host knows.
         epoch: u32,
         /// The secondary.
         peer: NodeId,
     },
-    /// Take the guest over.
+    /// Take the VM over.
     Take,
-    /// Own the guest no longer. Who may take it over may do so at once; if there is none, the guest is gone.
+    /// Own the VM no longer. Who may take it over may do so at once. If there is none, the VM is gone.
     Release,
 }
 
@@ -44,7 +45,7 @@ pub struct Answer {
     pub granted: bool,
     /// The owner afterwards.
     pub holder: Option<NodeId>,
-    /// It may take the guest over.
+    /// It may take the VM over.
     pub peer: Option<NodeId>,
     /// Grows with each change of owner or peer.
     pub epoch: u32,
@@ -58,7 +59,7 @@ const PAST: usize = 8;
 pub struct Lease {
     /// The owner.
     pub holder: Option<NodeId>,
-    /// It may take the guest over.
+    /// It may take the VM over.
     pub peer: Option<NodeId>,
     /// Grows with each change of the two.
     pub epoch: u32,
@@ -106,28 +107,72 @@ impl Lease {
     }
 }
 
-/// A third party in memory, with a clock: for simulations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Keeper {
-    /// Its memory.
-    pub lease: Lease,
-    /// End of the owner's lease.
-    pub until: u64,
-    term_ns: u64,
+/// A lease as text, in a file or in etcd:
+///
+/// ```text
+/// holder 1f3a…   the owner, or `-`
+/// peer   77c0…   who may take over, or `-`
+/// epoch  3
+/// renewals 1042
+/// past 90ce…     owners before
+/// ```
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
+        let Self { holder, peer, epoch, renewals, past } = *self;
+        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\npast", id(holder), id(peer))?;
+        past.into_iter().flatten().try_for_each(|run| write!(f, " {:016x}", run.0))?;
+        f.write_str("\n")
+    }
 }
 
-impl Keeper {
-    /// Leases last this long.
-    pub fn new(term_ns: u64) -> Self {
-        Self { lease: Lease::default(), until: 0, term_ns }
-    }
+/// A text that is no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no lease")]
+pub struct NoLease;
 
-    /// Answers at `now`, by its own clock.
-    pub fn ask(&mut self, who: NodeId, request: Request, now: Time) -> Answer {
-        let answer = self.lease.ask(who, request, now.0 >= self.until);
-        if answer.granted {
-            self.until = now.0.saturating_add(self.term_ns);
+impl FromStr for Lease {
+    type Err = NoLease;
+
+    fn from_str(text: &str) -> Result<Self, NoLease> {
+        let mut lines = text.lines();
+        let id = |text: &str| match text {
+            "-" => Some(None),
+            text => u64::from_str_radix(text, 16).ok().map(|id| Some(NodeId(id))),
+        };
+        let mut parse = || {
+            let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+            let (holder, peer) = (id(value("holder")?)?, id(value("peer")?)?);
+            let (epoch, renewals) = (value("epoch")?.parse().ok()?, value("renewals")?.parse().ok()?);
+            let mut past = Self::default().past;
+            // A lease of an earlier version has no such line.
+            let runs = lines.next().unwrap_or("past").strip_prefix("past")?.split_whitespace();
+            for (to, run) in past.iter_mut().zip(runs) {
+                *to = id(run)?;
+            }
+            Some(Self { holder, peer, epoch, renewals, past })
+        };
+        parse().ok_or(NoLease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_read_as_it_was_written() {
+        let (holder, peer) = (Some(NodeId(u64::MAX)), Some(NodeId(7)));
+        let mut lease = Lease { holder, peer, epoch: 3, renewals: 12, ..Lease::default() };
+        assert_eq!(lease.to_string().parse(), Ok(lease));
+        let text = "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 12\n";
+        assert_eq!(lease.to_string(), format!("{text}past\n"));
+        assert_eq!(text.parse(), Ok(lease), "of an earlier version");
+        lease.past[..2].copy_from_slice(&[Some(NodeId(9)), Some(NodeId(8))]);
+        assert_eq!(lease.to_string().parse(), Ok(lease));
+        assert_eq!(Lease::default().to_string().parse(), Ok(Lease::default()));
+        for text in ["", "holder x\n", "holder -\npeer -\nepoch 3\n", "holder -\npeer -\nepoch -1\nrenewals 0\n"] {
+            assert_eq!(text.parse::<Lease>(), Err(NoLease), "{text}");
         }
-        answer
     }
 }

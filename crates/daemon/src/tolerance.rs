@@ -1,3 +1,0 @@
-//! Names of other hosts.
-
-pub mod names;
