@@ -9,6 +9,7 @@
 //! Both hosts are this machine. The lease is a folder of it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,31 +141,48 @@ impl Vm {
         )
     }
 
-    /// Waits until the daemon of this host says so.
+    /// Waits until the daemon of this host says so. The QEMUs of these hosts must run meanwhile.
     fn wait(
         &self,
-        host: usize,
+        (host, of): (usize, &[usize]),
         what: &str,
         stop: &AtomicBool,
         done: impl Fn(&VmReport) -> bool,
-    ) -> Result<VmReport, Error> {
+    ) -> Result<(), Error> {
         let end = Instant::now() + PATIENCE;
         loop {
+            let ended = of.iter().find(|host| self.guest(**host).is_some_and(|guest| !guest.runs()));
             let report = self.report_of(host);
-            match report {
-                Some(report) if done(&report) => return Ok(report),
+            let why = match (report, ended) {
+                (Some(report), None) if done(&report) => return Ok(()),
                 _ if stop.load(Ordering::Relaxed) => return Err(Error::Stopped),
-                report if Instant::now() > end => {
-                    let report = report.map_or_else(|| "it does not answer".to_owned(), |report| report.to_string());
-                    let logs = HOSTS.iter().zip(&self.served).map(|(host, served)| format!("{host}: {}", served.log()));
-                    return Err(Error::Daemon {
-                        why: format!("the VM is not {what} within {PATIENCE:?}: {report}"),
-                        said: logs.collect::<Vec<_>>().join("\n"),
-                    });
+                (_, Some(_)) => "its QEMU has ended".to_owned(),
+                (report, None) if Instant::now() > end => {
+                    let report =
+                        report.map_or_else(|| "its daemon does not answer".to_owned(), |report| report.to_string());
+                    format!("not within {PATIENCE:?}: {report}")
                 }
-                _ => thread::sleep(POLL_INTERVAL),
-            }
+                _ => {
+                    thread::sleep(POLL_INTERVAL);
+                    continue;
+                }
+            };
+            return Err(Error::Daemon { why: format!("the VM is not {what}: {why}"), said: self.last_words() });
         }
+    }
+
+    fn guest(&self, host: usize) -> Option<&Guest> {
+        self.guests.get(host).and_then(Option::as_ref)
+    }
+
+    /// The last lines of both hosts' daemons and QEMUs.
+    fn last_words(&self) -> String {
+        let of = |(host, served): (usize, &Served)| {
+            let console = self.guest(host).map(Guest::console).unwrap_or_default();
+            let name = HOSTS.get(host).copied().unwrap_or_default();
+            format!("host {name}\n{}\nand its VM's console ended with\n{console}", served.log())
+        };
+        self.served.iter().enumerate().map(of).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -217,7 +235,9 @@ impl Hosts {
     }
 
     fn bring_up(&mut self, vm: &mut Vm, stop: &AtomicBool) -> Result<(), Error> {
-        vm.folder.write("key", [7; 32])?;
+        let key = vm.folder.write("key", [7; 32])?;
+        let owned = fs::set_permissions(&key, fs::Permissions::from_mode(0o600));
+        owned.map_err(|source| Error::File { doing: "protect", path: key, source })?;
         let leases = vm.folder.path().join("leases");
         fs::create_dir(&leases).map_err(|source| Error::File { doing: "make", path: leases, source })?;
         let entry = nicety_adapters::find(ADAPTER);
@@ -227,7 +247,6 @@ impl Hosts {
             let setup = Setup {
                 link: Some(Link::Tap((*tap).to_owned())),
                 link_more: vm.checkpoint.map(|checkpoint| vm.tables(host, checkpoint)).unwrap_or_default(),
-                daemon_more: SANDBOX.to_owned(),
                 ..Setup::default()
             };
             let ports = vec![Port::new(NAME, entry, MAC)];
@@ -241,8 +260,6 @@ impl Hosts {
             OUTSIDE.trim_end_matches("/24")
         );
         guest.succeed_unless(&services, SLACK, stop)?;
-        let listens = format!("until netstat -ltn | grep -q :{ECHO_PORT}; do rest; done");
-        guest.succeed_unless(&listens, SLACK, stop)?;
         if vm.checkpoint.is_some() { self.twin(vm, stop) } else { Ok(()) }
     }
 
@@ -282,7 +299,7 @@ impl Hosts {
         if vm.checkpoint.is_none() {
             return Ok(());
         }
-        vm.wait(vm.owner, "protected", stop, |report| report.protected).map(drop)
+        vm.wait((vm.owner, &[0, 1]), "protected", stop, |report| report.protected)
     }
 
     /// Has the host where the VM runs die.
@@ -308,14 +325,14 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until the twin has gone on with the VM. Returns its daemon's report.
+    /// Waits until the twin has gone on with the VM.
     ///
     /// # Errors
     /// It does not in time, with the daemons' last lines.
-    pub fn taken_over(&self, vm: &mut Vm, stop: &AtomicBool) -> Result<VmReport, Error> {
-        let report = vm.wait(1 - vm.owner, "taken over", stop, |report| report.role == VmRole::Owner)?;
+    pub fn taken_over(&self, vm: &mut Vm, stop: &AtomicBool) -> Result<(), Error> {
+        vm.wait((1 - vm.owner, &[1 - vm.owner]), "taken over", stop, |report| report.role == VmRole::Owner)?;
         vm.owner = 1 - vm.owner;
-        Ok(report)
+        Ok(())
     }
 
     /// Ends what is left of the host that died, and gives the VM a new twin there.
@@ -399,8 +416,12 @@ impl Hosts {
     /// A connection to the VM's service that sends back what comes.
     ///
     /// # Errors
-    /// Its files or its program cannot be made.
-    pub fn connect(&mut self) -> Result<Checked, Error> {
+    /// Its files or its program cannot be made, or the service does not listen in time.
+    pub fn connect(&mut self, vm: &mut Vm, stop: &AtomicBool) -> Result<Checked, Error> {
+        // It has one connection at a time, and the last one's end comes late.
+        if let Some(guest) = vm.guests.get_mut(vm.owner).and_then(Option::as_mut) {
+            guest.succeed_unless(&format!("until netstat -ltn | grep -q :{ECHO_PORT}; do rest; done"), SLACK, stop)?;
+        }
         let [to, from, log] = [(); 3].map(|()| self.outputs.file());
         let (root, namespace) = (&self.root, &mut self.namespace);
         Checked::open([to, from, log], |to, from, log| {
@@ -441,6 +462,3 @@ impl Hosts {
         ]
     }
 }
-
-/// Lines of the daemon's table: its sandbox does not know the thread of the lease.
-const SANDBOX: &str = "sandbox = \"off\"\n";

@@ -51,9 +51,9 @@ pub fn around(times: &[f64], event: f64) -> Option<Silence> {
     Some(Silence { usual, longest })
 }
 
-/// The longest silence that ends between two times.
+/// The longest silence of which a part lies between two times.
 pub fn longest(times: &[f64], from: f64, until: f64) -> Option<f64> {
-    let gaps = times.iter().zip(times.iter().skip(1)).filter(|(_, end)| **end > from && **end <= until);
+    let gaps = times.iter().zip(times.iter().skip(1)).filter(|(begin, end)| **end > from && **begin < until);
     gaps.map(|(begin, end)| end - begin).max_by(f64::total_cmp)
 }
 
@@ -91,9 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_counts_where_it_ends() {
+    fn a_silence_counts_where_a_part_of_it_lies() {
         let times = [0.0, 1.0, 3.0, 3.5];
-        assert_eq!(longest(&times, 1.0, 3.2), Some(2.0));
+        assert_eq!(longest(&times, 0.0, 1.5), Some(2.0));
+        assert_eq!(longest(&times, 0.0, 1.0), Some(1.0));
         assert_eq!(longest(&times, 3.0, 9.0), Some(0.5));
         assert_eq!(longest(&times, 3.5, 9.0), None);
     }
