@@ -21,6 +21,7 @@ use super::{
     console::{self, Console},
     control::{self, Line},
     error::Error,
+    namespace::runs,
     processor::{group_time, virtual_processors_time},
     root::Root,
     spawn::spawn,
@@ -356,6 +357,11 @@ impl Guest {
     /// ID of its first process, and of its process group.
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether its first process still runs.
+    pub fn runs(&self) -> bool {
+        runs(self.child.id())
     }
 
     /// The last lines of its console and of its error output.

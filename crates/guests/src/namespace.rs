@@ -236,10 +236,15 @@ pub struct Process {
 impl Process {
     /// Whether it still runs. A zombie does not.
     pub fn runs(self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.host)).unwrap_or_default();
-        // proc_pid_stat(5): the state follows the name, which may contain anything but ends with the last bracket.
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        runs(self.host)
     }
+}
+
+/// Whether a process with this ID runs. A zombie does not.
+pub(super) fn runs(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // proc_pid_stat(5): the state follows the name, which may contain anything but ends with the last bracket.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[cfg(test)]

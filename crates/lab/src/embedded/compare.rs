@@ -77,11 +77,12 @@ impl Compare {
     }
 
     /// The pattern from this byte of the stream on, up to its end.
-    fn expected(&self, at: u64) -> &[u8] {
+    pub fn expected(&self, at: u64) -> &[u8] {
         self.pattern.get((at % PATTERN as u64) as usize..).unwrap_or_default()
     }
 
-    fn compare(&mut self, mut bytes: &[u8]) {
+    /// Compares what has come back.
+    pub fn compare(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let expected = self.expected(self.received);
             let (part, rest) = bytes.split_at(bytes.len().min(expected.len()));

@@ -38,6 +38,7 @@ mod vhost;
 mod words;
 
 pub use bench::{Embedded, driven};
+pub(crate) use compare::Compare;
 pub use generator::Generator;
 pub use guest::guest_main;
 pub use program::Program;

@@ -23,6 +23,7 @@ mod embedded;
 mod esx_netperf;
 mod field;
 mod ft_netperf;
+mod ft_vm;
 mod iscsi_mix;
 mod kvm_scp;
 mod messages;
@@ -48,6 +49,7 @@ pub static ALL: &[&dyn Method] = &[
     &aggregation::Aggregation,
     &iscsi_mix::IscsiMix,
     &ft_netperf::FtNetperf,
+    &ft_vm::FtVm,
     &qos_over_time::QosOverTime,
     &boot::Boot,
     &pps::Pps,

@@ -10,6 +10,7 @@ pub mod network_boot;
 pub mod outside;
 pub mod own;
 pub mod pair;
+pub mod twins;
 pub mod veth;
 mod wait;
 

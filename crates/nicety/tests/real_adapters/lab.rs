@@ -258,6 +258,25 @@ fn the_generator_s_frames_come_through_dpdk_s_testpmd_open_vswitch_and_the_kerne
 }
 
 #[test]
+fn a_vm_goes_on_at_its_twin_under_a_checked_connection_and_its_copies_and_outage_are_known() {
+    let (runs, page) = one_round("ft-vm", &["--adapters", "off,on-50ms", "--seconds", "1"]);
+    let figure = |row: &str, load: &str, figure: &str| {
+        let run = runs.iter().find(|run| run["adapter"] == row && run["load"] == load);
+        run.and_then(|run| run["figures"][figure].as_f64())
+    };
+    for (load, name) in [("receive", "throughput"), ("transmit", "throughput"), ("latency-bound", "round_trip")] {
+        assert!(["off", "on-50ms"].iter().all(|row| figure(row, load, name) > Some(0.0)), "{load}: {runs:?}");
+        let of_copies = ["stop_p50", "link"].map(|name| figure("on-50ms", load, name));
+        assert!(of_copies.iter().all(|figure| *figure > Some(0.0)), "{load}: {runs:?}");
+    }
+    // An answer waits for the next copy, 25 ms on average, where without a twin it comes at once.
+    assert!(figure("on-50ms", "ping", "round_trip") > figure("off", "ping", "round_trip"), "{runs:?}");
+    assert!(figure("on-50ms", "kill-vmm", "outage_worst") > Some(0.0), "{runs:?}");
+    assert_eq!(figure("on-50ms", "kill-vmm", "wrong_bytes"), Some(0.0), "{runs:?}");
+    assert!(page.contains("Outage, worst: The VM") && page.contains("kill 1: ping silent for"), "{page}");
+}
+
+#[test]
 #[ignore = "only with --full: four boots, and two bonds that select nothing for 8 s"]
 fn four_links_that_linux_bonds_carry_many_streams_and_one_stream_stays_on_one() {
     let (runs, page) = one_round("aggregation", &["--adapters", "vmxnet3", "--seconds", "2"]);
