@@ -191,7 +191,7 @@ impl Owner {
         self.actions.extend(asked);
     }
 
-    /// Does what is due.
+    /// Does what is due. Call it when all that has come was told: messages, and that bytes of the stream have moved.
     pub fn tick(&mut self, now: Time) {
         let epoch = self.epoch;
         match self.stage {
@@ -369,7 +369,8 @@ impl Owner {
             Message::Reaches(pairing) if pairing == ours && self.wants_handover => self.hand_over(pairing),
             _ => {}
         }
-        self.tick(now);
+        // Not `tick`: a host that has stood still for a moment looks at all that has come before it says that something is silent.
+        self.release(now);
     }
 
     fn loaded(&mut self, epoch: u64, now: Time) {

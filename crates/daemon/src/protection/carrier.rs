@@ -9,8 +9,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
-/// Most pieces of each direction in a turn: the thread has other work too.
-const PIECES: usize = 16;
+/// Most pieces of each direction in a turn: the thread has heartbeats to send, and epochs to release.
+const PIECES: usize = 4;
 
 /// See the module's page.
 pub(super) struct Carrier {
@@ -24,6 +24,8 @@ pub(super) struct Carrier {
     into_at: usize,
     /// QEMU has closed its end.
     is_over: bool,
+    /// More can be carried at once, whatever the descriptors say.
+    pub has_more: bool,
     /// Bytes of QEMU's stream, out and in.
     pub carried: [u64; 2],
     /// Bytes on the wire, out and in.
@@ -51,7 +53,7 @@ impl Carrier {
     /// Between these two.
     pub fn new(link: Link, qemu: OwnedFd) -> Self {
         let (out, into) = (Vec::new(), Vec::new());
-        Self { link, qemu, out, out_at: 0, into, into_at: 0, is_over: false, carried: [0; 2], traffic: [0; 2] }
+        Self { link, qemu, out, out_at: 0, into, into_at: 0, is_over: false, has_more: false, carried: [0; 2], traffic: [0; 2] }
     }
 
     /// Its descriptors, and what to wait for.
@@ -68,6 +70,7 @@ impl Carrier {
     /// The stream has ended, and all that came has been delivered as far as QEMU takes it.
     pub fn turn(&mut self) -> Result<bool, Over> {
         let mut moved = false;
+        self.has_more = true;
         for _ in 0..PIECES {
             let sent = self.outwards();
             let ended = self.link.turn();
@@ -77,6 +80,7 @@ impl Carrier {
             moved |= sent || came;
             ended.map_err(Over::Link)?;
             if !sent && !came {
+                self.has_more = false;
                 break;
             }
         }

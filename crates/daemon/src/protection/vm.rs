@@ -177,7 +177,8 @@ impl Vm {
         let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
         fds.push(PollFd::new(&*self.bell, rustix::event::PollFlags::IN));
         fds.push(PollFd::new(&self.lease, rustix::event::PollFlags::IN));
-        let wait = until.saturating_duration_since(now);
+        let has_more = self.carrier.as_ref().is_some_and(|carrier| carrier.has_more);
+        let wait = if has_more { Duration::ZERO } else { until.saturating_duration_since(now) };
         let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         // An error is one of arguments, which are right: look again.
         let _ready = poll(&mut fds, Some(&wait));

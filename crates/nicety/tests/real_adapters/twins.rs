@@ -215,6 +215,8 @@ fn a_vm_goes_on_at_its_twin_when_its_qemu_is_killed_and_takes_a_new_twin_again_a
         let [from, to] = [round % 2, (round + 1) % 2];
         let pings = std::thread::spawn(move || outside_pings(outside));
         std::thread::sleep(Duration::from_millis(400));
+        // On a busy machine its twin may have been lost meanwhile.
+        hosts.protected(from);
         hosts.kill(from);
         hosts.wait(to, "taken over", |report| report["role"] == "owner" && report["state"] == "alone");
         let (back, text, outage) = pings.join().unwrap_or_else(|_| panic!("the requests"));
@@ -324,7 +326,7 @@ fn a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish() {
 /// A service of the VM: each connection gets the next number. Its state is a file of the guest.
 fn count_in(guest: &mut Guest) {
     let next = "n=$(cat /tmp/n 2>/dev/null || echo 0); n=$((n + 1)); echo $n >/tmp/n; echo $n";
-    sh(guest, &format!("echo '{next}' >/tmp/next; (nc -lk -p 7 -e sh /tmp/next >/dev/null 2>&1 &)"));
+    sh(guest, &format!("echo '{next}' >/tmp/next; (nc -ll -p 7 -e sh /tmp/next >/dev/null 2>&1 &)"));
     sh(guest, "until netstat -ltn | grep -q :7; do rest; done");
 }
 
@@ -338,7 +340,7 @@ fn counts_up(text: &str) -> usize {
 
 #[test]
 fn no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_still_says_nothing_afterwards() {
-    let mut hosts = Hosts::new("20ms", &[]);
+    let mut hosts = Hosts::new("50ms", &[]);
     let mut outside = hosts.begin();
     count_in(hosts.vm(0));
     let rounds = if is_full() { 20 } else { 2 };
@@ -350,6 +352,8 @@ fn no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_sti
             (outside, text)
         });
         std::thread::sleep(Duration::from_millis(700));
+        // On a busy machine its twin may have been lost meanwhile.
+        hosts.protected(from);
         let is_frozen = round % 2 == 0 && from == 0;
         if is_frozen {
             // Its daemon and its QEMU stand still, as in a host that swaps, and go on when the twin owns the VM.
