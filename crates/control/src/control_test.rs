@@ -428,6 +428,9 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/vms/{name}/{wish}"
         ]
     );
+    let named = |reference: &str| document.pointer(reference.trim_start_matches('#')).is_some();
+    let references: Vec<&str> = body.split("\"$ref\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(references.len() > 50 && references.iter().all(|reference| named(reference)), "{references:?}");
     let port = &document["components"]["schemas"]["PortReport"]["properties"];
     let whole = serde_json::to_value(self::port("vm0")).unwrap();
     assert!(whole.as_object().unwrap().keys().all(|key| port.get(key).is_some()), "{port}");

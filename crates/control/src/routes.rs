@@ -105,7 +105,8 @@ impl IntoResponse for Box<Problem> {
         apply,
         openapi,
     ),
-    components(schemas(Problem, Plan)),
+    // WishWord is in a path: only bodies' types are found by themselves.
+    components(schemas(Problem, Plan, WishWord)),
     tags(
         (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
         (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),

@@ -18,7 +18,7 @@ use crate::usage::Process;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A metric's name or a part of it, its help, and its value.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+type Metric<T, V = u64> = (&'static str, &'static str, fn(&T) -> V);
 
 /// The values to report.
 #[derive(Debug)]
@@ -382,8 +382,7 @@ fn vms(page: &mut Page, vms: &[VmReport]) {
             page.sample(name, &[("vm", &vm.name)], value(vm));
         }
     }
-    type Time = fn(&VmReport) -> Option<u64>;
-    let times: [(&str, &str, Time); 3] = [
+    let times: [Metric<VmReport, Option<u64>>; 3] = [
         (
             "nicety_vm_stop_median_seconds",
             "Median of the times for which the VM stood still for a copy, of the last 512.",

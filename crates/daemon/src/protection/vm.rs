@@ -89,6 +89,8 @@ pub(super) struct Vm {
     /// Why the third party does not answer, and why the twin that is offered is none.
     lease_why_not: Option<String>,
     refusal: Option<String>,
+    /// When ports and reports were seen to last.
+    looked_at: Option<Instant>,
     /// What was logged last of its state.
     said: String,
     /// Since when the owner seems lost, and how long the last takeover took.
@@ -128,6 +130,7 @@ impl Vm {
             stops: Stops::default(),
             lease_why_not: None,
             refusal: None,
+            looked_at: None,
             said: String::new(),
             lost_at: None,
             config,
@@ -149,7 +152,6 @@ impl Vm {
         while !self.bell.has_ended() {
             let now = Instant::now();
             self.turn(now);
-            self.report(now);
             self.wait();
             self.bell.answer();
         }
@@ -207,8 +209,12 @@ impl Vm {
             }
         }
         self.meet(now);
-        self.acts(now);
-        self.settle(now);
+        // A stream that moves has many turns.
+        if self.acts(now) || self.looked_at.is_none_or(|at| now - at >= LOOK / 5) {
+            self.looked_at = Some(now);
+            self.settle(now);
+            self.report(now);
+        }
     }
 
     /// A QEMU that has come, once the last one's end is settled.

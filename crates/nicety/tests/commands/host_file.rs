@@ -228,7 +228,10 @@ fn check_says_what_serve_would_say_of_the_key_and_the_page() {
     let message = refused(&scratch, &[]);
     assert!(message.starts_with(&missing) && message.ends_with(&make(&key)), "{message}");
     std::fs::write(&key, [7; 15]).unwrap();
-    let short = format!("nicety: [ft] key {}: a key has at least 16 bytes: {}", key.display(), make(&key));
+    let short = format!(
+        "nicety: [ft] key {}: a key has at least 32 random bytes, and this one has 15: make one with head -c 32 /dev/urandom\n",
+        key.display()
+    );
     assert_eq!(refused(&scratch, &[]), short);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();

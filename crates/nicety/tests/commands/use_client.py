@@ -7,7 +7,8 @@ from nicety_client import Client
 from nicety_client.api.daemon import get_daemon, get_metrics
 from nicety_client.api.frames import capture
 from nicety_client.api.ports import add_port, change_port, get_port, list_ports, remove_port, save_port
-from nicety_client.models import CaptureRequest, Changed, NewPort, PortChange, PortReport, Problem
+from nicety_client.api.vms import list_vms, wish_for_vm
+from nicety_client.models import CaptureRequest, Changed, NewPort, PortChange, PortReport, Problem, WishWord
 from nicety_client.models.new_port_adapter import NewPortAdapter
 
 transport = httpx.HTTPTransport(uds=sys.argv[1])
@@ -57,6 +58,11 @@ with client.get_httpx_client().stream(**arguments) as answer:
 # No VM is attached.
 unsaved = save_port.sync("vm3", client=client)
 assert isinstance(unsaved, Problem) and unsaved.status == 409, unsaved
+
+# No VM is protected.
+assert list_vms.sync(client=client).vms == []
+none = wish_for_vm.sync("web", WishWord.FAILOVER, client=client)
+assert isinstance(none, Problem) and none.status == 404, none
 
 assert 'nicety_port_info{port="vm3"' in get_metrics.sync(client=client)
 assert lines(remove_port.sync("vm3", client=client, cut_off=False)) == [("remove", "vm3", [])]

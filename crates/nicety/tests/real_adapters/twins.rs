@@ -81,6 +81,28 @@ impl Hosts {
         self.vms[host] = Some(guest);
     }
 
+    /// The same, of a VM whose processor runs its firmware, which waits for a disk that does not come; with more of a command line.
+    fn start_with(&mut self, host: usize, waits: bool, words: &[&str]) {
+        let start = nicety_guests::Start::Network;
+        let mut config = GuestConfig { accel: Accel::Tcg, memory_mib: 64, start, ..GuestConfig::new(Kernel::V6_12) };
+        config = Monitor::at(self.served[host].attach(config, "vm1"), &self.qmp(host));
+        config.devices.extend(words.iter().map(|&word| word.to_owned()));
+        if waits {
+            config.devices.extend(["-incoming", "defer"].map(str::to_owned));
+        }
+        let launch = well(config.launch(&self.root));
+        self.vms[host] = Some(well(Guest::launch(launch)));
+    }
+
+    /// Signals the daemon and the VM's QEMU of a host.
+    fn freeze(&mut self, host: usize, signal: Signal) {
+        let vm = self.vm(host).process();
+        for process in [self.served[host].process(), vm] {
+            let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+            well(kill_process(pid.unwrap_or_else(|| panic!("a process")), signal));
+        }
+    }
+
     /// The VM on this host.
     #[track_caller]
     fn vm(&mut self, host: usize) -> &mut Guest {
@@ -297,4 +319,83 @@ fn a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish() {
     hosts.protected(1);
     println!("{}", well(wish(&mut hosts, 1, "status")));
     finish(hosts.vm(1), &mut outside);
+}
+
+/// A service of the VM: each connection gets the next number. Its state is a file of the guest.
+fn count_in(guest: &mut Guest) {
+    let next = "n=$(cat /tmp/n 2>/dev/null || echo 0); n=$((n + 1)); echo $n >/tmp/n; echo $n";
+    sh(guest, &format!("echo '{next}' >/tmp/next; (nc -lk -p 7 -e sh /tmp/next >/dev/null 2>&1 &)"));
+    sh(guest, "until netstat -ltn | grep -q :7; do rest; done");
+}
+
+/// Whoever was told a number never sees it, or a smaller one, again: no answered request is forgotten, whatever is killed.
+fn counts_up(text: &str) -> usize {
+    let numbers: Vec<u64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    let is_rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(is_rising, "{numbers:?}");
+    numbers.len()
+}
+
+#[test]
+fn no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_still_says_nothing_afterwards() {
+    let mut hosts = Hosts::new("20ms", &[]);
+    let mut outside = hosts.begin();
+    count_in(hosts.vm(0));
+    let rounds = if is_full() { 20 } else { 2 };
+    for round in 0..rounds {
+        let [from, to] = [round % 2, (round + 1) % 2];
+        let requests = format!("for n in $(seq 40); do nc -w 3 {} 7 </dev/null; done 2>/dev/null; true", address(1));
+        let asked = std::thread::spawn(move || {
+            let text = sh(&mut outside, &requests);
+            (outside, text)
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        let is_frozen = round % 2 == 0 && from == 0;
+        if is_frozen {
+            // Its daemon and its QEMU stand still, as in a host that swaps, and go on when the twin owns the VM.
+            hosts.freeze(from, Signal::STOP);
+        } else {
+            hosts.kill(from);
+        }
+        hosts.wait(to, "taken over", |report| report["role"] == "owner" && report["state"] == "alone");
+        if is_frozen {
+            hosts.freeze(from, Signal::CONT);
+            // The lease says so: its QEMU is told to end.
+            hosts.wait(from, "without the VM", |report| report["role"] == "absent");
+            hosts.vms[from] = None;
+        }
+        let (back, text) = asked.join().unwrap_or_else(|_| panic!("the requests"));
+        outside = back;
+        let answers = counts_up(&text);
+        println!("{round}: {answers} of 40 answered");
+        assert!(answers > 10, "{text}\n{}", hosts.said());
+        hosts.start(from, true);
+        hosts.protected(to);
+    }
+}
+
+/// What cannot be protected is refused before anything begins, with the reason at both hosts.
+#[test]
+fn a_twin_with_another_command_line_and_a_vm_that_cannot_be_copied_are_refused_with_the_reason() {
+    let mut hosts = Hosts::new("50ms", &[]);
+    hosts.start_with(0, false, &[]);
+    for (words, why) in [
+        (&["-uuid", "00000000-0000-0000-0000-000000000007"][..], "the UUID (-uuid) differs"),
+        (&["-device", "virtio-rng-pci"][..], "virtio-rng-pci"),
+        (&["-drive", "file=DISK,format=raw,if=virtio"][..], "can be written"),
+    ] {
+        let disk = hosts.place.path().join("disk").display().to_string();
+        well(std::fs::write(&disk, vec![0; 1 << 20]));
+        let words: Vec<String> = words.iter().map(|word| word.replace("DISK", &disk)).collect();
+        hosts.start_with(1, true, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        for host in [0, 1] {
+            hosts.wait(host, why, |report| report["why_not"].as_str().is_some_and(|said| said.contains(why)));
+        }
+        assert_eq!(hosts.report(0)["state"], "alone");
+        hosts.kill(1);
+        hosts.wait(1, "gone", |report| report["role"] == "absent");
+    }
+    // Another program has the socket: QEMU serves one at a time.
+    hosts.kill(0);
+    hosts.wait(0, "gone", |report| report["role"] == "absent");
 }

@@ -19,7 +19,9 @@ use crate::protection::wire::Wire;
 use crate::run::protected::Protected;
 
 impl Vm {
-    pub(super) fn acts(&mut self, now: Instant) {
+    /// Returns whether there was anything to do but to talk.
+    pub(super) fn acts(&mut self, now: Instant) -> bool {
+        let mut is_news = false;
         loop {
             let action = match &mut self.role {
                 Role::None => None,
@@ -27,9 +29,11 @@ impl Vm {
                 Role::Twin(twin) => twin.action(),
             };
             let Some(action) = action else { break };
+            is_news |= !matches!(action, Action::Ask(..) | Action::Send(_) | Action::Release(_));
             self.act(action, now);
         }
         self.begin_copies(now);
+        is_news
     }
 
     fn act(&mut self, action: Action, now: Instant) {

@@ -1,0 +1,271 @@
+//! VMs that are protected, at instants that a real QEMU does not let a test choose: the test plays both QEMUs and their guests.
+
+mod played;
+mod rings_guest;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nicety_daemon::daemon::Daemon;
+use nicety_daemon::protection::{VmReport, VmRole, Wish};
+use nicety_daemon::serve;
+use nicety_host::Host;
+use played::Qemu;
+use rings_guest::{Guest, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const VM: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+/// A host: its daemon, its QEMU and its guest, and somebody else at the same switch who hears what the VM sends.
+struct Side {
+    daemon: Arc<Daemon>,
+    qemu: Option<Qemu>,
+    guest: Guest,
+    other: Guest,
+}
+
+impl Side {
+    fn new(folder: &Path, own: &str, peer: &str, waits: bool) -> Self {
+        let port = |name: &str, number: u8| {
+            format!(
+                "[[port]]\nname = \"{name}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
+                 socket = \"{own}-{name}.sock\"\n"
+            )
+        };
+        let text = format!(
+            "[ft]\nlisten = \"unix:{own}.ft\"\nkey = \"key\"\nlease = \"leases\"\n{}{}\
+             [[vm]]\nname = \"guest\"\nports = \"vm1\"\nqmp = \"{own}.qmp\"\npeer = \"unix:{peer}.ft\"\n",
+            port("vm1", 1),
+            port("vm2", 2)
+        );
+        let host = Host::parse(&text, &folder.join("host.toml")).unwrap();
+        let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
+        daemon.protect_vms().unwrap();
+        let other = Guest::new(folder.join(format!("{own}-vm2.sock")));
+        let guest = Guest::waiting(folder.join(format!("{own}-vm1.sock")));
+        let qemu = Some(Qemu::at(&folder.join(format!("{own}.qmp")), waits));
+        Self { daemon, qemu, guest, other }
+    }
+
+    fn qemu(&self) -> &Qemu {
+        self.qemu.as_ref().unwrap()
+    }
+
+    fn report(&self) -> VmReport {
+        self.daemon.vms().remove(0)
+    }
+
+    fn state(&self, wanted: &str) {
+        until(wanted, || self.report().state == wanted);
+    }
+
+    /// The VM sends a frame, whose descriptor is given back whatever happens to the frame.
+    fn send(&mut self, first: u8) {
+        let taken = self.guest.taken();
+        self.guest.send(VM, first);
+        until("a frame that is taken", || self.guest.taken() > taken);
+    }
+
+    /// First bytes of the frames that were heard.
+    fn heard(&self) -> Vec<u8> {
+        (0..self.other.received()).map(|number| self.other.first_byte(number)).collect()
+    }
+}
+
+/// Two hosts. The first one's VM runs, and the second one's QEMU waits.
+struct Hosts {
+    here: Side,
+    there: Side,
+    folder: TempDir,
+}
+
+impl Hosts {
+    /// The first copy begins.
+    fn joining() -> Self {
+        nicety_sandbox::begin_for_tests();
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
+        std::fs::create_dir(folder.path().join("leases")).unwrap();
+        let mut here = Side::new(folder.path(), "a", "b", false);
+        here.state("alone");
+        here.guest.start([0, 0]);
+        let there = Side::new(folder.path(), "b", "a", true);
+        here.qemu().hears("migrate");
+        there.qemu().hears("migrate-incoming");
+        let hosts = Self { here, there, folder };
+        for side in [&hosts.here, &hosts.there] {
+            side.qemu().event("MIGRATION", &json!({"status": "active"}));
+        }
+        hosts
+    }
+
+    /// QEMU stops the VM, and has the state of its port saved.
+    fn save(&mut self) -> ([u32; 2], Vec<u8>) {
+        self.here.qemu().event("STOP", &Value::Null);
+        let bases = self.here.guest.stop();
+        (bases, self.here.guest.save())
+    }
+
+    /// The other QEMU loads it.
+    fn load(&mut self, state: &[u8], bases: [u32; 2]) {
+        self.there.guest.load(state);
+        self.there.guest.start(bases);
+    }
+
+    fn goes_on(&mut self, bases: [u32; 2], is_first: bool) {
+        self.here.guest.start(bases);
+        if is_first {
+            self.here.qemu().event("MIGRATION", &json!({"status": "colo"}));
+            self.there.qemu().event("MIGRATION", &json!({"status": "colo"}));
+            self.there.qemu().event("RESUME", &Value::Null);
+        }
+        self.here.qemu().event("RESUME", &Value::Null);
+    }
+
+    fn protected() -> Self {
+        let mut hosts = Self::joining();
+        let (bases, state) = hosts.save();
+        hosts.load(&state, [0, 0]);
+        hosts.goes_on(bases, true);
+        hosts.here.state("protected");
+        hosts.there.state("heir");
+        hosts
+    }
+}
+
+/// QEMU answers whoever has it go on alone.
+fn goes_alone(qemu: &Qemu) {
+    qemu.answers("query-migrate", json!({"return": {"status": "completed"}}));
+    qemu.answers("query-status", json!({"return": {"status": "running", "running": true}}));
+}
+
+#[test]
+fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_closed_it() {
+    let mut hosts = Hosts::joining();
+    hosts.here.send(1);
+    until("a frame before the first copy", || hosts.here.heard() == [1]);
+    let (bases, state) = hosts.save();
+    hosts.goes_on(bases, false);
+    hosts.here.send(2);
+    // The load is held back: nothing of it leaves meanwhile.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(hosts.here.heard(), [1]);
+    hosts.load(&state, [0, 0]);
+    hosts.here.qemu().event("MIGRATION", &json!({"status": "colo"}));
+    hosts.here.state("protected");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(hosts.here.heard(), [1], "the second frame is of the next epoch");
+    let (bases, state) = hosts.save();
+    let there = hosts.there.guest.stop();
+    hosts.load(&state, there);
+    hosts.goes_on(bases, false);
+    until("the second frame", || hosts.here.heard() == [1, 2]);
+}
+
+#[test]
+fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_has_never_leaves() {
+    for is_saved in [false, true] {
+        let mut hosts = Hosts::protected();
+        goes_alone(hosts.there.qemu());
+        hosts.here.send(3);
+        if is_saved {
+            // In the middle of a copy: saved here, and not loaded there.
+            hosts.save();
+        }
+        hosts.here.qemu.take().unwrap().kill();
+        hosts.there.qemu().hears("x-colo-lost-heartbeat");
+        hosts.there.state("alone");
+        assert_eq!((hosts.there.report().role, hosts.there.report().takeovers), (VmRole::Owner, 1));
+        hosts.there.send(4);
+        until("a frame of the new owner", || hosts.there.heard().last() == Some(&4));
+        assert!(!hosts.here.heard().contains(&3), "{:?}", hosts.here.heard());
+        drop(hosts.folder);
+    }
+}
+
+#[test]
+fn a_twin_that_is_killed_while_it_joins_or_later_costs_no_frame() {
+    for is_protected in [false, true] {
+        let mut hosts = if is_protected { Hosts::protected() } else { Hosts::joining() };
+        goes_alone(hosts.here.qemu());
+        if is_protected {
+            hosts.here.send(5);
+            assert!(!hosts.here.heard().contains(&5), "it waits for a copy");
+        }
+        hosts.there.qemu.take().unwrap().kill();
+        hosts.here.state("alone");
+        if is_protected {
+            until("what has waited", || hosts.here.heard().contains(&5));
+        }
+        hosts.here.send(6);
+        until("a frame of a VM that is alone", || hosts.here.heard().contains(&6));
+        assert_eq!(hosts.there.report().takeovers, 0);
+    }
+}
+
+#[test]
+fn an_owner_that_no_copy_answers_goes_on_alone_and_its_twin_ends() {
+    let mut hosts = Hosts::protected();
+    goes_alone(hosts.here.qemu());
+    let (bases, _lost) = hosts.save();
+    hosts.here.guest.start(bases);
+    hosts.here.send(7);
+    hosts.here.qemu().hears("x-colo-lost-heartbeat");
+    hosts.there.qemu().hears("quit");
+    hosts.here.state("alone");
+    until("what has waited", || hosts.here.heard().contains(&7));
+    let why = hosts.here.report().why_not.unwrap();
+    assert!(why.contains("takes no copy any more"), "{why}");
+}
+
+/// The lease is away: nothing leaves without it, and it is said.
+#[test]
+fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_back() {
+    let mut hosts = Hosts::protected();
+    let lease = hosts.folder.path().join("leases/guest.lease");
+    let aside = hosts.folder.path().join("aside");
+    std::fs::rename(&lease, &aside).unwrap();
+    std::fs::create_dir(&lease).unwrap();
+    // A twin whose owner speaks to it does not ask: both stay what they are.
+    hosts.here.state("isolated");
+    let why = hosts.here.report().why_not.unwrap();
+    assert!(why.contains("the lease does not answer") && why.contains("it is a folder"), "{why}");
+    hosts.here.send(8);
+    let (bases, state) = hosts.save();
+    let there = hosts.there.guest.stop();
+    hosts.load(&state, there);
+    hosts.goes_on(bases, false);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!hosts.here.heard().contains(&8));
+    std::fs::remove_dir(&lease).unwrap();
+    std::fs::rename(&aside, &lease).unwrap();
+    hosts.here.state("protected");
+    until("the frame", || hosts.here.heard().contains(&8));
+}
+
+#[test]
+fn errors_of_qemu_are_told_in_its_own_words_and_the_vm_goes_on() {
+    nicety_sandbox::begin_for_tests();
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
+    std::fs::create_dir(folder.path().join("leases")).unwrap();
+    let mut here = Side::new(folder.path(), "a", "b", false);
+    here.qemu()
+        .answers("migrate-set-capabilities", json!({"error": {"class": "GenericError", "desc": "no x-colo today"}}));
+    goes_alone(here.qemu());
+    here.state("alone");
+    here.guest.start([0, 0]);
+    let there = Side::new(folder.path(), "b", "a", true);
+    here.qemu().hears("migrate-set-capabilities");
+    until("the failure", || here.report().why_not.is_some_and(|why| why.contains("QEMU does not copy its VM")));
+    here.send(1);
+    until("a frame", || here.heard() == [1]);
+    // Nothing was protected, so nothing can be handed over; and a VM that is not here cannot be either.
+    let refused = here.daemon.wish("guest", Wish::FailOver).unwrap_err();
+    assert!(refused.contains("not protected"), "{refused}");
+    let refused = there.daemon.wish("guest", Wish::Stop).unwrap_err();
+    assert!(refused.contains("does not run here"), "{refused}");
+    assert!(here.daemon.wish("gast", Wish::Stop).unwrap_err().contains("guest"));
+}
