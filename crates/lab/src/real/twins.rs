@@ -54,6 +54,10 @@ const SLACK: Duration = Duration::from_secs(30);
 /// Time limit for a protection to begin, and for a twin to go on: a machine with much else to do copies slowly.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Words of a kernel in distress.
+const COMPLAINTS: &str = "bug:|warning:|oops|call trace|unit hang|hung task|corrupt|bad page";
+/// Twins that are started at most until one protects the VM.
+const TWINS: u32 = 3;
 
 /// What of a host dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +91,8 @@ pub struct Vm {
     stops: [Option<Stops>; 2],
     /// The host where it runs.
     owner: usize,
-    /// Whether the other host's daemon is gone.
-    has_fallen: bool,
+    /// The host whose daemon is gone, or stands still.
+    fallen: Option<usize>,
 }
 
 /// A `ping` that goes on until it is asked for what it said.
@@ -176,7 +180,7 @@ impl Vm {
     }
 
     /// The last lines of both hosts' daemons and QEMUs.
-    fn last_words(&self) -> String {
+    pub fn last_words(&self) -> String {
         let of = |(host, served): (usize, &Served)| {
             let console = self.guest(host).map(Guest::console).unwrap_or_default();
             let name = HOSTS.get(host).copied().unwrap_or_default();
@@ -222,7 +226,7 @@ impl Hosts {
             guests: [None, None],
             stops: [None, None],
             owner: 0,
-            has_fallen: false,
+            fallen: None,
         };
         match self.bring_up(&mut vm, stop) {
             Ok(()) => Ok(vm),
@@ -260,7 +264,7 @@ impl Hosts {
             OUTSIDE.trim_end_matches("/24")
         );
         guest.succeed_unless(&services, SLACK, stop)?;
-        if vm.checkpoint.is_some() { self.twin(vm, stop) } else { Ok(()) }
+        self.protected(vm, stop).map(drop)
     }
 
     /// Starts the VM's QEMU on a host: it runs, or waits to be a twin.
@@ -285,21 +289,27 @@ impl Hosts {
         Ok(())
     }
 
-    /// Gives the VM a twin on the other host.
-    fn twin(&mut self, vm: &mut Vm, stop: &AtomicBool) -> Result<(), Error> {
-        self.start(vm, 1 - vm.owner, true)?;
-        self.protected(vm, stop)
-    }
-
-    /// Waits until the VM is protected, if it is to be.
+    /// Waits until the VM is protected, if it is to be. A twin that has ended is replaced: on a busy machine it may be given up as silent.
+    /// Returns how many were started.
     ///
     /// # Errors
-    /// It is not in time, with the daemons' last lines.
-    pub fn protected(&self, vm: &Vm, stop: &AtomicBool) -> Result<(), Error> {
+    /// It is not in time, with the last lines of daemons and QEMUs.
+    pub fn protected(&mut self, vm: &mut Vm, stop: &AtomicBool) -> Result<u32, Error> {
         if vm.checkpoint.is_none() {
-            return Ok(());
+            return Ok(0);
         }
-        vm.wait((vm.owner, &[0, 1]), "protected", stop, |report| report.protected)
+        let (other, mut started) = (1 - vm.owner, 0);
+        let has_twin = |vm: &Vm| vm.guest(other).is_some_and(Guest::runs);
+        loop {
+            if has_twin(vm) {
+                let waited = vm.wait((vm.owner, &[0, 1]), "protected", stop, |report| report.protected);
+                if waited.is_ok() || started >= TWINS || has_twin(vm) || stop.load(Ordering::Relaxed) {
+                    return waited.map(|()| started);
+                }
+            }
+            self.start(vm, other, true)?;
+            started += 1;
+        }
     }
 
     /// Has the host where the VM runs die.
@@ -309,6 +319,7 @@ impl Hosts {
     pub fn kill(&mut self, vm: &mut Vm, kill: Kill) -> Result<(), Error> {
         let (owner, namespace) = (vm.owner, &mut self.namespace);
         let (Some(served), Some(place)) = (vm.served.get_mut(owner), vm.guests.get_mut(owner)) else { return Ok(()) };
+        vm.fallen = Some(owner).filter(|_| kill != Kill::Vmm);
         match kill {
             // Its end kills it.
             Kill::Vmm => drop(place.take()),
@@ -321,7 +332,6 @@ impl Hosts {
                 served.stand_still(namespace)?;
             }
         }
-        vm.has_fallen = kill != Kill::Vmm;
         Ok(())
     }
 
@@ -344,11 +354,11 @@ impl Hosts {
         if let Some(place) = vm.guests.get_mut(lost) {
             *place = None;
         }
-        if let (true, Some(served)) = (vm.has_fallen, vm.served.get_mut(lost)) {
+        if let Some(served) = vm.fallen.and_then(|fallen| vm.served.get_mut(fallen)) {
             served.kill_and_restart(&mut self.namespace)?;
-            vm.has_fallen = false;
+            vm.fallen = None;
         }
-        self.twin(vm, stop)
+        self.protected(vm, stop).map(drop)
     }
 
     /// Ends the VM and its twin, then the daemons.
@@ -356,15 +366,13 @@ impl Hosts {
     /// # Errors
     /// A daemon does not end.
     pub fn end(&mut self, vm: Vm) -> Result<(), Error> {
-        let Vm { served, guests, owner, has_fallen, folder, .. } = vm;
+        let Vm { served, guests, fallen, folder, .. } = vm;
         drop(guests);
         let mut ended = Ok(());
         for (host, mut served) in served.into_iter().enumerate() {
-            let one = if has_fallen && host != owner {
-                served.kill(&mut self.namespace)
-            } else {
-                served.stop(&mut self.namespace)
-            };
+            // One that stands still would not end by itself.
+            let one =
+                if fallen == Some(host) { served.kill(&mut self.namespace) } else { served.stop(&mut self.namespace) };
             ended = ended.and(one);
         }
         drop(folder);
@@ -432,6 +440,15 @@ impl Hosts {
             shell.args(["sh", "-c", &script]);
             namespace.start(&shell, log)
         })
+    }
+
+    /// What the VM's kernel has complained of, where it runs now. Empty: of nothing.
+    ///
+    /// # Errors
+    /// The VM does not answer.
+    pub fn complaints(&self, vm: &mut Vm, stop: &AtomicBool) -> Result<String, Error> {
+        let Some(guest) = vm.guests.get_mut(vm.owner).and_then(Option::as_mut) else { return Ok(String::new()) };
+        guest.succeed_unless(&format!("dmesg | grep -iE '{COMPLAINTS}' || true"), SLACK, stop)
     }
 
     /// Ends a connection.
