@@ -112,10 +112,6 @@ fn a_vm_s_ports_are_those_whose_state_qemu_copies_and_no_other_vm_has() {
         of_port(&port(1, "device_state = false\n")),
         "13: vm.ports: port vm1 has device_state = false, and a protected VM needs its state: leave that key out there"
     );
-    assert_eq!(
-        of_port(&port(1, "ft_peer = \"host2:7001\"\n")),
-        "13: vm.ports: port vm1 has ft_peer, which protects a port by itself: leave that key out there"
-    );
 }
 
 #[test]

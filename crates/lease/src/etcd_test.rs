@@ -204,7 +204,9 @@ fn a_server_that_accepts_and_never_answers_costs_a_third_of_the_lease_at_most() 
     let many = (0..8).map(|_| format!("http://{address}").parse().unwrap()).collect();
     late(&mut lease(Settings::new(many), 3 * limit, 1), limit);
     server.lock().unwrap().is_silent = false;
-    assert!(one.ask(Request::Found).unwrap().granted);
+    // On a busy machine it may be late itself.
+    let granted = (0..50).any(|_| one.ask(Request::Found).is_ok_and(|answer| answer.granted));
+    assert!(granted);
 }
 
 /// etcd checks passwords slowly on purpose, and a lease may be short.
