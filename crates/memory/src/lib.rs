@@ -45,7 +45,7 @@ pub use guard::damages;
 pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Place, RegionView};
 pub use mapping::{Mapping, shared_file};
 pub use misses::{Miss, Misses};
-pub use prefetch::Touch;
+pub use prefetch::{Touch, prefetch};
 pub use refusals::{Refusal, Refusals, Refused};
 pub use region::Rights;
 pub use span::Span;

@@ -6,8 +6,10 @@
 //!     target/release/examples/instructions 64 1000 100000
 //! ```
 //! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
-//! guards, storm control and shapes, or `packed` for packed rings. "Collected" over the
+//! guards, storm control and shapes, `packed` for packed rings, or `pairs` for frames between random pairs of the addresses instead of
+//! fixed ones. "Collected" over the
 //! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
+//! The switch knows all addresses before it counts. It fails if it has forgotten one at the end: a flooded frame would be counted.
 //! Each driver fills rings as DPDK's virtio-user does: a frame and its header in one descriptor, buffers of 2 KiB that
 //! come back in order, both directions at once.
 #![forbid(unsafe_code)]
@@ -41,6 +43,14 @@ const PACKED: u128 = 1 << 34;
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 const FIRST_LAP: u32 = 0x8000_8000;
+/// Bits 0–23 of an address are its number, and the port's number stands above them.
+const NUMBERS: u32 = 1 << 24;
+/// The VLAN of policed ports.
+const ACCESS: u16 = 10;
+/// Sets of the address table hold four. With this many places per address, only few numbers are left out.
+const PLACES: usize = 8;
+/// Frames of each port between random pairs before anything is counted: twice the entries of the switch's cache of pairs.
+const RANDOM: u32 = 1 << 15;
 /// Time between two turns.
 const STEP_NS: u64 = 20_000;
 
@@ -126,7 +136,71 @@ struct Guest {
     receive: Ring,
     transmit: Ring,
     /// Number of frames sent; it selects the next addresses.
-    sent: u32,
+    sent: usize,
+    /// State of a generator of random numbers, for random pairs.
+    random: u64,
+}
+
+/// Whose frames go to whom.
+struct Addresses {
+    /// The numbers that the switch knows at both ports.
+    numbers: Vec<u32>,
+    /// Each frame is for a random address, from another one.
+    random: bool,
+}
+
+impl Addresses {
+    /// Teaches the switch this many addresses of each port. A full set of its table forgets, so some numbers are left out.
+    fn learned(plane: &Plane, guests: &[Guest], count: usize, policed: bool, random: bool) -> Result<Self, Error> {
+        let (mut numbers, mut next) = (Vec::new(), 0);
+        while numbers.len() < count {
+            let taught = next..NUMBERS.min(next + u32::try_from(count - numbers.len())?);
+            next = taught.end;
+            if taught.is_empty() {
+                return Err("the switch does not learn so many addresses".into());
+            }
+            for number in taught.clone() {
+                guests.iter().for_each(|guest| learn(plane, guest, number, policed));
+            }
+            numbers.extend(taught);
+            numbers.retain(|&number| Self::is_known(plane, guests, number, policed));
+        }
+        Ok(Self { numbers, random })
+    }
+
+    fn is_known(plane: &Plane, guests: &[Guest], number: u32, policed: bool) -> bool {
+        let addresses = plane.switch().addresses();
+        guests.iter().all(|guest| {
+            addresses.find(mac(guest.port.id(), number), fid(policed), Time::ZERO) == Some(guest.port.id())
+        })
+    }
+
+    /// The numbers of a frame's destination and source.
+    fn pair(&self, guest: &mut Guest) -> [u32; 2] {
+        let len = self.numbers.len();
+        if !self.random {
+            return [self.numbers[guest.sent % len]; 2];
+        }
+        // xorshift64 (Marsaglia 2003).
+        guest.random ^= guest.random << 13;
+        guest.random ^= guest.random >> 7;
+        guest.random ^= guest.random << 17;
+        [guest.random >> 40, guest.random >> 16 & 0xff_ffff].map(|word| self.numbers[word as usize % len])
+    }
+}
+
+fn learn(plane: &Plane, guest: &Guest, number: u32, policed: bool) {
+    plane.switch().addresses().learn(mac(guest.port.id(), number), fid(policed), guest.port.id(), Time::ZERO);
+}
+
+/// The network of frames without a tag.
+fn fid(policed: bool) -> u16 {
+    if policed { ACCESS } else { 0 }
+}
+
+fn mac(PortId(port): PortId, number: u32) -> Mac {
+    let [_, a, b, c] = number.to_be_bytes();
+    Mac([2, 0, port as u8, a, b, c])
 }
 
 /// Memory in the form that QEMU offers: a file that it shares, and 19 regions above that it does not share.
@@ -161,16 +235,17 @@ impl Guest {
         });
         let port = Arc::new(port);
         plane.join(Arc::clone(&port))?;
-        let guest = Self { port, memory, receive, transmit, sent: 0 };
+        let guest =
+            Self { port, memory, receive, transmit, sent: 0, random: 0x9e37_79b9_7f4a_7c15 + u64::from(number) };
         if ready == Some(true) { Ok(guest) } else { Err("the adapter does not take the rings".into()) }
     }
 
     /// Sends a burst of frames. Each goes to the peer's next address from its own next address.
-    fn send(&mut self, addresses: u32, now: Time) -> Result<(), Error> {
+    fn send(&mut self, addresses: &Addresses, now: Time) -> Result<(), Error> {
         for ahead in 0..BURST {
-            let [_, a, b, c] = (self.sent % addresses).to_be_bytes();
-            let own = self.port.id().0 as u8;
-            let pair = [2, 0, 1 - own, a, b, c, 2, 0, own, a, b, c];
+            let own = self.port.id();
+            let [target, source] = addresses.pair(self);
+            let pair = [mac(PortId(1 - own.0), target).0, mac(own, source).0].concat();
             let buffer = Ring::buffer(self.transmit.base, self.transmit.index.wrapping_add(ahead));
             self.memory.write(buffer + HEADER, &pair)?;
             self.sent += 1;
@@ -220,7 +295,7 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
     let rate = Rate::new(10_000_000_000_000).ok_or("too fast")?;
     let shape = Some(Shape { average: rate, peak: Some(rate), burst_bytes: 1 << 30 });
     let policy = Policy {
-        vlan: Vlan::Access(VlanId::new(10).ok_or("no VLAN")?),
+        vlan: Vlan::Access(VlanId::new(ACCESS).ok_or("no VLAN")?),
         regenerates: true,
         guards: Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true, multicast_router: true },
         storm: Storm { broadcast: Some(1000), multicast: Some(1000), unknown: Some(100_000_000) },
@@ -236,28 +311,34 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     help::on_request(include_str!("instructions.rs"));
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let [packed, policed] = ["packed", "policed"].map(|kind| words.pop_if(|word| word == kind).is_some());
+    let [packed, policed, random] =
+        ["packed", "policed", "pairs"].map(|kind| words.pop_if(|word| word == kind).is_some());
     let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
-    let [bytes, addresses, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
-    let frame = frame(bytes.try_into()?)?;
-    let plane = Plane::new(Limits::default());
+    let [bytes, count, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
+    let (frame, count) = (frame(bytes.try_into()?)?, usize::try_from(count.max(1))?);
+    let table = Limits::default().addresses.max(2 * PLACES * count);
+    let plane = Plane::new(Limits { addresses: table, port_addresses: u32::MAX, ..Limits::default() });
     let mut guests = [Guest::new(&plane, 0, &frame, packed)?, Guest::new(&plane, 1, &frame, packed)?];
     if policed {
         guests.iter().try_for_each(|guest| police(&plane, guest))?;
     }
+    let addresses = Addresses::learned(&plane, &guests, count, policed, random)?;
     let (mut turn, mut now) = (Turn::new(), Time::ZERO);
     let rounds = frames.div_ceil(2 * u32::from(BURST));
-    let warm = addresses.max(1).div_ceil(BURST.into());
+    // Not counted: all addresses once, or as many random pairs as fill the cache, so that it holds what it can.
+    let warm = u32::try_from(count)?.max(if random { RANDOM } else { 0 }).div_ceil(BURST.into());
     for round in 0..warm + rounds {
         now = now.after_ns(STEP_NS);
-        guests.iter_mut().try_for_each(|guest| guest.send(addresses.max(1), now))?;
-        // Not counted: all addresses once, so that the switch learns as many as it can store.
+        guests.iter_mut().try_for_each(|guest| guest.send(&addresses, now))?;
         match round < warm {
             true => guests.iter().for_each(|guest| serve(&plane, &guest.port, &mut turn, now)),
             false => counted(&plane, &guests, &mut turn, now),
         }
         guests.iter_mut().try_for_each(Guest::receive)?;
     }
-    println!("{} frames of {bytes} bytes, {addresses} addresses per port", rounds * 2 * u32::from(BURST));
+    if !addresses.numbers.iter().all(|&number| Addresses::is_known(&plane, &guests, number, policed)) {
+        return Err("the switch has forgotten an address, so frames were flooded".into());
+    }
+    println!("{} frames of {bytes} bytes, {count} addresses per port", rounds * 2 * u32::from(BURST));
     Ok(())
 }

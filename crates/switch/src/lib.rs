@@ -7,20 +7,22 @@
 //! A port's [`Policy`] sets its VLANs and what its guest may send and receive; [`Switch::set_policy`] replaces it while the switch
 //! runs. A switch without policies is flat, and does not pay for them.
 //!
-//! Several workers forward in parallel. The address table is a set-associative array of atomics. The member table is read without a
-//! lock and replaced as a whole.
+//! Several workers forward in parallel. The address table is a set-associative array of atomics. Each worker keeps in its [`Plan`] what it
+//! found there (`pairs.rs`). The member table is read without a lock and replaced as a whole.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod explain;
 mod guard;
 mod outward;
+mod pairs;
 mod plan;
 mod policed;
 mod policy;
 mod rules;
 mod snoop;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,11 +31,12 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
 use nicety_frame::Mac;
 
-use addresses::Key;
 pub use addresses::{Addresses, Learned};
+use addresses::{Hashed, Held, Keys, Stamp};
 use explain::{Except, Follower, Nobody};
 pub use explain::{Skipped, Step};
 use outward::Outward;
+use pairs::{Pair, Place};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MAX, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -99,6 +102,12 @@ struct Members {
 }
 
 impl Members {
+    /// Whether it gets frames that come in at this port and are for an address that is known there.
+    #[inline(always)]
+    fn takes(&self, port: PortId, origin: PortId) -> bool {
+        port != origin && self.present.get(usize::from(port.0)) == Some(&true)
+    }
+
     fn set_rules(&mut self, port: PortId, rules: Option<Arc<Rules>>) {
         let index = usize::from(port.0);
         if self.rules.len() <= index {
@@ -421,112 +430,189 @@ impl<P> Switch<P> {
         plan: &mut Plan,
         follower: &mut F,
     ) {
+        plan.pairs.begin(&self.addresses);
+        let at = At { origin: batch.origin, now };
+        let mut done = 0;
+        while usize::from(done) < batch.len() {
+            if !F::DRY {
+                done = self.forward_kept(members, batch, (done, at), plan, follower);
+            }
+            if usize::from(done) < batch.len() {
+                done = self.forward_trains(members, batch, (done, at), plan, follower);
+            }
+        }
+    }
+
+    /// Forwards a batch's next packets, up to one for which the table must be asked: that one may change what the next ones find. Returns
+    /// the number of packets that are done then.
+    #[inline(always)]
+    fn forward_kept<F: Follower>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        (done, At { origin, now }): (u16, At),
+        plan: &mut Plan,
+        follower: &mut F,
+    ) -> u16 {
+        let second = addresses::second(now);
+        let (mut last, mut run, mut end) = (Keys::NONE, Run::default(), done);
+        for packet in batch.packets().get(done.into()..).unwrap_or_default() {
+            let Some(keys) = Keys::in_head(batch.head(packet)) else { break };
+            if follower.skips(end).is_some() {
+                break;
+            }
+            if keys != last {
+                let pair = Pair::new(keys, origin, &self.addresses);
+                let Some(port) = plan.pairs.find(pair, &self.addresses, second) else { break };
+                if run.port != Some(port) {
+                    if !members.takes(port, origin) {
+                        break;
+                    }
+                    run.end(end, plan);
+                    run = Run { port: Some(port), first: end };
+                }
+                last = keys;
+            }
+            end += 1;
+        }
+        run.end(end, plan);
+        end
+    }
+
+    /// Forwards a batch's next packets, up to one whose pair is kept. Returns the number of packets that are done then.
+    #[inline(never)]
+    fn forward_trains<F: Follower>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        (done, at): (u16, At),
+        plan: &mut Plan,
+        follower: &mut F,
+    ) -> u16 {
+        // Frames come in trains: the first frame's decision is valid for the next ones. A packet that no table decides on is one without keys.
         let mut trains = ArrayVec::<Train, PACKETS>::new();
-        let (mut last, mut is_apart) = (None, false);
-        for (packet, index) in batch.packets().iter().zip(0..) {
-            if let Some(reason) = follower.skips(index) {
-                plan.drop(index, reason);
-                is_apart = true;
+        let (mut last, second, mut end) = (Keys::NONE, addresses::second(at.now), batch.len() as u16);
+        let rest = batch.packets().get(done.into()..).unwrap_or_default();
+        for (packet, first) in rest.iter().zip(done..) {
+            let keys = match Keys::in_head(batch.head(packet)) {
+                Some(keys) if follower.skips(first).is_none() => keys,
+                _ => {
+                    last = Keys::NONE;
+                    let _pushed = trains.try_push(Train { keys: last, line: 0, first, place: Place::None });
+                    continue;
+                }
+            };
+            if keys == last {
                 continue;
             }
-            // Frames come in trains: the first frame's decision is valid for the next ones.
-            let addresses = addresses_in(batch.head(packet));
-            if let (Some(train), true) = (trains.last_mut(), addresses == last && !is_apart) {
-                train.end = index + 1;
-                continue;
+            last = keys;
+            let pair = Pair::new(keys, at.origin, &self.addresses);
+            let place = if F::DRY { Place::None } else { plan.pairs.place(pair, second) };
+            // The first train's pair is kept, and no longer valid, or its receiver takes nothing.
+            if place == Place::Kept && first != done {
+                end = first;
+                break;
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
-            (last, is_apart) = (addresses, false);
-            let keys = addresses.map(|addresses| self.keys(addresses, 0));
-            if let Some(keys) = keys {
-                self.addresses.prefetch(keys.target);
-                self.addresses.prefetch(keys.source);
-            }
+            self.addresses.prefetch(keys.target);
+            self.addresses.prefetch(keys.source);
             // Never full: it has room for a batch.
-            let _pushed = trains.try_push(Train { keys, first: index, end: index + 1 });
+            let _pushed = trains.try_push(Train { keys, line: pair.line(), first, place });
         }
-        for &Train { keys, first, end } in &trains {
-            let verdict = match keys {
-                Some(keys) => self.decide(members, batch.origin, keys, now, follower),
-                None => Verdict::Drop(Reason::TooShort),
+        for (train, next) in trains.iter().zip(1..) {
+            let end = trains.get(next).map_or(end, |next| next.first);
+            let verdict = match train.keys {
+                Keys::NONE => Verdict::Drop(follower.skips(train.first).unwrap_or(Reason::TooShort)),
+                _ => self.decide(members, at, train, plan, follower),
             };
-            match verdict {
-                Verdict::To(port) => {
-                    follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
-                    plan.add(port, first..end);
-                }
-                Verdict::Flood(kind) => {
-                    follower.step(|| Step::Floods { kind, goes: true });
-                    let mut reached = false;
-                    for &port in members.list.iter().filter(|&&port| port != batch.origin) {
-                        follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
-                        plan.add(port, first..end);
-                        reached = true;
-                    }
-                    if !reached {
-                        (first..end).for_each(|packet| plan.drop(packet, Reason::NoReceiver));
-                    }
-                }
-                Verdict::Drop(reason) => (first..end).for_each(|packet| plan.drop(packet, reason)),
-            }
+            verdict.apply(members, at.origin, train.first..end, plan, follower);
         }
+        end
     }
 
     #[inline(always)]
     fn decide<F: Follower>(
         &self,
         members: &Members,
-        origin: PortId,
-        keys: Keys,
-        now: Time,
+        at: At,
+        train: &Train,
+        plan: &mut Plan,
         follower: &mut F,
     ) -> Verdict {
-        self.learn(keys.source, origin, now, follower);
+        let keys = train.keys;
+        let sought = self.learn(keys, at, train.place, follower);
         if keys.target.is_multicast() {
             return match group(keys.target.address(), self.relays, follower) {
                 Ok(kind) => Verdict::Flood(kind),
                 Err(reason) => Verdict::Drop(reason),
             };
         }
-        match self.find(keys, origin, now, follower) {
-            Some(port) if port == origin => Verdict::Drop(Reason::SamePort),
-            Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
+        match self.find(sought, train.line, at, plan, follower) {
+            Some(port) if port == at.origin => Verdict::Drop(Reason::SamePort),
+            Some(port) if members.takes(port, at.origin) => Verdict::To(port),
             _ => Verdict::Flood(Reason::UnknownStorm),
         }
     }
 
+    /// The port at which a frame's destination is known, if the table need not be asked. Its source is learned already.
     #[inline(always)]
-    fn keys(&self, (target, source): ([u8; 6], [u8; 6]), fid: u16) -> Keys {
-        Keys { target: self.addresses.key(Mac(target), fid), source: self.addresses.key(Mac(source), fid) }
+    fn kept(&self, pair: Pair, at: At, plan: &Plan) -> Option<PortId> {
+        plan.pairs.find(pair, &self.addresses, addresses::second(at.now))
     }
 
+    /// Learns a frame's source.
     #[inline(always)]
-    fn learn<F: Follower>(&self, source: Key, origin: PortId, now: Time, follower: &mut F) {
-        if source.is_multicast() {
-            follower.step(|| Step::LearnsNothing(source.address()));
-            return;
+    fn learn<F: Follower>(&self, keys: Keys, At { origin, now }: At, place: Place, follower: &mut F) -> Sought<'_> {
+        let mut sought = self.seek(keys);
+        if keys.source.is_multicast() {
+            follower.step(|| Step::LearnsNothing(keys.source.address()));
+            return sought;
         }
-        follower.step(|| Step::Learns(source.address(), self.addresses.find_key(source, now)));
+        follower.step(|| Step::Learns(keys.source.address(), self.addresses.find_key(keys.source, now)));
         if !F::DRY {
-            self.addresses.learn_key(source, origin, now);
+            let source = self.addresses.hashed(keys.source);
+            if place == Place::None {
+                self.addresses.learn_key(source, origin, now);
+            } else {
+                let stamp = self.addresses.stamp(sought.target, source);
+                sought.learned = self.addresses.learn_key(source, origin, now).map(|held| (stamp, held));
+            }
         }
+        sought
     }
 
-    /// The port at which a frame's destination is known.
+    /// A frame whose source is not learned.
+    #[inline(always)]
+    fn seek(&self, keys: Keys) -> Sought<'_> {
+        Sought { keys, target: self.addresses.hashed(keys.target), learned: None }
+    }
+
+    /// The port at which a frame's destination is known. It is kept if the table held the frame's source already.
     #[inline(always)]
     fn find<F: Follower>(
         &self,
-        Keys { target, source }: Keys,
-        origin: PortId,
-        now: Time,
+        Sought { keys, target, learned }: Sought<'_>,
+        line: u16,
+        At { origin, now }: At,
+        plan: &mut Plan,
         follower: &mut F,
     ) -> Option<PortId> {
         // In a dry run the source was not learned by the previous step.
-        let found = if F::DRY && target == source { Some(origin) } else { self.addresses.find_key(target, now) };
-        if let Some(port) = found {
-            follower.step(|| Step::Found(port));
+        if F::DRY && keys.target == keys.source {
+            follower.step(|| Step::Found(origin));
+            return Some(origin);
         }
-        found
+        let target = self.addresses.find_held(target, now)?;
+        let port = target.port();
+        follower.step(|| Step::Found(port));
+        let (pair, second) = (Pair::on_line(keys, origin, line), addresses::second(now));
+        if let Some((stamp, source)) = learned
+            && source.keep()
+            && target.keep()
+        {
+            plan.pairs.keep(pair, stamp, second, port);
+        }
+        Some(port)
     }
 }
 
@@ -553,23 +639,75 @@ enum Verdict {
     Drop(Reason),
 }
 
-/// A frame's source and destination.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Keys {
-    target: Key,
-    source: Key,
+impl Verdict {
+    #[inline(always)]
+    fn apply<F: Follower>(
+        self,
+        members: &Members,
+        origin: PortId,
+        packets: Range<u16>,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
+        match self {
+            Self::To(port) => {
+                follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
+                plan.add(port, packets);
+            }
+            Self::Flood(kind) => {
+                follower.step(|| Step::Floods { kind, goes: true });
+                let mut reached = false;
+                for &port in members.list.iter().filter(|&&port| port != origin) {
+                    follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
+                    plan.add(port, packets.clone());
+                    reached = true;
+                }
+                if !reached {
+                    packets.for_each(|packet| plan.drop(packet, Reason::NoReceiver));
+                }
+            }
+            Self::Drop(reason) => packets.for_each(|packet| plan.drop(packet, reason)),
+        }
+    }
 }
 
-/// Consecutive packets with the same addresses; `None` if shorter than an Ethernet header.
-struct Train {
-    keys: Option<Keys>,
+/// A frame whose source is learned, or need not be.
+struct Sought<'a> {
+    keys: Keys,
+    target: Hashed,
+    /// What the table held of its source already, and the stamp of before. `None`: something changed.
+    learned: Option<(Stamp, Held<'a>)>,
+}
+
+/// Where and when frames come in.
+#[derive(Clone, Copy)]
+struct At {
+    origin: PortId,
+    now: Time,
+}
+
+/// Consecutive packets for one port, which are added to its plan together.
+#[derive(Default)]
+struct Run {
+    port: Option<PortId>,
     first: u16,
-    end: u16,
 }
 
-/// Destination and source; `None` if shorter than an Ethernet header.
-#[inline(always)]
-fn addresses_in(head: &[u8]) -> Option<([u8; 6], [u8; 6])> {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head.first_chunk::<14>()?;
-    Some(([a, b, c, d, e, f], [g, h, i, j, k, l]))
+impl Run {
+    #[inline(always)]
+    fn end(&mut self, end: u16, plan: &mut Plan) {
+        if let Some(port) = self.port.take() {
+            plan.add(port, self.first..end);
+        }
+    }
+}
+
+/// Consecutive packets with the same addresses, up to the next train.
+struct Train {
+    keys: Keys,
+    /// The line of the cache where the pair may be.
+    line: u16,
+    first: u16,
+    /// Its place there.
+    place: Place,
 }

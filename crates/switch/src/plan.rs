@@ -8,6 +8,8 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Edit, PACKETS, Pick, PortId, Reason};
 
+use crate::pairs::Pairs;
+
 /// Most edits of one packet, besides the unchanged packet: one for a tagged and one for an untagged port of its VLAN.
 const EDITS: usize = 2;
 
@@ -20,7 +22,8 @@ struct List {
     edited: [u64; EDITS],
 }
 
-/// The picks of each receiver, in the order of the batch, and the dropped packets. Made once, reused.
+/// The picks of each receiver, in the order of the batch, and the dropped packets. Made once, reused; it also has what the switch keeps from
+/// batch to batch.
 #[derive(Debug)]
 pub struct Plan {
     lists: Vec<List>,
@@ -29,12 +32,14 @@ pub struct Plan {
     /// The packets whose first or second edit is set.
     known: [u64; EDITS],
     drops: ArrayVec<(u16, Reason), PACKETS>,
+    pub(crate) pairs: Pairs,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let edits = [[Edit::Keep; PACKETS]; EDITS];
-        Self { lists: Vec::new(), receivers: Vec::new(), edits, known: [0; EDITS], drops: ArrayVec::new() }
+        let (lists, receivers, pairs) = (Vec::new(), Vec::new(), Pairs::default());
+        Self { lists, receivers, edits, known: [0; EDITS], drops: ArrayVec::new(), pairs }
     }
 }
 
@@ -59,6 +64,11 @@ impl Plan {
     /// An empty plan.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Takes over what the switch keeps from batch to batch. The other plan's receivers stay as they are.
+    pub fn succeed(&mut self, other: &mut Self) {
+        self.pairs = std::mem::take(&mut other.pairs);
     }
 
     /// Empties it and makes room for this many ports. Allocates only when the switch has grown.

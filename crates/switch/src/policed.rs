@@ -7,13 +7,15 @@ use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_frame::vlan::{self, Tag, Tci};
 
+use crate::addresses::{self, Key, Keys};
 use crate::explain::{Follower, Step};
 use crate::guard;
+use crate::pairs::{Pair, Place};
 use crate::plan::Plan;
 use crate::policy::Private;
 use crate::rules::{FLAT, FrameVlan, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
-use crate::{Keys, Members, Switch, group};
+use crate::{At, Members, Switch, group};
 
 /// The bytes that are the same in all frames of a train: addresses, and the tag or the type.
 type Label = [u8; 18];
@@ -21,6 +23,10 @@ type Label = [u8; 18];
 /// Consecutive packets with the same label.
 struct Train {
     keys: Keys,
+    /// The line of the cache where the pair may be.
+    line: u16,
+    /// Its place there. If it is kept, the table was not prefetched.
+    place: Place,
     lane: FrameVlan,
     first: u16,
     end: u16,
@@ -63,6 +69,8 @@ impl<P> Switch<P> {
         let outward = members.outward(batch.origin);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
+        let second = addresses::second(now);
+        plan.pairs.begin(&self.addresses);
         for (packet, index) in batch.packets().iter().zip(0..) {
             if let Some(reason) = follower.skips(index) {
                 plan.drop(index, reason);
@@ -97,13 +105,17 @@ impl<P> Switch<P> {
             }
             match lane {
                 Ok(lane) => {
-                    let keys = self.keys(addresses(&label), lane.fid);
-                    self.addresses.prefetch(keys.target);
-                    self.addresses.prefetch(keys.source);
+                    let keys = keys_in(&label, lane.fid);
+                    let pair = Pair::new(keys, batch.origin, &self.addresses);
+                    let place = if F::DRY || VEPA { Place::None } else { plan.pairs.place(pair, second) };
+                    if place != Place::Kept {
+                        self.addresses.prefetch(keys.target);
+                        self.addresses.prefetch(keys.source);
+                    }
                     // Frames for one group's MAC address may be for several groups, or reports.
                     let is_alone = members.snooping && keys.target.is_multicast();
                     last = (!is_alone).then_some(label);
-                    let train = Train { keys, lane, first: index, end: index + 1 };
+                    let train = Train { keys, line: pair.line(), place, lane, first: index, end: index + 1 };
                     // Never full: it has room for a batch.
                     let _pushed = trains.try_push(train);
                 }
@@ -136,7 +148,7 @@ impl<P> Switch<P> {
         let is_from_uplink = VEPA && members.is_uplink(origin);
         let sender = if VEPA && is_from_uplink { self.returned(members, train.keys, way.now) } else { None };
         let packets = train.first..train.end;
-        match self.decide_policed::<F, VEPA>(way, train, sender, follower) {
+        match self.decide_policed::<F, VEPA>(way, train, sender, plan, follower) {
             Verdict::Out => out(members, origin, &train.lane, packets, plan, follower),
             Verdict::To(port, edit) => {
                 plan.add_edited(port, packets, edit);
@@ -170,20 +182,21 @@ impl<P> Switch<P> {
         follower: &mut F,
     ) {
         let Way { members, batch, now, .. } = *way;
-        let &Train { keys, ref lane, first, end } = train;
+        let &Train { keys, ref lane, first, end, .. } = train;
         let drops = plan.drops().len();
-        let (target, source) = (keys.target.address(), keys.source.address());
         let known = if keys.target.is_multicast() { None } else { self.addresses.find_key(keys.target, now) };
         let is_outside = known.is_some_and(|port| port == batch.origin || members.outward(port).is_some());
         if is_outside {
-            self.learn(keys.source, batch.origin, now, follower);
+            self.learn(keys, At { origin: batch.origin, now }, Place::None, follower);
         } else {
             follower.step(|| Step::Vlan(Ok(lane.fid)));
             self.forward_train::<F, VEPA>(way, train, plan, follower);
         }
         if is_outside || known.is_none() {
             follower.step(|| Step::Vlan(Ok(FLAT.fid)));
-            let flat = Train { keys: self.keys((target.0, source.0), FLAT.fid), lane: FLAT, first, end };
+            let in_flat = |key: Key| Key::new(key.address().to_u64(), FLAT.fid);
+            let keys = Keys { target: in_flat(keys.target), source: in_flat(keys.source) };
+            let flat = Train { keys, line: 0, place: Place::None, lane: FLAT, first, end };
             self.forward_train::<F, VEPA>(way, &flat, plan, follower);
         }
         plan.settle(drops, first..end);
@@ -195,29 +208,41 @@ impl<P> Switch<P> {
         way: &Way<'_>,
         train: &Train,
         sender: Option<PortId>,
+        plan: &mut Plan,
         follower: &mut F,
     ) -> Verdict {
         let Way { members, rules, batch, now } = *way;
         let (origin, lane, keys) = (batch.origin, &train.lane, train.keys);
-        let Keys { target, source } = keys;
+        let (Keys { target, source }, at) = (keys, At { origin, now });
         let sends = rules.map_or(Ok(()), |rules| rules.sends(source.address(), now, self.ageing_ns, F::DRY));
         follower.step(|| Step::Source(sends));
         if let Err(reason) = sends {
             return Verdict::Drop(reason);
         }
-        if !VEPA || sender.is_none() {
-            self.learn(source, origin, now, follower);
-        }
-        if target.is_multicast() {
-            return match group(target.address(), self.relays, follower) {
-                Ok(kind) => Verdict::Flood(kind),
-                Err(reason) => Verdict::Drop(reason),
+        let kept = if train.place == Place::Kept {
+            self.kept(Pair::on_line(keys, origin, train.line), at, plan)
+        } else {
+            None
+        };
+        let found = if kept.is_some() {
+            kept
+        } else {
+            let sought = match sender.filter(|_| VEPA) {
+                Some(_) => self.seek(keys),
+                None => self.learn(keys, at, train.place, follower),
             };
-        }
-        if VEPA && private(rules) == Private::Vepa {
-            return Verdict::Out;
-        }
-        let Some(port) = self.find(keys, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
+            if target.is_multicast() {
+                return match group(target.address(), self.relays, follower) {
+                    Ok(kind) => Verdict::Flood(kind),
+                    Err(reason) => Verdict::Drop(reason),
+                };
+            }
+            if VEPA && private(rules) == Private::Vepa {
+                return Verdict::Out;
+            }
+            self.find(sought, train.line, at, plan, follower)
+        };
+        let Some(port) = found else { return Verdict::Flood(Reason::UnknownStorm) };
         if port == origin {
             return Verdict::Drop(Reason::SamePort);
         }
@@ -307,9 +332,10 @@ fn has_tag(label: &Label) -> bool {
     vlan::is_tpid(u16::from_be_bytes([label[12], label[13]]))
 }
 
-fn addresses(label: &Label) -> ([u8; 6], [u8; 6]) {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *label;
-    ([a, b, c, d, e, f], [g, h, i, j, k, l])
+#[inline(always)]
+fn keys_in(label: &Label, fid: u16) -> Keys {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, ..] = *label;
+    Keys::new(&[a, b, c, d, e, f, g, h, i, j, k, l, m, n], fid)
 }
 
 #[inline(always)]
@@ -362,7 +388,7 @@ fn flood<F: Follower>(
     follower: &mut F,
 ) {
     let Way { members, rules, batch, now } = *way;
-    let &Train { keys, ref lane, first, end } = train;
+    let &Train { keys, ref lane, first, end, .. } = train;
     let meter = rules.and_then(|rules| match kind {
         Reason::BroadcastStorm => rules.broadcast.as_ref(),
         Reason::MulticastStorm => rules.multicast.as_ref(),

@@ -393,7 +393,8 @@ impl Worker {
         self.busy_poll.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
-            let fresh = self.kept_turns.pop().unwrap_or_default();
+            let mut fresh = self.kept_turns.pop().unwrap_or_default();
+            fresh.succeed(&mut self.turn);
             service.turn = Some(std::mem::replace(&mut self.turn, fresh));
         } else if !outcome.unfinished
             && let Some(done) = service.turn.take()

@@ -223,9 +223,9 @@ impl Plan {
 
     /// The daemon on its core, with two virtio-net ports.
     fn nicety(&self, sockets: [&Path; 2]) -> Result<Child, Error> {
-        // Room for every address, even if many fall into one set.
+        // Room for every address, even if many fall into one set; and no limit for a port, so that all are learned.
         let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
-        let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\n");
+        let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\nport_addresses = {most}\n");
         host.push_str(&format!(
             "[daemon]\ncontrol = \"{}\"\nlisted = false\n",
             self.folder.join("control.sock").display()

@@ -51,6 +51,11 @@ impl Turn {
         Self::default()
     }
 
+    /// Takes over what the switch keeps from batch to batch, from a turn that stays for an unfinished flood.
+    pub fn succeed(&mut self, other: &mut Self) {
+        self.plan.succeed(&mut other.plan);
+    }
+
     /// Times one batch in [`SAMPLE_EVERY`], starting with the first.
     #[inline]
     fn sample(&mut self, port: &Port, now: Time) {
