@@ -124,6 +124,14 @@ impl Hosts {
         self.here.qemu().event("RESUME", &Value::Null);
     }
 
+    fn kill_here(&mut self) {
+        self.here.qemu.take().unwrap().kill(&self.folder.path().join("a.qmp"));
+    }
+
+    fn kill_there(&mut self) {
+        self.there.qemu.take().unwrap().kill(&self.folder.path().join("b.qmp"));
+    }
+
     fn protected() -> Self {
         let mut hosts = Self::joining();
         let (bases, state) = hosts.save();
@@ -174,7 +182,7 @@ fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_
             // In the middle of a copy: saved here, and not loaded there.
             hosts.save();
         }
-        hosts.here.qemu.take().unwrap().kill();
+        hosts.kill_here();
         hosts.there.qemu().hears("x-colo-lost-heartbeat");
         hosts.there.state("alone");
         assert_eq!((hosts.there.report().role, hosts.there.report().takeovers), (VmRole::Owner, 1));
@@ -194,7 +202,7 @@ fn a_twin_that_is_killed_while_it_joins_or_later_costs_no_frame() {
             hosts.here.send(5);
             assert!(!hosts.here.heard().contains(&5), "it waits for a copy");
         }
-        hosts.there.qemu.take().unwrap().kill();
+        hosts.kill_there();
         hosts.here.state("alone");
         if is_protected {
             until("what has waited", || hosts.here.heard().contains(&5));
@@ -268,4 +276,38 @@ fn errors_of_qemu_are_told_in_its_own_words_and_the_vm_goes_on() {
     let refused = there.daemon.wish("guest", Wish::Stop).unwrap_err();
     assert!(refused.contains("does not run here"), "{refused}");
     assert!(here.daemon.wish("gast", Wish::Stop).unwrap_err().contains("guest"));
+}
+
+/// Its sockets stay open, as those of a QEMU that writes its core: nobody tells that it is dead.
+#[test]
+fn a_qemu_that_hangs_gives_its_vm_to_the_twin_in_the_middle_of_a_copy_too() {
+    for is_saved in [false, true] {
+        let mut hosts = Hosts::protected();
+        goes_alone(hosts.there.qemu());
+        if is_saved {
+            hosts.save();
+        }
+        hosts.here.qemu().hang();
+        hosts.there.qemu().hears("x-colo-lost-heartbeat");
+        hosts.there.state("alone");
+        hosts.there.send(9);
+        until("a frame of the new owner", || hosts.there.heard().contains(&9));
+        assert!(!hosts.there.qemu().has_heard("quit"));
+    }
+}
+
+/// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.
+#[test]
+fn a_control_socket_that_is_cut_ends_no_vm() {
+    let mut hosts = Hosts::protected();
+    goes_alone(hosts.here.qemu());
+    // As real ones answer while they copy.
+    hosts.here.qemu().answers("query-colo-status", json!({"return": {"mode": "primary", "last-mode": "none"}}));
+    hosts.here.qemu().cut();
+    hosts.here.state("alone");
+    hosts.here.send(5);
+    until("a frame", || hosts.here.heard().contains(&5));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!hosts.here.qemu().has_heard("quit"), "its VM runs");
+    assert_eq!(hosts.there.report().takeovers, 0);
 }

@@ -83,6 +83,8 @@ pub struct Owner {
     call: Call,
     /// The lease's.
     epoch: u32,
+    /// When the lease first said that it is another's.
+    begun: Option<Time>,
     /// How the lease is asked for at first.
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
@@ -94,6 +96,10 @@ pub struct Owner {
     heard: Time,
     sent: Time,
     copies: Copies,
+    /// Its QEMU last said something.
+    spoke: Time,
+    /// Its QEMU has not ended.
+    is_alive: bool,
     /// An administrator wants the twin to go on with the VM.
     wants_handover: bool,
     /// The twin's host is asked whether it reaches the lease.
@@ -111,6 +117,7 @@ impl Owner {
             stage: Stage::Begins,
             call: Call::default(),
             epoch: 0,
+            begun: None,
             begins_by: Request::Begin,
             is_forgotten: false,
             until: Time::ZERO,
@@ -118,6 +125,8 @@ impl Owner {
             heard: Time::ZERO,
             sent: Time::ZERO,
             copies: Copies::default(),
+            spoke: Time::ZERO,
+            is_alive: true,
             wants_handover: false,
             probe_at: None,
             why: "it has just begun",
@@ -132,7 +141,8 @@ impl Owner {
 
     /// Of a twin that has taken over by this answer.
     pub(crate) fn taken(me: Run, terms: Terms, call: Call, answer: &Answer) -> Self {
-        let mut owner = Self { call, epoch: answer.epoch, ..Self::new(me, terms) };
+        // Its ports stay mute until QEMU goes on alone: a copy that is loaded until then discards what the guest has done.
+        let mut owner = Self { call, epoch: answer.epoch, actions: VecDeque::new(), ..Self::new(me, terms) };
         owner.settle("it has just been taken over");
         owner
     }
@@ -229,8 +239,9 @@ impl Owner {
         let pair = self.pairing().map(|_| {
             let beat = self.sent.after(self.terms.heartbeat);
             let silence = self.heard.after(self.silence());
-            let copy = self.copies.moved.max(self.copies.waits_since).after(self.silence());
-            let copy = (self.copies.loaded < self.copies.closed).then_some(copy);
+            let moved = self.copies.moved.max(self.copies.waits_since);
+            let waits = self.copies.loaded < self.copies.closed && self.spoke > moved;
+            let copy = waits.then(|| moved.after(self.silence()));
             earlier(Some(beat.min(silence)), copy).unwrap_or(beat)
         });
         let pair = pair.filter(|_| !matches!(self.stage, Stage::Parting { .. }));
@@ -256,7 +267,7 @@ impl Owner {
         let moved = self.copies.moved.max(self.copies.waits_since);
         if now.since(self.heard) >= silence {
             self.part("the twin's host is silent", now);
-        } else if waits && now.since(moved) >= silence {
+        } else if waits && now.since(moved) >= silence && self.spoke > moved {
             self.part("the twin takes no copy any more", now);
         } else if waits && now.since(self.copies.waits_since) >= copy {
             self.part("a copy took too long: the link is slower than the VM writes its memory", now);
@@ -276,6 +287,9 @@ impl Owner {
         if answer.granted {
             self.until = asked.after(self.terms.lease.saturating_sub(self.terms.margin));
             self.renew_at = asked.after(self.terms.lease / 4);
+        } else if self.stage == Stage::Begins && self.begins_by == Request::Begin && self.may_expire(now) {
+            // Whoever has it may be dead: this host has to look for a whole lease.
+            return;
         } else if answer.holder.is_some_and(|holder| holder != self.me) {
             return self.end(if let Stage::Leaving { .. } = self.stage { Ended::Over } else { Ended::Taken });
         }
@@ -313,6 +327,12 @@ impl Owner {
         self.tick(now);
     }
 
+    /// A new VM waits for the end of an earlier one's lease.
+    fn may_expire(&mut self, now: Time) -> bool {
+        let since = *self.begun.get_or_insert(now);
+        now.since(since) < self.terms.lease * 3 / 2
+    }
+
     /// The lease is given back.
     fn left(&mut self, to_twin: Option<Pairing>, answer: &Answer, now: Time) {
         if let Some(pairing) = to_twin {
@@ -320,6 +340,13 @@ impl Owner {
             self.send(if heir { Message::HandOver(pairing) } else { Message::Alone(pairing) }, now);
             if heir {
                 return self.end(Ended::HandedOver);
+            }
+            if self.is_alive {
+                // Somebody has removed the lease meanwhile, and nobody takes the VM: it stays.
+                self.act(Action::Hang(pairing));
+                (self.stage, self.begins_by) = (Stage::Begins, Request::Found);
+                self.why = "somebody has removed the lease";
+                return;
             }
         }
         self.end(Ended::Over);
@@ -407,6 +434,11 @@ impl Owner {
         }
     }
 
+    /// Its QEMU has said something. One that does not, and copies nothing, may be dying: then its twin is not given up.
+    pub fn spoke(&mut self, at: Time) {
+        self.spoke = self.spoke.max(at);
+    }
+
     /// Bytes of the stream of copies have moved.
     pub fn moved(&mut self, now: Time) {
         self.copies.moved = now;
@@ -464,6 +496,7 @@ impl Owner {
     /// QEMU has ended.
     pub fn died(&mut self, death: Death, now: Time) {
         let to_twin = self.pairing();
+        self.is_alive = false;
         self.act(Action::Shut);
         let is_ready = match (self.stage, death) {
             (Stage::Ended(_), _) => return,

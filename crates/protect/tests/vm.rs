@@ -212,10 +212,10 @@ impl World {
         if self.silenced.contains(&run) {
             self.fail(&format!("{run:?} sends {value}, and another one owns the VM"));
         }
+        if value < self.highest {
+            self.fail(&format!("{run:?} says {value}, and {} is outside", self.highest));
+        }
         if self.speaker != Some(run) {
-            if value < self.highest {
-                self.fail(&format!("{run:?} goes on at {value}, and {} is outside", self.highest));
-            }
             self.silenced.extend(self.speaker);
             self.speaker = Some(run);
             self.tell(format!("{run:?} speaks, from {value}"));
@@ -478,6 +478,11 @@ impl World {
                 Role::Owner(owner) => owner.lost("the link was cut", time),
                 Role::Twin(twin) => twin.lost(time),
             }
+        }
+        if let Role::Owner(owner) = &mut daemon.role
+            && self.hosts[at].qemu.is_some()
+        {
+            owner.spoke(time);
         }
         match &mut daemon.role {
             Role::Owner(owner) => owner.tick(time),

@@ -17,6 +17,8 @@ use super::wire::{Line, VERSION, Wire};
 const STRANGERS_MAX: usize = 64;
 /// A complaint about the same address comes again after this time.
 const COMPLAINT: Duration = Duration::from_secs(60);
+/// The pause after a connection that the system could not give.
+const REFUSED: Duration = Duration::from_millis(100);
 /// Addresses whose complaints are remembered.
 const COMPLAINTS_MAX: usize = 256;
 
@@ -62,7 +64,16 @@ impl Acceptor {
     }
 
     fn accept(&mut self, now: Instant) {
-        while let Ok((stream, from)) = self.listener.accept() {
+        loop {
+            let (stream, from) = match self.listener.accept() {
+                Ok(came) => came,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Without descriptors the next look fails as well.
+                    std::thread::sleep(REFUSED);
+                    return;
+                }
+            };
             if self.strangers.len() >= STRANGERS_MAX {
                 // The one that has said nothing for the longest time gives way.
                 let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);

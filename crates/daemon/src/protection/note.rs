@@ -76,8 +76,8 @@ impl Bell {
 
     /// Before what was announced is looked at: what comes meanwhile rings again.
     pub fn answer(&self) {
-        self.is_rung.store(false, Ordering::Release);
         let _none = rustix::io::read(&self.fd, &mut [0; 8]);
+        self.is_rung.store(false, Ordering::Release);
     }
 }
 

@@ -18,6 +18,8 @@ use crate::random::random;
 
 /// Between two tries to connect.
 const AGAIN: Duration = Duration::from_millis(100);
+/// Between two questions whether it lives.
+const PROOF: Duration = Duration::from_millis(250);
 /// For all questions about a VM together.
 const INQUIRY: Duration = Duration::from_secs(5);
 /// The name by which QEMU knows its end of the stream.
@@ -46,13 +48,25 @@ enum State {
     There(Monitor, Option<Box<Inquiry>>),
 }
 
+/// Signs of a QEMU's life and end.
+#[derive(Debug, Default)]
+struct Signs {
+    /// It is about to end, because somebody has ordered that.
+    is_ordered: bool,
+    /// It last said something.
+    heard: Option<Instant>,
+    /// It was last asked whether it lives.
+    asked: Option<Instant>,
+}
+
 /// See the module's page.
 pub(super) struct Qemu {
     path: PathBuf,
     state: State,
     colo: Option<Colo>,
-    /// It is about to end, because somebody has ordered that.
-    is_ordered: bool,
+    signs: Signs,
+    /// How it would have ended if it is not there again: its end was not told yet.
+    owes: Option<Death>,
     news: VecDeque<QemuNews>,
     /// Why it cannot be asked, for a person.
     why_not: Option<String>,
@@ -65,7 +79,8 @@ impl Qemu {
             path: path.to_owned(),
             state: State::Away(now),
             colo: None,
-            is_ordered: false,
+            signs: Signs::default(),
+            owes: None,
             news: VecDeque::new(),
             why_not,
         }
@@ -123,17 +138,21 @@ impl Qemu {
         }
     }
 
-    /// Has the VM go on alone, whatever it does. News: [`News::Alone`], or [`News::Failed`].
+    /// Whether a VM of these facts is being copied, or has been and waits to go on alone.
+    pub fn copies(facts: &Facts) -> bool {
+        matches!(facts.migration.as_deref(), Some("colo" | "active" | "setup" | "device"))
+    }
+
+    /// Has the VM go on alone, whatever it does. Without its control socket this is to be asked for again when it is back. News: [`News::Alone`], or [`News::Failed`].
     pub fn go_alone(&mut self, facts: Option<&Facts>, now: Instant) {
         if let Some(colo) = self.colo.as_mut().filter(|colo| !matches!(colo.phase(), Phase::Alone | Phase::Failed)) {
             return colo.fail_over(now);
         }
         // A QEMU that is not copying has nothing to do.
-        let is_idle = self.colo.is_some()
-            || facts.is_some_and(|facts| {
-                !matches!(facts.migration.as_deref(), Some("colo" | "active" | "setup" | "device"))
-            });
-        if is_idle {
+        if !matches!(self.state, State::There(..)) {
+            return;
+        }
+        if self.colo.is_some() || facts.is_some_and(|facts| !Qemu::copies(facts)) {
             return self.news.push_back(QemuNews::Colo(News::Alone));
         }
         let settings = Settings { uri: format!("fd:{STREAM}"), delay_ms: 100, limits: StepLimits::default() };
@@ -145,6 +164,28 @@ impl Qemu {
         if let State::There(_, inquiry) = &mut self.state {
             inquiry.get_or_insert_with(|| Box::new(Inquiry::new(INQUIRY)));
         }
+    }
+
+    /// Asks whether it lives, now and then. Its answer is a sign of life like all that it says.
+    pub fn prove(&mut self, now: Instant) {
+        if self.signs.asked.is_none_or(|at| now - at >= PROOF)
+            && let State::There(monitor, _) = &mut self.state
+        {
+            monitor.send(&Command::new("query-status", json!({})), now);
+            self.signs.asked = Some(now);
+        }
+    }
+
+    /// For how long it has said nothing although it was asked. `None`: it was not asked.
+    pub fn silent_for(&self, now: Instant) -> Option<Duration> {
+        let Signs { heard, asked, .. } = self.signs;
+        let asked = asked.filter(|asked| heard.is_none_or(|heard| heard < *asked))?;
+        Some(now - heard.unwrap_or(asked))
+    }
+
+    /// When it has last said something.
+    pub fn spoke_at(&self) -> Option<Instant> {
+        self.signs.heard
     }
 
     /// Asks for a copy at once.
@@ -165,7 +206,7 @@ impl Qemu {
     pub fn end(&mut self, now: Instant) {
         if let Some(monitor) = self.monitor() {
             monitor.send(&Command::new("quit", json!({})), now);
-            self.is_ordered = true;
+            self.signs.is_ordered = true;
         }
     }
 
@@ -173,13 +214,16 @@ impl Qemu {
     pub fn turn(&mut self, now: Instant) {
         let failed = match &mut self.state {
             State::Away(again) => {
-                if now >= *again {
-                    self.connect(now);
+                if now >= *again
+                    && !self.connect(now)
+                    && let Some(death) = self.owes.take()
+                {
+                    self.news.push_back(QemuNews::Gone(death));
                 }
                 return;
             }
             State::Asks(monitor, inquiry) => {
-                let turned = carried(monitor, Some(&mut **inquiry), &mut self.is_ordered, now);
+                let turned = carried(monitor, Some(&mut **inquiry), None, &mut self.signs, now);
                 match inquiry.result().cloned() {
                     Some(Ok(facts)) => self.found(facts, now),
                     Some(Err(why)) => return self.lose(why, now),
@@ -188,7 +232,7 @@ impl Qemu {
                 turned
             }
             State::Marks(monitor, facts, mark) => {
-                let turned = carried(monitor, Some(mark), &mut self.is_ordered, now);
+                let turned = carried(monitor, Some(mark), None, &mut self.signs, now);
                 match mark.take() {
                     Some(Ok(marked)) => {
                         self.news.push_back(QemuNews::There(facts.clone(), marked));
@@ -204,7 +248,8 @@ impl Qemu {
                 turned
             }
             State::There(monitor, inquiry @ Some(_)) => {
-                let turned = carried(monitor, inquiry.as_deref_mut(), &mut self.is_ordered, now);
+                let colo = self.colo.as_mut();
+                let turned = carried(monitor, inquiry.as_deref_mut(), colo, &mut self.signs, now);
                 if let Some(found) = inquiry.as_ref().and_then(|inquiry| inquiry.result().cloned()) {
                     *inquiry = None;
                     self.news.push_back(QemuNews::Facts(found.map(Box::new)));
@@ -212,7 +257,7 @@ impl Qemu {
                 turned
             }
             State::There(monitor, None) => {
-                let turned = carried(monitor, self.colo.as_mut(), &mut self.is_ordered, now);
+                let turned = carried(monitor, self.colo.as_mut(), None, &mut self.signs, now);
                 while let Some(news) = self.colo.as_mut().and_then(Colo::news) {
                     // A copy that was adopted is to end.
                     if matches!(news, News::Adopted) {
@@ -226,9 +271,13 @@ impl Qemu {
         match failed {
             Ok(()) => {}
             Err(error) if matches!(error.cause, Cause::Closed) => {
-                let death = if self.is_ordered { Death::Ordered } else { Death::Sudden };
                 self.away(error.to_string(), now);
-                self.news.push_back(QemuNews::Gone(death));
+                // A QEMU that lives listens again: only the connection was closed, by what stands between or by an administrator.
+                if self.connect(now) {
+                    self.news.push_back(QemuNews::Lost(error.to_string()));
+                } else if let Some(death) = self.owes.take() {
+                    self.news.push_back(QemuNews::Gone(death));
+                }
             }
             Err(error) => self.lose(error.to_string(), now),
         }
@@ -240,22 +289,28 @@ impl Qemu {
     }
 
     fn away(&mut self, why: String, now: Instant) {
-        (self.state, self.colo, self.is_ordered) = (State::Away(now + AGAIN), None, false);
+        if let State::There(..) = self.state {
+            self.owes = Some(if self.signs.is_ordered { Death::Ordered } else { Death::Sudden });
+        }
+        (self.state, self.colo, self.signs) = (State::Away(now + AGAIN), None, Signs::default());
         self.why_not = Some(why);
     }
 
-    fn connect(&mut self, now: Instant) {
+    /// Returns whether somebody listens.
+    fn connect(&mut self, now: Instant) -> bool {
         match Stream::connect(&Place::Unix(self.path.clone())) {
             Ok((Stream::Unix(socket), _)) => {
                 let monitor = Monitor::new(socket.into(), self.path.display().to_string(), Limits::default(), now);
                 self.state = State::Asks(monitor, Box::new(Inquiry::new(INQUIRY)));
+                true
             }
-            Ok(_) => {}
+            Ok(_) => false,
             Err(error) => {
                 self.state = State::Away(now + AGAIN);
                 let path = self.path.display();
                 let hint = format!("start its QEMU with -qmp unix:{path},server=on,wait=off");
                 self.why_not = Some(format!("QMP socket {path}: {error}; {hint}"));
+                false
             }
         }
     }
@@ -269,18 +324,23 @@ impl Qemu {
     }
 }
 
-/// One turn of a dialogue over its monitor; notices that QEMU is told to end.
+/// One turn of a dialogue over its monitor, to which another one listens.
 fn carried(
     monitor: &mut Monitor,
     dialogue: Option<&mut impl Dialogue>,
-    is_ordered: &mut bool,
+    mut listener: Option<&mut Colo>,
+    signs: &mut Signs,
     now: Instant,
 ) -> Result<(), nicety_qmp::Error> {
     let turned = monitor.turn(now);
     let mut dialogue = dialogue;
     while let Some(item) = monitor.next() {
+        signs.heard = Some(now);
         if matches!(&item, Item::Event { name, .. } if name == "SHUTDOWN") {
-            *is_ordered = true;
+            signs.is_ordered = true;
+        }
+        if let Some(listener) = &mut listener {
+            listener.hear(&item, now);
         }
         if let Some(dialogue) = &mut dialogue {
             dialogue.hear(&item, now);

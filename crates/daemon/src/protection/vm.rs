@@ -12,7 +12,7 @@ use nicety_host::VmConfig;
 use nicety_lease::{Asker, NodeId};
 use nicety_link::Link;
 use nicety_plane::GateMode;
-use nicety_protect::{Loads, Owner, Pairing, Terms, Twin, TwinStage};
+use nicety_protect::{Loads, Owner, Pairing, Stage, Terms, Twin, TwinStage};
 use nicety_qmp::{Facts, Marked, News, Role as Side, differences};
 use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
@@ -29,8 +29,10 @@ use crate::run::protected::{EpochEvent, Protected};
 
 /// Longest wait: after it what the ports are is compared with what they should be.
 const LOOK: Duration = Duration::from_millis(50);
-/// A QEMU that ends closes its stream some milliseconds before its control socket. So much later the stream alone has ended.
-const DEATH: Duration = Duration::from_millis(100);
+/// What QEMU says so soon after it has closed its stream may have been on its way.
+const SPOKEN: Duration = Duration::from_millis(50);
+/// A QEMU that says nothing for so long although it was asked is as good as dead, if its twin is well: it hangs, or is writing its core.
+const HUNG: Duration = Duration::from_secs(2);
 
 pub(super) enum Role {
     None,
@@ -167,8 +169,7 @@ impl Vm {
         };
         let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
         let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers);
-        let cut = self.cut_at.map(|since| since + DEATH);
-        for at in [cut, machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
+        for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }
         let carried = self.carrier.iter().flat_map(Carrier::polled);
@@ -222,7 +223,7 @@ impl Vm {
     fn come(&mut self) {
         let is_free = match &self.role {
             Role::None => true,
-            Role::Owner(owner) => matches!(owner.stage(), nicety_protect::Stage::Ended(_)),
+            Role::Owner(owner) => matches!(owner.stage(), Stage::Ended(_)),
             Role::Twin(twin) => twin.stage() == TwinStage::Stale,
         };
         if !is_free {
@@ -250,9 +251,14 @@ impl Vm {
                 let is_same = marked.run == self.run && marked.is_known;
                 match &mut self.role {
                     // Its control socket was lost, and it is the same.
-                    Role::Owner(owner) if is_same && !matches!(owner.stage(), nicety_protect::Stage::Ended(_)) => {
+                    Role::Owner(owner) if is_same && !matches!(owner.stage(), Stage::Ended(_)) => {
+                        let copies = Qemu::copies(&facts);
                         self.facts = Some(facts);
                         owner.lost("QEMU's control socket was lost for a while", time);
+                        let is_told = matches!(owner.stage(), Stage::Settling | Stage::Alone);
+                        if is_told && (copies || owner.stage() == Stage::Settling) {
+                            self.qemu.go_alone(self.facts.as_deref(), now);
+                        }
                     }
                     _ => self.newcomer = Some((facts, marked)),
                 }
@@ -370,7 +376,7 @@ impl Vm {
                 Ok(())
             }
             Wish::FailOver if owner.fail_over(time) => {
-                self.wish = Some((now + self.terms.lease, answer));
+                self.wish = Some((now + 2 * self.terms.lease, answer));
                 return;
             }
             Wish::FailOver => Err(format!("the VM is not protected: {}", owner.why())),
@@ -439,11 +445,7 @@ impl Vm {
 
     fn carry(&mut self, now: Instant) {
         let time = self.time(now);
-        if self.cut_at.take_if(|since| now - *since >= DEATH).is_some()
-            && let Role::Owner(owner) = &mut self.role
-        {
-            owner.lost("QEMU has ended the stream of copies", time);
-        }
+        self.watch_qemu(now);
         let Some(carrier) = &mut self.carrier else { return };
         match carrier.turn() {
             Ok(true) => {
@@ -462,6 +464,30 @@ impl Vm {
                     Role::Twin(twin) => twin.lost(time),
                 }
             }
+        }
+    }
+
+    /// A twin is given up only by a QEMU that lives; one that hangs gives its VM to the twin. A QEMU that ends closes its stream some
+    /// milliseconds before its control socket, and one that writes its core much earlier.
+    fn watch_qemu(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Role::Owner(owner) = &mut self.role else { return };
+        if owner.pairing().is_none() {
+            self.cut_at = None;
+            return;
+        }
+        self.qemu.prove(now);
+        let spoke_at = self.qemu.spoke_at();
+        if let Some(at) = spoke_at {
+            owner.spoke(Time::ZERO.after(at.saturating_duration_since(self.began)));
+        }
+        if self.cut_at.take_if(|since| spoke_at.is_some_and(|at| at > *since + SPOKEN)).is_some() {
+            owner.lost("QEMU has ended the stream of copies", time);
+        }
+        let is_protected = matches!(owner.stage(), Stage::Protected { .. });
+        if is_protected && self.qemu.silent_for(now).is_some_and(|silent| silent >= HUNG) {
+            warn!(vm = self.config.name, "QEMU has said nothing for {HUNG:?}: its VM is given to the twin");
+            owner.died(nicety_protect::Death::Sudden, time);
         }
     }
 
@@ -488,6 +514,8 @@ impl Vm {
                         self.report.takeovers += 1;
                         self.role = Role::Owner(owner);
                         self.peer.hang();
+                        // What the old owner may still send is no copy of this VM any more.
+                        self.carrier = None;
                         self.qemu.mark(self.run, now);
                     }
                 }

@@ -27,6 +27,9 @@ struct State {
     objects: Vec<Value>,
     /// The stream that `getfd` brought.
     stream: Option<OwnedFd>,
+    /// It answers nothing any more, and its sockets stay open.
+    is_hung: bool,
+    has_ended: bool,
 }
 
 /// See the module's page.
@@ -52,11 +55,17 @@ impl Qemu {
         let state = Arc::new(Mutex::new(State { answers, ..State::default() }));
         let listener = UnixListener::bind(socket).unwrap();
         let own = Arc::clone(&state);
+        listener.set_nonblocking(true).unwrap();
         std::thread::spawn(move || {
-            // One client, and then this QEMU has ended.
-            if let Ok((client, _)) = listener.accept() {
-                drop(listener);
-                serve(client, &own);
+            // One client at a time.
+            while !own.lock().unwrap().has_ended {
+                match listener.accept() {
+                    Ok((client, _)) => {
+                        client.set_nonblocking(false).unwrap();
+                        serve(client, &own);
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
             }
         });
         Self { state }
@@ -97,10 +106,22 @@ impl Qemu {
         client.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     }
 
+    /// It answers nothing any more.
+    pub fn hang(&self) {
+        self.state().is_hung = true;
+    }
+
+    /// Its client is cut off, and it listens for another one.
+    pub fn cut(&self) {
+        let client = self.state().client.take().unwrap();
+        client.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
     /// It is killed: its sockets close.
-    pub fn kill(self) {
+    pub fn kill(self, socket: &Path) {
+        std::fs::remove_file(socket).unwrap();
         let mut state = self.state();
-        state.stream = None;
+        (state.stream, state.has_ended) = (None, true);
         let client = state.client.take().unwrap();
         client.shutdown(std::net::Shutdown::Both).unwrap();
     }
@@ -125,6 +146,9 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
             let line: String = text.drain(..=end).collect();
             let asked: Value = serde_json::from_str(&line).unwrap();
             let mut state = state.lock().unwrap();
+            if state.is_hung {
+                continue;
+            }
             let mut answer = answer(&mut state, &asked);
             if let (Some(id), Some(answer)) = (asked.get("id"), answer.as_object_mut()) {
                 answer.insert("id".to_owned(), id.clone());
@@ -132,7 +156,7 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
             // A client that has gone hears nothing.
             let _gone = (&client).write_all(format!("{answer}\r\n").as_bytes());
             if state.heard.last().is_some_and(|last| last == "quit") {
-                state.client = None;
+                (state.client, state.has_ended) = (None, true);
                 let _gone = client.shutdown(std::net::Shutdown::Both);
                 return;
             }

@@ -303,7 +303,7 @@ fn a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish() {
         let control = hosts.served[host].socket("control.sock");
         hosts
             .namespace
-            .run(&format!("'{}' ft {words} --control {}", env!("CARGO_BIN_EXE_nicety"), control.display()), SOON)
+            .run(&format!("'{}' ft {words} --control {} 2>&1", env!("CARGO_BIN_EXE_nicety"), control.display()), SOON)
     };
     let refused = wish(&mut hosts, 1, "failover guest").err().map(|error| error.to_string()).unwrap_or_default();
     assert!(refused.contains("does not run here"), "{refused}");

@@ -88,7 +88,13 @@ impl Vm {
                 owner.keep();
                 Err("the twin's host does not reach the lease, or does not answer: it could not take over".to_owned())
             }
-            _ => Ok(()),
+            Role::Owner(owner) => match owner.stage() {
+                Stage::Ended(Ended::HandedOver) => Ok(()),
+                // The lease is being given to the twin.
+                Stage::Leaving { .. } if now < *until => return,
+                _ => Err(format!("the twin does not go on with the VM: {}", owner.why())),
+            },
+            _ => Err("the VM is not here any more".to_owned()),
         };
         let _gone = answer.send(done);
         self.wish = None;
