@@ -56,8 +56,16 @@ fn certificate(guest: &mut Guest) {
     write(guest, "/etc/nicety/etcd.key", &made.signing_key.serialize_pem());
 }
 
+/// A VM that is to be protected: other daemons are listened to for one. Its QEMU and its peer are not there.
+fn protected(folder: &str) -> String {
+    format!(
+        "[[port]]\nname = \"vm9\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:4e:03:09\"\nsocket = \"{folder}/vm9.sock\"\n\
+         [[vm]]\nname = \"web\"\nports = \"vm9\"\nqmp = \"{folder}/web.qmp\"\npeer = \"unix:{folder}/elsewhere.sock\"\n"
+    )
+}
+
 fn tcp() -> Forbidden {
-    let vm = port("vm1", 1, "socket = \"/run/nicety/vm1.sock\"");
+    let vm = port("vm1", 1, "socket = \"/run/nicety/vm1.sock\"") + &protected("/run/nicety");
     Forbidden {
         host: host(
             "page = \"127.0.0.1:80\"",
@@ -86,7 +94,7 @@ fn folders() -> Forbidden {
                    [[uplink]]\nkind = \"capture\"\nname = \"all\"\nfile = \"/srv/vms/all.pcapng\"\nvlan = 13\n";
     let ft = "[ft]\nlisten = \"unix:/srv/vms/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\nlease = \"/srv/my 5% more\"\n";
     let daemon = "control = \"/srv/vms/control.sock\"\nstate = \"/srv/vms/host.state\"\npage = \"/srv/vms/page.sock\"\nfolders = \"/srv/my 5% more\"";
-    let vm = port("vm1", 1, "socket = \"/srv/vms/vm1.sock\"");
+    let vm = port("vm1", 1, "socket = \"/srv/vms/vm1.sock\"") + &protected("/srv/vms");
     Forbidden {
         host: host(daemon, &format!("{listens}{ft}{vm}")),
         before: "install -d -o nicety -g nicety /srv/vms '/srv/my 5% more'",
