@@ -26,7 +26,7 @@ impl Call {
         Some(Action::Ask(self.number, request))
     }
 
-    /// The request to which this answers, and when it was asked. `None`: it was given up.
+    /// Takes the request with this number, and the time at which it was made. `None`: another one was made since.
     pub fn answered(&mut self, number: u32) -> Option<(Request, Time)> {
         self.under_way.take_if(|_| number == self.number)
     }
@@ -42,7 +42,7 @@ impl Call {
     }
 }
 
-/// Something that was asked again has been granted before: its answer was lost.
+/// Whether the lease says that nobody may take the VM over, by this request or by an earlier one whose answer was lost.
 pub fn is_alone(answer: &Answer, me: crate::Run) -> bool {
     answer.holder == Some(me) && answer.peer.is_none()
 }

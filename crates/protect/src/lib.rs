@@ -117,7 +117,7 @@ pub enum Action {
     Copy(Pairing),
     /// QEMU listens for copies.
     Listen(Pairing),
-    /// QEMU goes on alone, whatever it did before. Then call [`Owner::is_alone`].
+    /// QEMU goes on alone, whatever it did before. Then call [`Owner::went_alone`].
     GoAlone,
     /// QEMU ends: its VM is of no use.
     End,

@@ -1,4 +1,4 @@
-//! Which copy the twin has whole.
+//! The copies that a twin has whole.
 
 /// What ports and QEMU say of the copies that a twin loads.
 ///

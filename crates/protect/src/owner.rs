@@ -9,7 +9,7 @@ use nicety_lease::{Answer, Request};
 use crate::call::{Call, is_alone};
 use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};
 
-/// What an owner is at.
+/// The stage of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing leaves: the lease has not said yet whose VM it is.
@@ -147,7 +147,7 @@ impl Owner {
         owner
     }
 
-    /// What it is at.
+    /// Its stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
@@ -367,7 +367,7 @@ impl Owner {
     }
 
     /// QEMU goes on alone.
-    pub fn is_alone(&mut self) {
+    pub fn went_alone(&mut self) {
         if self.stage == Stage::Settling {
             self.stage = Stage::Alone;
             self.act(Action::Open);

@@ -9,7 +9,7 @@ use nicety_lease::{Answer, Request};
 use crate::call::Call;
 use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};
 
-/// What a twin is at.
+/// The stage of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TwinStage {
     /// It waits for an owner.
@@ -56,7 +56,7 @@ impl Twin {
         Self { me, terms, stage: TwinStage::Offers, call, heard, sent, probed: None, actions: VecDeque::new() }
     }
 
-    /// What it is at.
+    /// Its stage.
     pub fn stage(&self) -> TwinStage {
         self.stage
     }

@@ -362,7 +362,7 @@ impl World {
             && let Role::Owner(owner) = &mut daemon.role
         {
             (qemu.mode, qemu.alone_at) = (Mode::Owns, None);
-            owner.is_alone();
+            owner.went_alone();
             owner.tick(time);
         }
         self.actions(at);

@@ -32,7 +32,7 @@ pub struct VmReport {
     pub role: VmRole,
     /// Whether the VM goes on at the other host if this one dies.
     pub protected: bool,
-    /// What it is at: `protected`, `alone`, `joining`, `isolated`, and so on.
+    /// Its state: `protected`, `alone`, `joining`, `isolated`, and so on.
     pub state: String,
     /// Why it is not protected. `null`: it is.
     pub why_not: Option<String>,

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::carrier::{Carrier, Over};
 use super::gates::Gates;
-use super::note::{Bell, Board, Note, Wish};
+use super::note::{Board, Note, Wish};
 use super::peer::Peer;
 use super::qemu::{Qemu, QemuNews};
 use super::report::{Stops, VmReport};
@@ -27,7 +27,7 @@ use super::wire::{Line, Wire};
 use crate::random::random;
 use crate::run::protected::{EpochEvent, Protected};
 
-/// Longest wait: after it what the ports are is compared with what they should be.
+/// Longest wait. Then the gates are compared with what the state machine wants of them.
 const LOOK: Duration = Duration::from_millis(50);
 /// What QEMU says so soon after it has closed its stream may have been on its way.
 const SPOKEN: Duration = Duration::from_millis(50);
@@ -62,7 +62,6 @@ pub(super) struct Vm {
     config: VmConfig,
     terms: Terms,
     gates: Weak<dyn Gates>,
-    bell: Arc<Bell>,
     board: Arc<Board>,
     notes: Receiver<Note>,
     began: Instant,
@@ -114,7 +113,6 @@ impl Vm {
         Self {
             qemu: Qemu::new(&config.qmp, now),
             loads: Loads::new(ports.len()),
-            bell: Arc::clone(&board.bell),
             terms,
             began: now,
             facts: None,
@@ -151,11 +149,11 @@ impl Vm {
 
     /// Runs until the daemon ends.
     pub fn run(mut self) {
-        while !self.bell.has_ended() {
+        while !self.board.bell.has_ended() {
             let now = Instant::now();
             self.turn(now);
             self.wait();
-            self.bell.answer();
+            self.board.bell.answer();
         }
     }
 
@@ -176,7 +174,7 @@ impl Vm {
         let polled = carried.chain(self.qemu.polled()).chain(self.peer.polled());
         let polled = polled.filter(|(_, events)| !events.is_empty());
         let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
-        fds.push(PollFd::new(&*self.bell, rustix::event::PollFlags::IN));
+        fds.push(PollFd::new(&*self.board.bell, rustix::event::PollFlags::IN));
         fds.push(PollFd::new(&self.lease, rustix::event::PollFlags::IN));
         let has_more = self.carrier.as_ref().is_some_and(|carrier| carrier.has_more);
         let wait = if has_more { Duration::ZERO } else { until.saturating_duration_since(now) };
@@ -263,7 +261,7 @@ impl Vm {
                     _ => self.newcomer = Some((facts, marked)),
                 }
             }
-            QemuNews::Facts(found) => self.checked(found, now),
+            QemuNews::Facts(found) => self.checked(found),
             QemuNews::Gone(death) => {
                 warn!(vm = self.config.name, "QEMU has ended");
                 self.lost_at.get_or_insert(now);
@@ -298,11 +296,11 @@ impl Vm {
             (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => {
                 owner.lost("the stream of copies was cut", time)
             }
-            (Role::Owner(owner), News::Alone) => owner.is_alone(),
+            (Role::Owner(owner), News::Alone) => owner.went_alone(),
             (Role::Owner(owner), News::Failed(why)) => {
                 warn!(vm, "{why}");
                 owner.lost("QEMU does not copy its VM: the log says why", time);
-                owner.is_alone();
+                owner.went_alone();
             }
             (Role::Twin(twin), News::Listening) => {
                 if let Some(pairing) = twin.pairing() {
@@ -547,7 +545,7 @@ impl Vm {
     }
 
     /// What this VM is now, for the twin that is offered.
-    fn checked(&mut self, found: Result<Box<Facts>, String>, now: Instant) {
+    fn checked(&mut self, found: Result<Box<Facts>, String>) {
         let Some(offer) = &mut self.offer else { return };
         let mut why = match &found {
             Err(why) => vec![why.clone()],
@@ -579,6 +577,5 @@ impl Vm {
         let _came = self.peer.turn();
         self.refusal = Some(why);
         self.offer = None;
-        let _ = now;
     }
 }
