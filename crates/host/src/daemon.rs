@@ -12,6 +12,8 @@ use super::walk::{Key, Kind, Section, Walk};
 pub(super) const WORKERS_MAX: u32 = 64;
 /// Whether the daemon's threads are confined.
 const SANDBOX: [(&str, bool); 2] = [("on", true), ("off", false)];
+/// Whether workers poll all the time.
+const BUSY_POLL: [(&str, bool); 2] = [("adaptive", false), ("always", true)];
 /// Most folders for live changes.
 const FOLDERS_MAX: usize = 64;
 
@@ -20,6 +22,8 @@ const FOLDERS_MAX: usize = 64;
 pub struct DaemonConfig {
     /// Threads that serve ports.
     pub workers: usize,
+    /// Whether they never sleep: each has a processor of its own.
+    pub always_polls: bool,
     /// The control socket, if the file names one. [`Host::control`](super::Host::control) knows the default.
     pub control: Option<PathBuf>,
     /// The accounts that may connect to it.
@@ -42,6 +46,7 @@ impl Default for DaemonConfig {
     fn default() -> Self {
         Self {
             workers: 1,
+            always_polls: false,
             control: None,
             access: AccessConfig::default(),
             change_group: None,
@@ -59,6 +64,7 @@ pub(super) static DAEMON: Kind = Kind {
     name: "daemon",
     keys: &[
         Key::new("workers", Form::Number(1, WORKERS_MAX), "a whole number from 1 to 64"),
+        Key::new("busy_poll", Form::Words(&words(&BUSY_POLL)), "\"adaptive\" or \"always\""),
         Key::new("control", Form::Socket, "a path of at most 107 bytes"),
         CONTROL_KEYS[0],
         CONTROL_KEYS[1],
@@ -76,6 +82,7 @@ pub(super) static DAEMON: Kind = Kind {
 
 pub(super) fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, paths: &mut Paths) -> DaemonConfig {
     let workers = walk.integer(section, "workers").map_or(1, |found| found.value as usize);
+    let always_polls = walk.word(section, "busy_poll", &BUSY_POLL).is_some_and(|found| found.value);
     let control = paths.socket(walk, section, "control", dir);
     let listed = walk.boolean(section, "listed").is_none_or(|found| found.value);
     let state = paths.state(walk, section, dir);
@@ -84,5 +91,5 @@ pub(super) fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, paths: &
     let folders = paths::folders(walk, section, dir, FOLDERS_MAX);
     let access = access(walk, section, &access::CONTROL);
     let page = page(walk, section, dir, paths);
-    DaemonConfig { workers, control, access, change_group, state, listed, sandbox, folders, page }
+    DaemonConfig { workers, always_polls, control, access, change_group, state, listed, sandbox, folders, page }
 }

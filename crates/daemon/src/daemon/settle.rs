@@ -1,17 +1,31 @@
 //! I/O control, mirrors and loops know ports, uplinks and teams by their numbers: they are set once all of these are open.
 
 use nicety_host::Host;
+use tracing::warn;
 
 use super::Daemon;
+use crate::spec::processors;
 
 impl Daemon {
     /// Tells all that names ports, uplinks or teams which of a host's are there now. Call it after some were opened, closed or changed: their
     /// numbers may be others.
     pub(crate) fn settle(&self, host: &Host) {
+        self.set_busy_poll(host.daemon.always_polls);
         self.set_io_control(host);
         self.show_links(host);
         self.set_mirrors(host);
         self.note_loops(host);
+    }
+
+    fn set_busy_poll(&self, always: bool) {
+        let (workers, processors) = (self.workers.len(), processors());
+        if always && processors <= workers {
+            warn!(
+                "[daemon] busy_poll = \"always\": {workers} workers take a processor each, and of {processors} none is left to VMs: \
+                 remove the key, or give the daemon more"
+            );
+        }
+        self.workers.iter().for_each(|worker| worker.inbox.set_always_polls(always));
     }
 
     /// Uplinks and teams of a host that are blocked for a loop say with which other one, also if another daemon has found it.

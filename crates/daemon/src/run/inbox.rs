@@ -69,6 +69,8 @@ pub struct Inbox {
     /// Nanoseconds in which the worker has worked, without its waits; and the time since which it works, or 0.
     worked_ns: AtomicU64,
     works_since: AtomicU64,
+    /// The worker never sleeps.
+    always_polls: AtomicBool,
     bell: OwnedFd,
 }
 
@@ -82,6 +84,7 @@ impl Inbox {
             wakes: AtomicU64::new(0),
             worked_ns: AtomicU64::new(0),
             works_since: AtomicU64::new(0),
+            always_polls: AtomicBool::new(false),
             bell,
         })
     }
@@ -97,6 +100,19 @@ impl Inbox {
             // A full counter means that the worker is being woken already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Whether the worker polls all the time from now on.
+    pub fn set_always_polls(&self, always: bool) {
+        if self.always_polls.swap(always, Ordering::Relaxed) != always {
+            // Ends a wait of the other kind. A full counter does so too.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether the worker never sleeps.
+    pub fn always_polls(&self) -> bool {
+        self.always_polls.load(Ordering::Relaxed)
     }
 
     /// Whether no note waits.

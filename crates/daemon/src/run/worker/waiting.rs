@@ -37,7 +37,7 @@ impl Worker {
         let now = self.clock.now();
         self.read_at = now;
         self.inbox.rests(now);
-        let until = self.busy_poll.begin(now);
+        let until = if self.inbox.always_polls() { Time(u64::MAX) } else { self.busy_poll.begin(now) };
         if self.watch(until, events) {
             self.waited(false, events);
             return;
@@ -81,8 +81,12 @@ impl Worker {
             if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
                 return true;
             }
-            // The awaited thread may need this CPU.
-            std::thread::yield_now();
+            if until == Time(u64::MAX) {
+                std::hint::spin_loop();
+            } else {
+                // The awaited thread may need this CPU.
+                std::thread::yield_now();
+            }
         }
     }
 

@@ -84,6 +84,26 @@ fn something_that_comes_while_it_has_work_ends_a_wait_that_a_timer_has_broken() 
     assert!(wait(&mut pair.worker).unwrap().slept);
 }
 
+/// With a processor of its own.
+#[test]
+fn a_worker_that_polls_all_the_time_never_sleeps_until_it_may_again() {
+    let mut pair = idle();
+    let slept = pair.worker.slept;
+    pair.worker.inbox.set_always_polls(true);
+    pair.worker.inbox.rung();
+    wait(&mut pair.worker);
+    assert_eq!(pair.worker.slept, slept, "the timer has ended its wait");
+    let inbox = Arc::clone(&pair.worker.inbox);
+    set_timer(&mut pair.worker, 400 * LONG);
+    let later = std::thread::spawn(move || inbox.set_always_polls(false));
+    wait(&mut pair.worker);
+    later.join().unwrap();
+    pair.worker.inbox.rung();
+    set_timer(&mut pair.worker, LONG);
+    wait(&mut pair.worker);
+    assert_eq!(pair.worker.slept, slept + 1);
+}
+
 #[test]
 fn for_a_timer_that_comes_soon_it_does_not_sleep() {
     let mut pair = idle();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nicety_host::{FunctionConfig, Host, List, PortConfig, TeamConfig, UplinkConfig};
+use nicety_host::{DaemonConfig, FunctionConfig, Host, List, PortConfig, TeamConfig, UplinkConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
@@ -273,6 +273,9 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
         _ if vm.is_some() => (Kind::Restart, false),
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
+        "daemon" if old.daemon == (DaemonConfig { always_polls: old.daemon.always_polls, ..new.daemon.clone() }) => {
+            (Kind::Set, false)
+        }
         "ft" if old.tolerance == new.tolerance => return None,
         "switch" | "daemon" | "ft" => (Kind::Restart, false),
         _ => match (&before, &after) {
