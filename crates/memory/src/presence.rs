@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -133,6 +133,17 @@ impl<T: Number> Deref for Zeros<T> {
 impl Presence {
     pub fn new(file: Arc<File>, start: u64, len: usize) -> io::Result<Self> {
         Ok(Self { file, start, len, known: Known::new(len.div_ceil(PAGE))?, allocated: AtomicU64::new(0) })
+    }
+
+    /// The bytes around one that are on pages known to exist, no further than its word's pages reach; none if its own page is not known.
+    #[inline]
+    pub fn known_around(&self, offset: usize) -> Range<usize> {
+        let (page, bit) = (offset / PAGE, (offset / PAGE % PAGES) as u32);
+        let missing = !self.known.word(page);
+        let above = missing.wrapping_shr(bit).trailing_zeros().min(u64::BITS - bit);
+        let below = missing.wrapping_shl(u64::BITS - 1 - bit).leading_zeros().min(bit + 1);
+        let start = (page + 1).saturating_sub(below as usize) * PAGE;
+        start..(page + above as usize) * PAGE
     }
 
     #[inline(always)]

@@ -49,6 +49,7 @@ mod rings;
 mod saved;
 mod statistics;
 mod steering;
+mod targets;
 mod transmit;
 
 use std::sync::Arc;
