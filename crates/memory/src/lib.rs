@@ -50,5 +50,5 @@ pub use refusals::{Refusal, Refusals, Refused};
 pub use region::Rights;
 pub use span::Span;
 pub use tape::{Tape, Taped};
-pub use translator::Translator;
+pub use translator::{Readable, Translator};
 pub use window::{Window, full_barrier};

@@ -287,6 +287,52 @@ impl<'a> Window<'a> {
         u64::from_le(unsafe { touch::load_u64(place) })
     }
 
+    /// Loads pairs of 64-bit numbers (descriptors), each pair's second number first: that one says whether the other is valid. Aligned
+    /// numbers are atomic, with acquire ordering.
+    #[inline(always)]
+    pub fn load_pairs<const N: usize>(&self, offset: usize) -> [[u64; 2]; N] {
+        let mut pairs = [[0; 2]; N];
+        match (self.place(offset, 16 * N), self.unknown) {
+            (Some(place), None) => {
+                for (index, pair) in pairs.iter_mut().enumerate() {
+                    // SAFETY: `place` has checked that all of them lie within.
+                    pair[1] = u64::from_le(unsafe { touch::load_u64(place.wrapping_add(16 * index + 8)) });
+                }
+                for (index, pair) in pairs.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    pair[0] = u64::from_le(unsafe { touch::load_u64(place.wrapping_add(16 * index)) });
+                }
+            }
+            _ => self.load_pairs_singly(offset, &mut pairs),
+        }
+        pairs
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_pairs_singly(&self, offset: usize, pairs: &mut [[u64; 2]]) {
+        for (index, pair) in pairs.iter_mut().enumerate() {
+            pair[1] = self.load_u64(offset + 16 * index + 8);
+            pair[0] = self.load_u64(offset + 16 * index);
+        }
+    }
+
+    /// Stores the second number of each of consecutive pairs of 64-bit numbers (a descriptor's flags), the first pair's last. Aligned
+    /// stores are atomic, with release ordering.
+    #[inline(always)]
+    pub fn store_seconds(&self, offset: usize, count: usize, value: impl Fn(usize) -> u64) {
+        let place = self.target(offset, 16 * count).filter(|place| place.addr().is_multiple_of(8));
+        fence(Ordering::Release);
+        for index in (0..count).rev() {
+            let value = value(index);
+            match place {
+                // SAFETY: `target` has checked that all of them lie within.
+                Some(place) => unsafe { touch::store_u64(place.wrapping_add(16 * index + 8), value.to_le()) },
+                None => self.store_u64(offset + 16 * index + 8, value),
+            }
+        }
+    }
+
     /// An atomic 16-bit store with release ordering: a reader of the value sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {

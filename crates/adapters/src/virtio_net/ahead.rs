@@ -58,12 +58,6 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
         (0..AHEAD).for_each(|_| self.look());
     }
 
-    /// Whether the chain at a position starts with a descriptor that was read ahead.
-    #[inline(always)]
-    pub fn has_read(&self, areas: &Areas<'_, PACKED>, at: u16) -> bool {
-        areas.distance(self.first, at) < self.len
-    }
-
     /// Translates the next buffer if it is its chain's only one, and prefetches its first bytes.
     #[inline(always)]
     pub fn look(&mut self) {

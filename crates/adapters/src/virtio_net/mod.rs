@@ -35,6 +35,7 @@ mod addresses;
 mod ahead;
 mod broken;
 mod buffers;
+mod burst;
 mod chain;
 mod coalescing;
 mod control;

@@ -10,8 +10,9 @@ use nicety_adapter::{
 use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Fault, Map, Rights, Span};
 
-use super::ahead::{Ahead, Returns};
+use super::ahead::Returns;
 use super::broken::Broken;
+use super::burst::Burst;
 use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
@@ -121,17 +122,33 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
-        let mut ahead = Ahead::<false, PACKED>::new(memory, PREFETCH_BYTES);
-        ahead.read(ring, &areas, seen, budget.packets as u16);
+        let mut ahead = Burst::<PACKED>::read(memory, PREFETCH_BYTES, ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // Looked at behind the loop: what the loop does not need would take its registers.
         let mut blamed = Blamed::new();
         // A dropped chain uses none of the batch's budget, so it is charged here. In a packed ring each descriptor's flags show
         // whether it is available. Those read ahead are not checked again.
-        let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
+        let waits = |at, ahead: &Burst<'_, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
-            let only = ahead.only(&areas, ring.next).filter(|_| silent.is_none());
-            ahead.look();
+            if silent.is_none() {
+                let (packets, bytes) = (batch.len(), batch.bytes());
+                let mut plain = batch.plain();
+                let taken = ahead.take(&areas, ring.next, header_len as u32, budget, &mut plain);
+                plain.end();
+                if taken > 0 {
+                    let bytes = batch.bytes().wrapping_sub(bytes);
+                    sent.add_all(QueueCounters { packets: taken.into(), frames: taken.into(), bytes });
+                    if steer {
+                        for packet in batch.packets().iter().skip(packets) {
+                            self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
+                        }
+                    }
+                    areas.note_ones(taken.into());
+                    ring.next = areas.after(ring.next, taken);
+                    continue;
+                }
+            }
+            let only = if silent.is_none() { ahead.only(&areas, ring.next) } else { None };
             let taken = match (only, silent) {
                 (Some((token, span)), _) => Ok((token, sender.take_only(token, span, &areas, batch))),
                 (None, None) => sender.take(ring.next, &areas, batch),

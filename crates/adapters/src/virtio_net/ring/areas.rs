@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 
+use nicety_adapter::PACKETS;
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 
 use super::super::broken::Broken;
@@ -218,6 +219,74 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ids.len() as u16
     }
 
+    /// Reads the first descriptors of the chains from a position on, and what `room` makes of each descriptor's address, length and flags.
+    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen). `chains`: the token that each has if it is
+    /// that one descriptor alone.
+    #[inline(always)]
+    pub fn read_rooms<R>(
+        &self,
+        first: u16,
+        seen: u16,
+        most: u16,
+        chains: &mut [u64; PACKETS],
+        rooms: &mut [R; PACKETS],
+        mut room: impl FnMut(u64, u32, u16) -> R,
+    ) -> u16 {
+        let most = most.min(self.size).min(PACKETS as u16);
+        let mut places = chains.iter_mut().zip(rooms);
+        if PACKED {
+            // First up to the ring's end, then from its start.
+            let before = most.min(self.size.wrapping_sub(first & !WRAP));
+            let count = self.read_rooms_of_lap(first, before, &mut places, &mut room);
+            return match count == before && before < most {
+                true => {
+                    let behind = most.wrapping_sub(before);
+                    count.wrapping_add(self.read_rooms_of_lap((first & WRAP) ^ WRAP, behind, &mut places, &mut room))
+                }
+                false => count,
+            };
+        }
+        let count = most.min(seen.wrapping_sub(first));
+        let mut heads = [0; PACKETS];
+        let heads = &mut heads[..usize::from(count)];
+        self.heads(first, heads);
+        // A cache line has four descriptors, and most drivers use them in order.
+        heads.iter().step_by(4).for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
+        for ((chain, place), head) in places.zip(&*heads) {
+            let descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
+            *chain = u64::from(*head);
+            *place = room(descriptor as u64, (descriptor >> 64) as u32, (descriptor >> 96) as u16);
+        }
+        count
+    }
+
+    /// The same for a packed ring, within one lap.
+    #[inline(always)]
+    fn read_rooms_of_lap<'a, R: 'a>(
+        &self,
+        first: u16,
+        most: u16,
+        places: &mut impl Iterator<Item = (&'a mut u64, &'a mut R)>,
+        room: &mut impl FnMut(u64, u32, u16) -> R,
+    ) -> u16 {
+        let (mut at, mut count) = (16 * self.slot(first), 0);
+        while count < most {
+            // A cache line has four descriptors. The last ones may lie behind the lap's end: they are zeros, or not looked at.
+            let line: [[u64; 2]; 4] = self.descriptors.load_pairs(at);
+            for [address, rest] in line {
+                if count == most || !Self::hands_over(first, (rest >> 48) as u16) {
+                    return count;
+                }
+                let Some((chain, place)) = places.next() else { return count };
+                *chain = Token::packed((rest >> 32) as u16, 1).with_bytes(0);
+                *place = room(address, rest as u32, (rest >> 48) as u16);
+                count = count.wrapping_add(1);
+            }
+            at = at.wrapping_add(64);
+        }
+        count
+    }
+
     /// The flags of a descriptor.
     #[inline]
     pub fn flags(descriptor: u128) -> u16 {
@@ -278,16 +347,49 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.unsignalled = ring.unsignalled.saturating_add(self.distance(before, ring.used));
     }
 
+    /// Completes chains of one descriptor each, at most [`PACKETS`].
+    #[inline(always)]
+    pub fn give_back_run(&self, ring: &mut Ring, chains: &[u64]) {
+        if !PACKED {
+            return self.give_back(ring, chains);
+        }
+        if let Some(kept) = &self.kept {
+            kept.write(ring.used, chains);
+        }
+        let (first, slot) = (ring.used, self.slot(ring.used));
+        ring.used = self.after(first, chains.len() as u16);
+        ring.unsignalled = ring.unsignalled.saturating_add(chains.len() as u16);
+        let (before, behind) = chains.split_at(chains.len().min(usize::from(self.size).saturating_sub(slot)));
+        // The first one last: its driver takes that as a sign that all are complete.
+        if !behind.is_empty() {
+            self.write_used_run(first ^ WRAP, 0, behind);
+        }
+        self.write_used_run(first, slot, before);
+    }
+
+    /// Writes used descriptors of chains of one descriptor each, within one lap.
+    #[inline(always)]
+    fn write_used_run(&self, lap: u16, slot: usize, chains: &[u64]) {
+        self.descriptors.store_seconds(16 * slot, chains.len(), |index| {
+            chains.get(index).map_or(0, |chain| Self::used_descriptor(lap, *chain))
+        });
+    }
+
+    /// The second half of a used descriptor in a lap: length, identifier and flags (2.8.8).
+    #[inline(always)]
+    fn used_descriptor(lap: u16, chain: u64) -> u64 {
+        let (token, bytes) = (Token(chain as u32), chain >> 32);
+        let lap = if lap & WRAP != 0 { AVAILABLE | USED } else { 0 };
+        let flags = lap | if bytes > 0 { WRITE } else { 0 };
+        bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48
+    }
+
     /// Writes a used descriptor over each chain's first (2.8.8): length, identifier and flags in one store; the first chain's last.
     /// Returns the position after them.
     fn write_used(&self, first: u16, chains: &[u64]) -> u16 {
         let Some((head, rest)) = chains.split_first() else { return first };
         let store = |at: u16, chain: u64| {
-            let (token, bytes) = (Token(chain as u32), chain >> 32);
-            let lap = if at & WRAP != 0 { AVAILABLE | USED } else { 0 };
-            let flags = lap | if bytes > 0 { WRITE } else { 0 };
-            let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
-            self.descriptors.store_u64(16 * self.slot(at) + 8, used);
+            self.descriptors.store_u64(16 * self.slot(at) + 8, Self::used_descriptor(at, chain));
         };
         let mut at = self.behind(first, Token(*head as u32));
         for chain in rest {
@@ -463,6 +565,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         self.walked.set(self.walked.get() + 1);
     }
 
+    /// Counts as many chains of one descriptor.
+    #[inline]
+    pub fn note_ones(&self, chains: u32) {
+        self.walked.set(self.walked.get().wrapping_add(chains));
+    }
+
     /// Descriptors read in this call, of the counted chains.
     pub fn walked(&self) -> u32 {
         self.walked.get()
@@ -471,6 +579,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Whether this call may start another chain.
     pub fn has_steps(&self) -> bool {
         self.walked() < STEPS_PER_CALL
+    }
+
+    /// Number of chains of one descriptor that this call may take yet.
+    #[inline]
+    pub fn steps_left(&self) -> u32 {
+        STEPS_PER_CALL.saturating_sub(self.walked())
     }
 }
 
