@@ -125,17 +125,19 @@ impl Offload {
 
 /// One packet of a [`Batch`].
 #[derive(Clone, Copy, Debug, Default)]
+// In this order, the zeros of a packet without spans are one store.
+#[repr(C)]
 pub struct Packet {
     /// The sender's own value for [`complete`](crate::Adapter::complete): which descriptors to complete.
     pub cookie: u64,
     payload: u32,
-    head_len: u16,
-    /// Its index in the batch.
-    index: u16,
     spans_at: u16,
     spans: u16,
     /// The offloads still to do.
     pub offload: Offload,
+    head_len: u16,
+    /// Its index in the batch.
+    index: u16,
 }
 
 const _: () = assert!(size_of::<Packet>() == 32);

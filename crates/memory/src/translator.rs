@@ -203,26 +203,25 @@ impl Readable<'_> {
         u16::from_le(unsafe { touch::load_u16(self.first) })
     }
 
-    /// Copies the bytes from `from` on, as many as there is room for. Returns their number.
+    /// Copies the bytes from `from` on, as many as there is room for. Returns their number. Fastest for 32 bytes and more.
     #[inline(always)]
-    pub fn read(&self, from: u32, into: &mut [u8]) -> usize {
-        let from = from.min(self.len);
-        let len = into.len().min((self.len - from) as usize);
+    pub fn read<const N: usize>(&self, from: u32, into: &mut [u8; N]) -> usize {
+        const { assert!(N <= touch::FEW) };
+        let len = N.min(self.len.saturating_sub(from) as usize);
         #[cfg(feature = "count")]
         crate::count::bytes(len);
-        // SAFETY: so many bytes are mapped there.
-        unsafe { touch::read(self.first.wrapping_add(from as usize), &mut into[..len]) };
+        // SAFETY: so many bytes are mapped there, and `into` has room for them.
+        unsafe { touch::read_few(self.first.wrapping_add(from as usize), into.as_mut_ptr(), len) };
         len
     }
 
-    /// Hints that its first `len` bytes will be read soon, at most three cache lines.
+    /// Hints that its first bytes will be read soon: up to two cache lines, and a third one of a longer range.
     #[inline(always)]
-    pub fn prefetch(&self, len: u32) {
-        let last = len.min(self.len).saturating_sub(1) as usize;
+    pub fn prefetch(&self) {
         prefetch::line(self.first, Touch::Read);
-        prefetch::line(self.first.wrapping_add(last), Touch::Read);
-        if last >= 2 * LINE {
-            prefetch::line(self.first.wrapping_add(LINE), Touch::Read);
+        prefetch::line(self.first.wrapping_add(LINE), Touch::Read);
+        if self.len as usize > 2 * LINE {
+            prefetch::line(self.first.wrapping_add(2 * LINE), Touch::Read);
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Runs of plain packets: whole in their private heads, without an offload. Most frames of a busy ring of short ones are.
+//! Runs of plain packets: one span of the sender's memory each, without an offload. Most packets of a busy ring are.
 
-use nicety_memory::Readable;
+use nicety_memory::{Readable, Span};
 
-use super::{Batch, HEAD_BYTES, Head, Offload, PACKETS, Packet};
+use super::{Batch, HEAD_BYTES, Head, Offload, PACKET_BYTES, PACKETS, Packet, SPANS};
 
 /// A run of plain packets that are added to a batch. The batch has them when the run is [over](Plain::end).
 #[derive(Debug)]
 pub struct Plain<'b> {
     packets: &'b mut [Packet; PACKETS],
     heads: &'b mut [Head; PACKETS],
+    spans: &'b mut Vec<Span>,
     batch_len: &'b mut usize,
     batch_bytes: &'b mut u64,
     len: usize,
@@ -19,18 +20,18 @@ impl Batch {
     /// Begins a run of plain packets.
     #[inline(always)]
     pub fn plain(&mut self) -> Plain<'_> {
-        let Self { packets, heads, len: batch_len, bytes: batch_bytes, .. } = self;
+        let Self { packets, heads, spans, len: batch_len, bytes: batch_bytes, .. } = self;
         let (len, bytes) = (*batch_len, *batch_bytes);
-        Plain { packets, heads, batch_len, batch_bytes, len, bytes }
+        Plain { packets, heads, spans, batch_len, batch_bytes, len, bytes }
     }
 }
 
-impl Plain<'_> {
-    /// Shortest packet of a run: one that needs no padding.
-    const SHORTEST: u32 = 60;
-    /// Longest packet of a run.
-    const LONGEST: u32 = HEAD_BYTES as u32;
+/// Shortest packet of a run: one that needs no padding.
+const SHORTEST: u32 = 60;
+/// Bytes of a private head.
+const HEAD: u32 = HEAD_BYTES as u32;
 
+impl Plain<'_> {
     /// Number of the batch's packets.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -49,26 +50,38 @@ impl Plain<'_> {
         self.bytes
     }
 
-    /// Adds the packet that begins `from` bytes into some of the sender's memory and ends with it. False if it is not of a run's lengths
-    /// or the batch is full.
+    /// Adds the packet that begins `from` bytes into some of the sender's memory and ends with it. `span` is the same memory in the batch's
+    /// map, and is asked for only if the packet does not fit into its private head. False if the packet is too short, too long or has no
+    /// span, or if the batch is full.
     #[inline(always)]
-    pub fn push(&mut self, memory: Readable<'_>, from: u32, cookie: u64) -> bool {
+    pub fn push(&mut self, memory: Readable<'_>, from: u32, cookie: u64, span: impl FnOnce() -> Option<Span>) -> bool {
         let (index, len) = (self.len, memory.len().wrapping_sub(from));
-        if len.wrapping_sub(Self::SHORTEST) > Self::LONGEST - Self::SHORTEST || index >= PACKETS {
+        let (Some(packet), Some(Head(head))) = (self.packets.get_mut(index), self.heads.get_mut(index)) else {
             return false;
-        }
-        let Head(head) = &mut self.heads[index];
-        memory.read(from, &mut head[..len as usize]);
-        self.packets[index] = Packet {
+        };
+        let (Some(head), true) = (head.first_chunk_mut::<HEAD_BYTES>(), (SHORTEST..=PACKET_BYTES).contains(&len))
+        else {
+            return false;
+        };
+        memory.read(from, head);
+        let plain = Packet {
             cookie,
             payload: 0,
-            head_len: len as u16,
-            index: index as u16,
             spans_at: 0,
             spans: 0,
             offload: Offload::default(),
+            head_len: len as u16,
+            index: index as u16,
         };
-        self.len = index + 1;
+        if len <= HEAD {
+            *packet = plain;
+        } else {
+            let Some(span) = span().filter(|_| self.spans.len() < SPANS) else { return false };
+            let (spans_at, payload) = (self.spans.len() as u16, len - HEAD);
+            self.spans.push(span.piece(from.saturating_add(HEAD), payload));
+            *packet = Packet { payload, spans_at, spans: 1, head_len: HEAD as u16, ..plain };
+        }
+        self.len = index.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(len.into());
         true
     }

@@ -2,51 +2,63 @@
 //!
 //! Short frames that request nothing are taken in a run, one after another. Any other chain is taken in its turn.
 
-use nicety_adapter::{Budget, PACKETS, Plain};
+use nicety_adapter::{Batch, Budget, HEAD_BYTES, PACKETS};
 use nicety_memory::{Map, Readable, Rights, Span, Touch, Translator};
 
 use super::chain::{INDIRECT, NEXT, Token, WRITE};
-use super::registers::Header;
+use super::registers::{Header, header};
 use super::ring::Ring;
 use super::ring::areas::Areas;
+
+/// Bytes of a frame to prefetch: header and private head.
+const PREFETCH_BYTES: u32 = (header::LEN + HEAD_BYTES) as u32;
 
 /// Chains from a position in the driver's ring on.
 pub(super) struct Burst<'m, const PACKED: bool> {
     memory: Translator<'m>,
     first: u16,
     len: u16,
-    /// The token of each chain.
+    /// The token of each chain, if it is one descriptor alone.
     chains: [u64; PACKETS],
-    /// The buffer of each; without bytes if it is not readable as it is, or is not the only one.
-    buffers: [(u64, Readable<'m>); PACKETS],
+    /// The first descriptor of each chain.
+    descriptors: [u128; PACKETS],
+    /// The buffer of each; without bytes if it is not the only one of its chain, or cannot be read as it is.
+    buffers: [Readable<'m>; PACKETS],
 }
 
 impl<'m, const PACKED: bool> Burst<'m, PACKED> {
-    /// The next chains of a ring that were [`seen`](Areas::seen), at most `most`. `prefetch_len` first bytes of each buffer are
-    /// prefetched.
-    #[inline(always)]
-    pub fn read(
-        memory: &'m Map,
-        prefetch_len: u32,
-        ring: &Ring,
-        areas: &Areas<'_, PACKED>,
-        seen: u16,
-        most: u16,
-    ) -> Self {
-        let (first, mut chains, mut memory) = (ring.next, [0; PACKETS], Translator::new(memory));
-        let mut buffers = [(0, Readable::default()); PACKETS];
-        let len = areas.read_rooms(first, seen, most, &mut chains, &mut buffers, |address, len, flags| {
-            if flags & (NEXT | INDIRECT | WRITE) == 0
-                && let Some(buffer) = memory.readable(address, len)
+    /// No chains yet.
+    pub fn new(memory: &'m Map) -> Self {
+        Self {
+            memory: Translator::new(memory),
+            first: 0,
+            len: 0,
+            chains: [0; PACKETS],
+            descriptors: [0; PACKETS],
+            buffers: [Readable::default(); PACKETS],
+        }
+    }
+
+    /// Reads the next chains of a ring that were [`seen`](Areas::seen), at most `most`, and prefetches their buffers' first bytes.
+    // Not inlined, as `take` is not: each loop has all registers.
+    #[inline(never)]
+    pub fn read(&mut self, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
+        self.first = ring.next;
+        self.len = areas.read_burst(self.first, seen, most, &mut self.chains, &mut self.descriptors);
+        let descriptors = self.descriptors.iter().take(self.len.into());
+        for (buffer, descriptor) in self.buffers.iter_mut().zip(descriptors) {
+            let (address, len) = (*descriptor as u64, (*descriptor >> 64) as u32);
+            if Areas::<PACKED>::flags(*descriptor) & (NEXT | INDIRECT | WRITE) == 0
+                && let Some(readable) = self.memory.readable(address, len)
             {
-                buffer.prefetch(prefetch_len);
-                return (address, buffer);
+                readable.prefetch();
+                *buffer = readable;
+            } else {
+                self.memory.map().prefetch(address, len.min(PREFETCH_BYTES), Touch::Read);
+                *buffer = Readable::default();
             }
-            memory.map().prefetch(address, len.min(prefetch_len), Touch::Read);
-            (address, Readable::default())
-        });
-        areas.prefetch_used(ring.used, len);
-        Self { memory, first, len, chains, buffers }
+        }
+        areas.prefetch_used(ring.used, self.len);
     }
 
     /// Number of the chain at a position, if it was read ahead.
@@ -66,37 +78,43 @@ impl<'m, const PACKED: bool> Burst<'m, PACKED> {
     #[inline]
     pub fn only(&mut self, areas: &Areas<'_, PACKED>, at: u16) -> Option<(Token, Span)> {
         let number = self.number(areas, at)?;
-        let ((address, buffer), chain) = (self.buffers.get(number)?, self.chains.get(number)?);
-        if buffer.is_empty() {
+        let descriptor = *self.descriptors.get(number)?;
+        if self.buffers.get(number)?.is_empty() {
             return None;
         }
-        Some((Token(*chain as u32), self.memory.whole(*address, buffer.len(), Rights::READ)?))
+        let span = self.memory.whole(descriptor as u64, (descriptor >> 64) as u32, Rights::READ)?;
+        Some((Token(*self.chains.get(number)? as u32), span))
     }
 
-    /// Adds frames to a run, from the chain at a position on: as long as they are short and request nothing, and the budget and this
-    /// number of descriptors allow it. Returns the number of chains taken.
-    #[inline(always)]
+    /// Adds packets to the batch, which the budget allows, from the chain at a position on: as long as they are one buffer that requests
+    /// nothing, and the budget and the limit of descriptors allow it. Returns the number of chains taken.
+    #[inline(never)]
     pub fn take(
-        &self,
+        &mut self,
         areas: &Areas<'_, PACKED>,
         at: u16,
         header_len: u32,
         budget: Budget,
-        plain: &mut Plain<'_>,
+        batch: &mut Batch,
     ) -> u16 {
         let Some(from) = self.number(areas, at) else { return 0 };
-        let most = (areas.steps_left() as usize).min(budget.packets.saturating_sub(plain.len()));
+        let before = batch.len();
+        let most = (areas.steps_left() as usize).min(budget.packets.saturating_sub(before));
         let until = usize::from(self.len).min(from.saturating_add(most));
-        let (Some(chains), Some(buffers)) = (self.chains.get(from..until), self.buffers.get(from..until)) else {
-            return 0;
-        };
-        let before = plain.len();
-        for (chain, (_, buffer)) in chains.iter().zip(buffers) {
-            let is_full = plain.bytes() >= budget.bytes && !plain.is_empty();
-            if is_full || !Header::requests_nothing(buffer.load_u16()) || !plain.push(*buffer, header_len, *chain) {
+        let Self { memory, chains, descriptors, buffers, .. } = self;
+        let mut plain = batch.plain();
+        for number in from..until.min(PACKETS) {
+            let buffer = buffers[number];
+            let span = || memory.whole(descriptors[number] as u64, buffer.len(), Rights::READ);
+            let requests_nothing = Header::requests_nothing(buffer.load_u16());
+            if !requests_nothing || !plain.push(buffer, header_len, chains[number], span) {
+                break;
+            }
+            if plain.bytes() >= budget.bytes {
                 break;
             }
         }
-        plain.len().wrapping_sub(before) as u16
+        plain.end();
+        batch.len().wrapping_sub(before) as u16
     }
 }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, HEAD_BYTES, Offload, PACKETS, Progress,
-    QueueCounters, Reason, Segment, SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, PACKETS, Progress, QueueCounters, Reason,
+    Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Fault, Map, Rights, Span};
 
-use super::ahead::Returns;
 use super::broken::Broken;
 use super::burst::Burst;
 use super::chain::{Buffer, Chain, Token};
@@ -26,8 +25,6 @@ const FRAME_MIN: usize = 60;
 
 /// Shortest frame accepted: two addresses and a type.
 const FRAME_SHORTEST: u32 = 14;
-/// Bytes of a frame to prefetch: header and private head.
-const PREFETCH_BYTES: u32 = (header::LEN + HEAD_BYTES) as u32;
 
 /// Result of taking a chain.
 enum Taken {
@@ -122,7 +119,8 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
-        let mut ahead = Burst::<PACKED>::read(memory, PREFETCH_BYTES, ring, &areas, seen, budget.packets as u16);
+        let mut ahead = Burst::<PACKED>::new(memory);
+        ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // Looked at behind the loop: what the loop does not need would take its registers.
         let mut blamed = Blamed::new();
@@ -132,9 +130,7 @@ impl VirtioNet {
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
             if silent.is_none() {
                 let (packets, bytes) = (batch.len(), batch.bytes());
-                let mut plain = batch.plain();
-                let taken = ahead.take(&areas, ring.next, header_len as u32, budget, &mut plain);
-                plain.end();
+                let taken = ahead.take(&areas, ring.next, header_len as u32, budget, batch);
                 if taken > 0 {
                     let bytes = batch.bytes().wrapping_sub(bytes);
                     sent.add_all(QueueCounters { packets: taken.into(), frames: taken.into(), bytes });
@@ -232,9 +228,14 @@ impl VirtioNet {
             ring.mark_notified(&areas);
             ring.delay.join();
         }
-        let mut returns = Returns::new();
-        batch.packets().iter().for_each(|packet| returns.push(ring, &areas, Token(packet.cookie as u32), 0));
-        returns.write(ring, &areas);
+        // A packet's cookie is its chain's token: a used entry without bytes written.
+        let mut chains = [0; PACKETS];
+        chains.iter_mut().zip(batch.packets()).for_each(|(chain, packet)| *chain = packet.cookie);
+        let chains = &chains[..batch.len().min(PACKETS)];
+        match PACKED && chains.iter().any(|chain| Token(*chain as u32).slots() != 1) {
+            true => areas.give_back_packed(ring, chains),
+            false => areas.give_back_run(ring, chains),
+        }
         areas.show(ring);
         if areas.wants(ring)
             && let Some(limits) = limits

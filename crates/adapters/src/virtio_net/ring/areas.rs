@@ -219,30 +219,24 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ids.len() as u16
     }
 
-    /// Reads the first descriptors of the chains from a position on, and what `room` makes of each descriptor's address, length and flags.
-    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen). `chains`: the token that each has if it is
-    /// that one descriptor alone.
+    /// Reads the first descriptors of the chains from a position on, and the token that each chain has if it is that one descriptor alone.
+    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
     #[inline(always)]
-    pub fn read_rooms<R>(
+    pub fn read_burst(
         &self,
         first: u16,
         seen: u16,
         most: u16,
         chains: &mut [u64; PACKETS],
-        rooms: &mut [R; PACKETS],
-        mut room: impl FnMut(u64, u32, u16) -> R,
+        descriptors: &mut [u128; PACKETS],
     ) -> u16 {
         let most = most.min(self.size).min(PACKETS as u16);
-        let mut places = chains.iter_mut().zip(rooms);
         if PACKED {
             // First up to the ring's end, then from its start.
             let before = most.min(self.size.wrapping_sub(first & !WRAP));
-            let count = self.read_rooms_of_lap(first, before, &mut places, &mut room);
+            let count = self.read_burst_of_lap(first, before, 0, chains, descriptors);
             return match count == before && before < most {
-                true => {
-                    let behind = most.wrapping_sub(before);
-                    count.wrapping_add(self.read_rooms_of_lap((first & WRAP) ^ WRAP, behind, &mut places, &mut room))
-                }
+                true => self.read_burst_of_lap((first & WRAP) ^ WRAP, most, before, chains, descriptors),
                 false => count,
             };
         }
@@ -252,34 +246,37 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         self.heads(first, heads);
         // A cache line has four descriptors, and most drivers use them in order.
         heads.iter().step_by(4).for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
-        for ((chain, place), head) in places.zip(&*heads) {
-            let descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
-            *chain = u64::from(*head);
-            *place = room(descriptor as u64, (descriptor >> 64) as u32, (descriptor >> 96) as u16);
-        }
+        chains.iter_mut().zip(&*heads).for_each(|(chain, head)| *chain = u64::from(*head));
+        self.descriptors.gather(heads, descriptors);
         count
     }
 
-    /// The same for a packed ring, within one lap.
+    /// The same for a packed ring, within one lap. `count` are there already, and at most `most` will be.
     #[inline(always)]
-    fn read_rooms_of_lap<'a, R: 'a>(
+    fn read_burst_of_lap(
         &self,
         first: u16,
         most: u16,
-        places: &mut impl Iterator<Item = (&'a mut u64, &'a mut R)>,
-        room: &mut impl FnMut(u64, u32, u16) -> R,
+        mut count: u16,
+        chains: &mut [u64; PACKETS],
+        descriptors: &mut [u128; PACKETS],
     ) -> u16 {
-        let (mut at, mut count) = (16 * self.slot(first), 0);
+        let mut at = 16 * self.slot(first);
+        let wanted = if first & WRAP != 0 { AVAILABLE } else { USED };
         while count < most {
             // A cache line has four descriptors. The last ones may lie behind the lap's end: they are zeros, or not looked at.
             let line: [[u64; 2]; 4] = self.descriptors.load_pairs(at);
             for [address, rest] in line {
-                if count == most || !Self::hands_over(first, (rest >> 48) as u16) {
+                let Some((chain, descriptor)) =
+                    chains.get_mut(usize::from(count)).zip(descriptors.get_mut(usize::from(count)))
+                else {
+                    return count;
+                };
+                if count == most || (rest >> 48) as u16 & (AVAILABLE | USED) != wanted {
                     return count;
                 }
-                let Some((chain, place)) = places.next() else { return count };
-                *chain = Token::packed((rest >> 32) as u16, 1).with_bytes(0);
-                *place = room(address, rest as u32, (rest >> 48) as u16);
+                *chain = rest >> 32 & 0xffff | 1 << 16;
+                *descriptor = u128::from(rest) << 64 | u128::from(address);
                 count = count.wrapping_add(1);
             }
             at = at.wrapping_add(64);
