@@ -138,10 +138,11 @@ impl Mapping {
         self.presence.as_ref().is_none_or(|presence| presence.is_known(offset, len))
     }
 
-    /// The range around an offset of which reading is known to allocate no page; empty if the offset's page is not known to exist. It may
-    /// end beyond the mapping, and more may be known.
+    /// Bytes around one, all on pages known to exist. Not always as many as there are.
+    #[inline]
     pub(crate) fn known_around(&self, offset: usize) -> Range<usize> {
-        self.presence.as_ref().map_or(0..self.len, |presence| presence.known_around(offset))
+        let known = self.presence.as_ref().map_or(0..self.len, |presence| presence.known_around(offset));
+        known.start..known.end.min(self.len)
     }
 
     /// Copies bytes out, if they are all within. Allocates no page. Returns how many were copied.

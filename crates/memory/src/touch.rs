@@ -90,6 +90,19 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     let _left = unsafe { native::copy(from.as_ptr(), to, from.len()) };
 }
 
+/// Like [`write`], for 32 to 64 bytes: less code, where others take the other lengths.
+///
+/// # Safety
+/// That many bytes are mapped there, and there are 32 to 64.
+#[inline(always)]
+pub(crate) unsafe fn write_short(from: &[u8], to: *mut u8) {
+    // SAFETY: as the caller guarantees. Bytes for missing pages are lost.
+    unsafe {
+        std::hint::assert_unchecked((32..=64).contains(&from.len()));
+        let _left = native::copy(from.as_ptr(), to, from.len());
+    }
+}
+
 /// Copies the shorter of both within guest memory; the places may overlap. Unreadable bytes are zero.
 pub(crate) fn copy_across(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) {
     let len = from.len().min(to.len());
@@ -311,7 +324,8 @@ mod native {
                 16..=31 => ends_of_16(from, to, len),
                 8..=15 => ends_of_8(from, to, len),
                 4..=7 => ends_of_4(from, to, len),
-                1..=3 => return copy_long(from, to, len),
+                2..=3 => ends_of_2(from, to, len),
+                1 => one(from, to, len),
                 0 => true,
             }
         };
@@ -354,6 +368,14 @@ mod native {
     }
 
     #[rustfmt::skip]
+    ends!(one, reg, a,
+        "mov {a:l}, [{from} + {len} - 1]"
+        "mov [{to} + {len} - 1], {a:l}");
+    #[rustfmt::skip]
+    ends!(ends_of_2, reg, a b,
+        "mov {a:x}, [{from}]" "mov {b:x}, [{from} + {len} - 2]"
+        "mov [{to}], {a:x}" "mov [{to} + {len} - 2], {b:x}");
+    #[rustfmt::skip]
     ends!(ends_of_4, reg, a b,
         "mov {a:e}, [{from}]" "mov {b:e}, [{from} + {len} - 4]"
         "mov [{to}], {a:e}" "mov [{to} + {len} - 4], {b:e}");
@@ -394,90 +416,88 @@ mod native {
         0
     }
 
-    /// Like [`copy`], for any length.
+    /// Like [`copy`], for at least 64 bytes. The last 64 are loaded before the first are stored, so the places may overlap.
     unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) -> usize {
         if to.addr().wrapping_sub(from.addr()) < len {
             // SAFETY: as the caller guarantees.
             unsafe { copy_back(from, to, len) };
             return 0;
         }
-        let mut left = len;
-        // SAFETY: it reads and writes at most `len` bytes, one after another, or is skipped.
+        let (mut at, mut left) = (0_usize, len);
+        // SAFETY: it reads and writes only these `len` bytes, or is skipped.
         unsafe {
             asm!(
                 "2:",
                 "cmp rcx, {long}",
                 "jae 8f",
-                "4:",
-                "cmp rcx, 64",
-                "jb 9f",
-                "movups {a}, [rsi]",
-                "movups {b}, [rsi + 16]",
-                "movups {c}, [rsi + 32]",
-                "movups {d}, [rsi + 48]",
-                "movups [rdi], {a}",
-                "movups [rdi + 16], {b}",
-                "movups [rdi + 32], {c}",
-                "movups [rdi + 48], {d}",
-                "add rsi, 64",
-                "add rdi, 64",
-                "sub rcx, 64",
-                "jmp 4b",
-                "9:",
-                "cmp rcx, 16",
+                "movups {e}, [rsi + rcx - 64]",
+                "movups {f}, [rsi + rcx - 48]",
+                "movups {g}, [rsi + rcx - 32]",
+                "movups {h}, [rsi + rcx - 16]",
+                "sub rcx, 128",
                 "jb 5f",
-                "movups {a}, [rsi]",
-                "movups [rdi], {a}",
-                "add rsi, 16",
-                "add rdi, 16",
-                "sub rcx, 16",
-                "jmp 9b",
+                "4:",
+                "movups {a}, [rsi + {at}]",
+                "movups {b}, [rsi + {at} + 16]",
+                "movups {c}, [rsi + {at} + 32]",
+                "movups {d}, [rsi + {at} + 48]",
+                "movups [rdi + {at}], {a}",
+                "movups [rdi + {at} + 16], {b}",
+                "movups [rdi + {at} + 32], {c}",
+                "movups [rdi + {at} + 48], {d}",
+                "movups {a}, [rsi + {at} + 64]",
+                "movups {b}, [rsi + {at} + 80]",
+                "movups {c}, [rsi + {at} + 96]",
+                "movups {d}, [rsi + {at} + 112]",
+                "movups [rdi + {at} + 64], {a}",
+                "movups [rdi + {at} + 80], {b}",
+                "movups [rdi + {at} + 96], {c}",
+                "movups [rdi + {at} + 112], {d}",
+                "sub {at}, -128",
+                "cmp {at}, rcx",
+                "jbe 4b",
                 "5:",
-                "cmp rcx, 8",
-                "jb 6f",
-                "mov {word}, [rsi]",
-                "mov [rdi], {word}",
-                "add rsi, 8",
-                "add rdi, 8",
-                "sub rcx, 8",
-                "jmp 5b",
+                "add rcx, 64",
+                "cmp {at}, rcx",
+                "ja 6f",
+                "movups {a}, [rsi + {at}]",
+                "movups {b}, [rsi + {at} + 16]",
+                "movups {c}, [rsi + {at} + 32]",
+                "movups {d}, [rsi + {at} + 48]",
+                "movups [rdi + {at}], {a}",
+                "movups [rdi + {at} + 16], {b}",
+                "movups [rdi + {at} + 32], {c}",
+                "movups [rdi + {at} + 48], {d}",
+                "add {at}, 64",
                 "6:",
-                "cmp rcx, 4",
-                "jb 7f",
-                "mov {word:e}, [rsi]",
-                "mov [rdi], {word:e}",
-                "add rsi, 4",
-                "add rdi, 4",
-                "sub rcx, 4",
-                "7:",
-                "test rcx, rcx",
-                "jz 3f",
-                "mov {word:l}, [rsi]",
-                "mov [rdi], {word:l}",
-                "inc rsi",
-                "inc rdi",
-                "dec rcx",
-                "jmp 7b",
+                "movups [rdi + rcx], {e}",
+                "movups [rdi + rcx + 16], {f}",
+                "movups [rdi + rcx + 32], {g}",
+                "movups [rdi + rcx + 48], {h}",
+                "lea {at}, [rcx + 64]",
+                "jmp 3f",
                 "8:",
                 "rep movsb",
                 "3:",
                 fixup!(),
                 long = const LONG,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                word = out(reg) _,
+                e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
+                at = inout(reg) at,
                 inout("rcx") left,
                 inout("rsi") from => _,
                 inout("rdi") to => _,
                 options(nostack),
             );
         }
+        if len < LONG {
+            left = len - at;
+        }
         if left == 0 {
             return 0;
         }
-        // The fault is within the next 64 bytes: the bytes before it exist.
-        let few = left.min(64);
-        // SAFETY: these are the first of the remaining bytes.
-        left - few + unsafe { copy_bytes(from.add(len - left), to.add(len - left), few) }
+        // SAFETY: these are the bytes that were not copied, or not all of them.
+        unsafe { copy_bytes(from.add(len - left), to.add(len - left), left) }
     }
 
     /// Like [`copy`], byte by byte from the start.

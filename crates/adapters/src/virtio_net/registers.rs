@@ -188,6 +188,13 @@ impl Header {
         ]
     }
 
+    /// As a little-endian number of the driver's bytes.
+    #[inline(always)]
+    pub fn number(&self) -> u128 {
+        let [first, second, third] = self.words().map(u128::from);
+        first | second << 32 | third << 64
+    }
+
     /// The header in the driver's byte order.
     pub fn bytes(&self) -> [u8; header::LEN] {
         let mut out = [0; header::LEN];

@@ -173,52 +173,6 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         token
     }
 
-    /// Reads the first descriptors of the chains from a position on, and the token each has if it is that one descriptor alone.
-    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
-    pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let most = most.min(self.size).min(tokens.len().min(descriptors.len()) as u16);
-        if PACKED {
-            return self.read_ahead_packed(first, most, tokens, descriptors);
-        }
-        let count = most.min(seen.wrapping_sub(first));
-        let heads = &mut tokens[..usize::from(count)];
-        self.heads(first, heads);
-        heads.iter().for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
-        for (descriptor, head) in descriptors.iter_mut().zip(&*heads) {
-            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
-        }
-        count
-    }
-
-    fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        // First up to the ring's end, then from its start.
-        let before = most.min(self.size - (first & !WRAP));
-        let (ids, ids_behind) = ids.split_at_mut(before.into());
-        let (near, far) = descriptors.split_at_mut(before.into());
-        let count = self.read_run(first, ids, near);
-        if count < before || before == most {
-            return count;
-        }
-        let behind = usize::from(most - before);
-        count + self.read_run((first & WRAP) ^ WRAP, &mut ids_behind[..behind], &mut far[..behind])
-    }
-
-    /// Available descriptors of a packed ring from a position on, within one lap, as many as both slices have room for.
-    fn read_run(&self, first: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let mut place = 16 * self.slot(first);
-        for (count, (id, descriptor)) in (0..).zip(ids.iter_mut().zip(descriptors)) {
-            // Loads the flags first, with the length: the rest is valid only after they mark the descriptor available.
-            let high = self.descriptors.load_u64(place + 8);
-            if !Self::hands_over(first, (high >> 48) as u16) {
-                return count;
-            }
-            *descriptor = u128::from(high) << 64 | u128::from(self.descriptors.load_u64(place));
-            *id = (high >> 32) as u16;
-            place += 16;
-        }
-        ids.len() as u16
-    }
-
     /// Reads the first descriptors of the chains from a position on, and the token that each chain has if it is that one descriptor alone.
     /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
     #[inline(always)]
@@ -288,12 +242,6 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     #[inline]
     pub fn flags(descriptor: u128) -> u16 {
         (if PACKED { descriptor >> 112 } else { descriptor >> 96 }) as u16
-    }
-
-    /// Token of a chain of one descriptor, from the value that [`read_ahead`](Areas::read_ahead) returned.
-    #[inline]
-    pub fn token_of_one(read: u16) -> Token {
-        if PACKED { Token::packed(read, 1) } else { Token(read.into()) }
     }
 
     /// The heads in the driver's ring from an entry on, at most the ring's size; they are not checked.
