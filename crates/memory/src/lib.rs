@@ -52,5 +52,5 @@ pub use region::Rights;
 pub use span::Span;
 pub use tape::{Tape, Taped};
 pub use target::{Target, TargetTranslator};
-pub use translator::Translator;
+pub use translator::{Readable, Translator};
 pub use window::{Window, WindowPlace, full_barrier};

@@ -76,7 +76,10 @@ impl<'m> Target<'m> {
     /// Like [`write`](Target::write), for 32 to 64 bytes to pages that are known to exist. False in any other case; then nothing is written.
     #[inline(always)]
     pub fn write_short<const N: usize>(&self, header: u128, bytes: &[u8]) -> bool {
-        if !(32..=64).contains(&bytes.len()) || self.unknown.is_some() || N.wrapping_add(bytes.len()) > self.len as usize {
+        if !(32..=64).contains(&bytes.len())
+            || self.unknown.is_some()
+            || N.wrapping_add(bytes.len()) > self.len as usize
+        {
             return false;
         }
         #[cfg(feature = "count")]

@@ -49,6 +49,37 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
     }
 }
 
+/// Most bytes of [`read_few`].
+pub(crate) const FEW: usize = 128;
+
+/// Copies up to [`FEW`] bytes out of guest memory; unreadable bytes are zero.
+///
+/// # Safety
+/// That many bytes are mapped at `from`, and may be written at `into`.
+#[inline(always)]
+pub(crate) unsafe fn read_few(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        if !native::copy_few(from, into, len) {
+            read_few_again(from, into, len);
+        }
+    }
+}
+
+/// Like [`read_few`], for few bytes, or after a fault.
+///
+/// # Safety
+/// As for [`read_few`].
+#[cold]
+#[inline(never)]
+unsafe fn read_few_again(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let left = native::copy(from, into, len);
+        into.add(len - left).write_bytes(0, left);
+    }
+}
+
 /// Copies bytes into guest memory; missing pages are skipped.
 ///
 /// # Safety
@@ -139,7 +170,7 @@ fn words(bytes: &[u8]) -> u64 {
     add(words.iter().fold(0, add), &tail)
 }
 
-pub(crate) use native::{load_u16, load_u32, load_u64, or_u64, store_u8, store_u16, store_u32, store_u64};
+pub(crate) use native::{load_u16, load_u32, load_u64, load_u128, or_u64, store_u8, store_u16, store_u32, store_u64};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use native::skip;
@@ -158,6 +189,7 @@ mod native {
     //! across assembly that may touch memory.
 
     use std::arch::asm;
+    use std::arch::x86_64::_mm_setzero_si128;
 
     /// Copies of at least this length use the processor's own string instruction, which gets faster with length.
     const LONG: usize = 2048;
@@ -230,6 +262,21 @@ mod native {
     load!(load_u32, u32, "mov {value:e}, dword ptr [{from}]");
     load!(load_u64, u64, "mov {value}, qword ptr [{from}]");
 
+    /// Loads 16 bytes, or zeros. Not atomic.
+    ///
+    /// # Safety
+    /// The bytes are mapped.
+    #[inline(always)]
+    pub unsafe fn load_u128(from: *const u8) -> u128 {
+        // SAFETY: it reads only mapped bytes, or is skipped. SSE2 is part of x86-64, and any 16 bytes are a number.
+        unsafe {
+            let mut value = _mm_setzero_si128();
+            asm!("2:", "movups {value}, [{from}]", "3:", fixup!(), from = in(reg) from, value = inout(xmm_reg) value,
+                options(nostack, preserves_flags));
+            std::mem::transmute(value)
+        }
+    }
+
     macro_rules! store {
         ($name:ident, $kind:ty, $instruction:literal) => {
             /// Stores a value if the page exists. An aligned store is atomic, with release ordering.
@@ -284,6 +331,22 @@ mod native {
         };
         // SAFETY: as the caller guarantees.
         if is_done { 0 } else { unsafe { copy_again(from, to, len) } }
+    }
+
+    /// Copies 32 to 128 bytes. False if it did not.
+    ///
+    /// # Safety
+    /// So many bytes are mapped at both places.
+    #[inline(always)]
+    pub unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match len {
+                32..=64 => ends_of_32(from, to, len),
+                65..=128 => ends_of_64(from, to, len),
+                _ => false,
+            }
+        }
     }
 
     /// Copies the first N and the last N bytes of a piece of N to 2 N bytes. All are loaded before the first is stored, so the
@@ -507,6 +570,11 @@ mod native {
         unsafe { (*from.cast::<AtomicU64>()).load(Ordering::Acquire) }
     }
 
+    pub unsafe fn load_u128(from: *const u8) -> u128 {
+        // SAFETY: it is mapped.
+        unsafe { from.cast::<u128>().read_unaligned() }
+    }
+
     pub unsafe fn store_u8(to: *mut u8, value: u8) {
         // SAFETY: it is mapped.
         unsafe { (*to.cast::<AtomicU8>()).store(value, Ordering::Release) }
@@ -536,6 +604,10 @@ mod native {
         // SAFETY: as the caller guarantees.
         unsafe { std::ptr::copy(from, to, len) };
         0
+    }
+
+    pub unsafe fn copy_few(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+        false
     }
 
     pub unsafe fn clear(to: *mut u8, len: usize) {

@@ -192,6 +192,32 @@ impl<'a> Window<'a> {
         }
     }
 
+    /// Copies entries of 16 bytes out (descriptors), by their indices; one beyond the end is zero. Not atomic.
+    #[inline(always)]
+    pub fn gather(&self, indices: &[u16], out: &mut [u128]) {
+        let last = indices.iter().fold(0, |last, index| last.max(*index));
+        match (self.place(16 * usize::from(last), 16), self.unknown) {
+            (Some(_), None) => {
+                #[cfg(feature = "count")]
+                crate::count::one();
+                for (entry, index) in out.iter_mut().zip(indices) {
+                    let place = self.first.wrapping_add(16 * usize::from(*index));
+                    // SAFETY: it ends where the last entry does or before, and that one lies within.
+                    *entry = u128::from_le(unsafe { touch::load_u128(place) });
+                }
+            }
+            _ => self.gather_singly(indices, out),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn gather_singly(&self, indices: &[u16], out: &mut [u128]) {
+        for (entry, index) in out.iter_mut().zip(indices) {
+            *entry = u128::from_le_bytes(self.read(16 * usize::from(*index)));
+        }
+    }
+
     /// Stores eight bytes, aligned or not. Not atomic.
     #[inline]
     pub fn write_u64(&self, offset: usize, value: u64) {

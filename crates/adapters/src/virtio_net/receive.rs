@@ -8,13 +8,13 @@ use nicety_adapter::{
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights};
 
-use super::ahead::Returns;
 use super::broken::Broken;
 use super::buffers::{FrameBuffers, PIECES};
 use super::chain::{CHAIN_MAX, Token};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
+use super::returns::Returns;
 use super::ring::Ring;
 use super::ring::areas::Areas;
 use super::targets::{Run, Targets};

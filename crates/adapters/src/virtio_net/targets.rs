@@ -6,10 +6,10 @@
 use nicety_adapter::{Checksum, Frames, PACKETS, Pick, QueueCounters, Wants, Whole};
 use nicety_memory::{Map, Target, TargetTranslator, Touch};
 
-use super::ahead::Returns;
 use super::chain::{INDIRECT, NEXT, WRITE};
 use super::receive::checksum_of;
 use super::registers::{Header, header};
+use super::returns::Returns;
 use super::ring::Ring;
 use super::ring::areas::Areas;
 
@@ -55,16 +55,21 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
     pub fn read(&mut self, memory: &'m Map, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
         let mut translator = TargetTranslator::new(memory);
         self.first = ring.next;
-        let (chains, buffers) = (&mut self.chains, &mut self.buffers);
-        self.len = areas.read_firsts(self.first, seen, most, chains, buffers, |address, len, flags| {
-            if flags & (NEXT | INDIRECT | WRITE) == WRITE
+        let mut descriptors = [0; PACKETS];
+        self.len = areas.read_burst(self.first, seen, most, &mut self.chains, &mut descriptors);
+        let descriptors = descriptors.iter().take(self.len.into());
+        for (buffer, descriptor) in self.buffers.iter_mut().zip(descriptors) {
+            let (address, len) = (*descriptor as u64, (*descriptor >> 64) as u32);
+            let flags = Areas::<PACKED>::flags(*descriptor);
+            *buffer = if flags & (NEXT | INDIRECT | WRITE) == WRITE
                 && let Some(target) = translator.whole(address, len)
             {
-                return target;
-            }
-            prefetch(memory, address, len, flags);
-            Target::default()
-        });
+                target
+            } else {
+                prefetch(memory, address, len, flags);
+                Target::default()
+            };
+        }
         areas.prefetch_used(ring.used, self.len);
         self.buffers.iter().take(AHEAD.min(self.len.into())).for_each(|buffer| buffer.prefetch(PREFETCH_BYTES));
     }
@@ -132,9 +137,7 @@ impl Run<'_> {
         let whole = Whole::of(self.frames, pick, self.wants)?;
         let header = match whole.checksum() {
             Checksum::AsIs => PLAIN,
-            checksum => {
-                Header { num_buffers: 1, ..checksum_of(checksum, whole.checked(), self.features) }.number()
-            }
+            checksum => Header { num_buffers: 1, ..checksum_of(checksum, whole.checked(), self.features) }.number(),
         };
         whole.write::<{ header::LEN }>(header, buffer).then(|| whole.len())
     }

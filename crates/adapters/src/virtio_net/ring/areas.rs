@@ -220,76 +220,24 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         token
     }
 
-    /// Reads the first descriptors of the chains from a position on, and the token each has if it is that one descriptor alone.
+    /// Reads the first descriptors of the chains from a position on, and the token that each chain has if it is that one descriptor alone.
     /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
-    pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let most = most.min(self.size).min(tokens.len().min(descriptors.len()) as u16);
-        if PACKED {
-            return self.read_ahead_packed(first, most, tokens, descriptors);
-        }
-        let count = most.min(seen.wrapping_sub(first));
-        let heads = &mut tokens[..usize::from(count)];
-        self.heads(first, heads);
-        heads.iter().for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
-        for (descriptor, head) in descriptors.iter_mut().zip(&*heads) {
-            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
-        }
-        count
-    }
-
-    fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        // First up to the ring's end, then from its start.
-        let before = most.min(self.size - (first & !WRAP));
-        let (ids, ids_behind) = ids.split_at_mut(before.into());
-        let (near, far) = descriptors.split_at_mut(before.into());
-        let count = self.read_run(first, ids, near);
-        if count < before || before == most {
-            return count;
-        }
-        let behind = usize::from(most - before);
-        count + self.read_run((first & WRAP) ^ WRAP, &mut ids_behind[..behind], &mut far[..behind])
-    }
-
-    /// Available descriptors of a packed ring from a position on, within one lap, as many as both slices have room for.
-    fn read_run(&self, first: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let mut place = 16 * self.slot(first);
-        for (count, (id, descriptor)) in (0..).zip(ids.iter_mut().zip(descriptors)) {
-            // Loads the flags first, with the length: the rest is valid only after they mark the descriptor available.
-            let high = self.descriptors.load_u64(place + 8);
-            if !Self::hands_over(first, (high >> 48) as u16) {
-                return count;
-            }
-            *descriptor = u128::from(high) << 64 | u128::from(self.descriptors.load_u64(place));
-            *id = (high >> 32) as u16;
-            place += 16;
-        }
-        ids.len() as u16
-    }
-
-    /// Reads the first descriptors of the chains from a position on, and what `make` makes of each descriptor's address, length and flags.
-    /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen). `chains`: the token that each has if it is
-    /// that one descriptor alone.
     #[inline(always)]
-    pub fn read_firsts<R>(
+    pub fn read_burst(
         &self,
         first: u16,
         seen: u16,
         most: u16,
         chains: &mut [u64; PACKETS],
-        made: &mut [R; PACKETS],
-        mut make: impl FnMut(u64, u32, u16) -> R,
+        descriptors: &mut [u128; PACKETS],
     ) -> u16 {
         let most = most.min(self.size).min(PACKETS as u16);
-        let mut places = chains.iter_mut().zip(made);
         if PACKED {
             // First up to the ring's end, then from its start.
             let before = most.min(self.size.wrapping_sub(first & !WRAP));
-            let count = self.read_firsts_of_lap(first, before, &mut places, &mut make);
+            let count = self.read_burst_of_lap(first, before, 0, chains, descriptors);
             return match count == before && before < most {
-                true => {
-                    let behind = most.wrapping_sub(before);
-                    count.wrapping_add(self.read_firsts_of_lap((first & WRAP) ^ WRAP, behind, &mut places, &mut make))
-                }
+                true => self.read_burst_of_lap((first & WRAP) ^ WRAP, most, before, chains, descriptors),
                 false => count,
             };
         }
@@ -299,35 +247,37 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         self.heads(first, heads);
         // A cache line has four descriptors, and most drivers use them in order.
         heads.iter().step_by(4).for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
-        let table = self.descriptors;
-        for ((chain, place), head) in places.zip(&*heads) {
-            let descriptor = u128::from_le_bytes(table.read(16 * usize::from(*head)));
-            *chain = u64::from(*head);
-            *place = make(descriptor as u64, (descriptor >> 64) as u32, (descriptor >> 96) as u16);
-        }
+        chains.iter_mut().zip(&*heads).for_each(|(chain, head)| *chain = u64::from(*head));
+        self.descriptors.gather(heads, descriptors);
         count
     }
 
-    /// The same for a packed ring, within one lap.
+    /// The same for a packed ring, within one lap. `count` are there already, and at most `most` will be.
     #[inline(always)]
-    fn read_firsts_of_lap<'a, R: 'a>(
+    fn read_burst_of_lap(
         &self,
         first: u16,
         most: u16,
-        places: &mut impl Iterator<Item = (&'a mut u64, &'a mut R)>,
-        make: &mut impl FnMut(u64, u32, u16) -> R,
+        mut count: u16,
+        chains: &mut [u64; PACKETS],
+        descriptors: &mut [u128; PACKETS],
     ) -> u16 {
-        let (table, mut at, mut count) = (self.descriptors, 16 * self.slot(first), 0);
+        let mut at = 16 * self.slot(first);
+        let wanted = if first & WRAP != 0 { AVAILABLE } else { USED };
         while count < most {
             // A cache line has four descriptors. The last ones may lie behind the lap's end: they are zeros, or not looked at.
-            let line: [[u64; 2]; 4] = table.load_pairs(at);
+            let line: [[u64; 2]; 4] = self.descriptors.load_pairs(at);
             for [address, rest] in line {
-                if count == most || !Self::hands_over(first, (rest >> 48) as u16) {
+                let Some((chain, descriptor)) =
+                    chains.get_mut(usize::from(count)).zip(descriptors.get_mut(usize::from(count)))
+                else {
+                    return count;
+                };
+                if count == most || (rest >> 48) as u16 & (AVAILABLE | USED) != wanted {
                     return count;
                 }
-                let Some((chain, place)) = places.next() else { return count };
-                *chain = Token::packed((rest >> 32) as u16, 1).with_bytes(0);
-                *place = make(address, rest as u32, (rest >> 48) as u16);
+                *chain = rest >> 32 & 0xffff | 1 << 16;
+                *descriptor = u128::from(rest) << 64 | u128::from(address);
                 count = count.wrapping_add(1);
             }
             at = at.wrapping_add(64);
@@ -339,12 +289,6 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     #[inline]
     pub fn flags(descriptor: u128) -> u16 {
         (if PACKED { descriptor >> 112 } else { descriptor >> 96 }) as u16
-    }
-
-    /// Token of a chain of one descriptor, from the value that [`read_ahead`](Areas::read_ahead) returned.
-    #[inline]
-    pub fn token_of_one(read: u16) -> Token {
-        if PACKED { Token::packed(read, 1) } else { Token(read.into()) }
     }
 
     /// The heads in the driver's ring from an entry on, at most the ring's size; they are not checked.
