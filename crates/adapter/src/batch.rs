@@ -3,19 +3,23 @@
 //! The head is copied out of guest memory once, and every decision uses that copy. A guest that rewrites its buffer during
 //! transmission changes only its own payload. A VLAN tag in the sender's descriptor is inserted into the private head, so a tag is
 //! always at its wire position.
+//!
+//! A packet's head and its parse have the packet's own place, by its index. So a short frame without an offload costs its head's bytes
+//! and an entry of 32 bytes ([`Plain`]).
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use nicety_frame::Layout;
 pub use nicety_frame::SegmentKind;
 use nicety_memory::{Map, Span};
 
 mod admit;
 mod draft;
+mod plain;
 
 pub use draft::{Admitted, Draft, DraftError};
+pub use plain::Plain;
 
 /// Most packets in a batch.
 pub const PACKETS: usize = 64;
@@ -31,6 +35,13 @@ pub const SPANS_PER_PACKET: usize = 256;
 pub const PACKET_BYTES: u32 = 65_535 + 512;
 /// Room behind a head for tags inserted later.
 const HEAD_SLACK: usize = 8;
+/// Bytes from one head to the next: an odd number of cache lines, so that the heads' first lines are of different sets of a cache.
+const HEAD_PLACE: usize = 9 * 64;
+
+/// The place of a private head. A frame of 64 bytes is one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Head([u8; HEAD_PLACE]);
 
 /// A port of the switch, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,26 +124,29 @@ impl Offload {
 }
 
 /// One packet of a [`Batch`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
+// In this order, the zeros of a packet without spans are one store.
+#[repr(C)]
 pub struct Packet {
-    head_at: u32,
-    head_len: u16,
-    spans_at: u16,
-    spans: u16,
-    payload: u32,
-    /// The offloads still to do.
-    pub offload: Offload,
-    /// Its index in the batch.
-    index: u16,
     /// The sender's own value for [`complete`](crate::Adapter::complete): which descriptors to complete.
     pub cookie: u64,
+    payload: u32,
+    spans_at: u16,
+    spans: u16,
+    /// The offloads still to do.
+    pub offload: Offload,
+    head_len: u16,
+    /// Its index in the batch.
+    index: u16,
 }
+
+const _: () = assert!(size_of::<Packet>() == 32);
 
 impl Packet {
     /// Its length in bytes, without a frame check sequence.
     #[inline]
     pub fn len(&self) -> u32 {
-        u32::from(self.head_len) + self.payload
+        u32::from(self.head_len).wrapping_add(self.payload)
     }
 
     /// Always false: an empty packet cannot be drafted.
@@ -181,14 +195,23 @@ pub struct Batch {
     pub queue: u16,
     /// The adapter's generation when the packets were fetched. If it has changed by their completion, that is stale.
     pub generation: u32,
-    packets: ArrayVec<Packet, PACKETS>,
-    /// Each packet's parsed head, made on first use.
+    packets: Box<[Packet; PACKETS]>,
+    len: usize,
+    /// Each packet's parsed head, made on first use. Empty from `len` on, but for a draft's.
     layouts: Box<[OnceCell<Layout>; PACKETS]>,
-    heads: Box<[u8]>,
-    heads_used: usize,
+    /// Whether a head was parsed.
+    is_parsed: Cell<bool>,
+    heads: Box<[Head; PACKETS]>,
     spans: Vec<Span>,
     bytes: u64,
     summed: u64,
+}
+
+/// The head of a packet whose length cannot be. A call, so that the usual case is a branch: a choice between two heads is five instructions more.
+#[cold]
+#[inline(never)]
+fn no_head() -> &'static [u8] {
+    &[]
 }
 
 impl Default for Batch {
@@ -208,10 +231,11 @@ impl Batch {
             sender: PortId::default(),
             queue: 0,
             generation: 0,
-            packets: ArrayVec::new(),
+            packets: Box::new([Packet::default(); PACKETS]),
+            len: 0,
             layouts: Box::new([const { OnceCell::new() }; PACKETS]),
-            heads: vec![0; PACKETS * (HEAD_MAX + HEAD_SLACK)].into_boxed_slice(),
-            heads_used: 0,
+            is_parsed: Cell::new(false),
+            heads: Box::new([Head([0; HEAD_PLACE]); PACKETS]),
             spans: Vec::with_capacity(SPANS),
             bytes: 0,
             summed: 0,
@@ -234,9 +258,11 @@ impl Batch {
     }
 
     fn clear(&mut self) {
-        self.packets.clear();
+        if self.is_parsed.take() {
+            self.layouts.iter_mut().take(self.len).for_each(|layout| *layout = OnceCell::new());
+        }
+        self.len = 0;
         self.spans.clear();
-        self.heads_used = 0;
         self.bytes = 0;
         self.summed = 0;
     }
@@ -250,25 +276,25 @@ impl Batch {
     /// The packets, in order.
     #[inline]
     pub fn packets(&self) -> &[Packet] {
-        &self.packets
+        &self.packets[..self.len.min(PACKETS)]
     }
 
     /// One packet.
     #[inline]
     pub fn packet(&self, index: u16) -> Option<&Packet> {
-        self.packets.get(usize::from(index))
+        self.packets().get(usize::from(index))
     }
 
     /// Number of packets.
     #[inline]
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.len
     }
 
     /// Whether it holds no packet.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.len == 0
     }
 
     /// Bytes of all its packets.
@@ -287,15 +313,21 @@ impl Batch {
     /// A packet's private head: at least all its headers, and at least [`HEAD_BYTES`] if the packet is that long.
     #[inline]
     pub fn head(&self, packet: &Packet) -> &[u8] {
-        let at = packet.head_at as usize;
-        self.heads.get(at..at + usize::from(packet.head_len)).unwrap_or_default()
+        let Head(bytes) = &self.heads[usize::from(packet.index) % PACKETS];
+        match bytes.get(..packet.head_len.into()) {
+            Some(head) => head,
+            None => no_head(),
+        }
     }
 
     /// Its parsed private head. It is parsed on first use, which never happens for a plain frame to a receiver that takes it
     /// unchanged.
     #[inline]
     pub fn layout(&self, packet: &Packet) -> &Layout {
-        self.layouts[usize::from(packet.index) % PACKETS].get_or_init(|| Layout::parse(self.head(packet)))
+        self.layouts[usize::from(packet.index) % PACKETS].get_or_init(|| {
+            self.is_parsed.set(true);
+            Layout::parse(self.head(packet))
+        })
     }
 
     /// The data behind the head, in the sender's memory.
@@ -322,7 +354,7 @@ impl Batch {
     /// Begins a packet with a private head of `head` bytes (at most [`HEAD_MAX`]). `None` if the batch is full.
     #[inline]
     pub fn draft(&mut self, head: usize) -> Option<Draft<'_>> {
-        if self.packets.is_full() {
+        if self.len >= PACKETS {
             return None;
         }
         Some(Draft::begin(self, head))

@@ -52,7 +52,7 @@ mod words;
 pub use adapter::{Adapter, Event, Reset};
 pub use batch::{
     Admitted, Batch, Checksum, Draft, DraftError, FRAMES_PER_PACKET, HEAD_BYTES, HEAD_MAX, Offload, PACKET_BYTES,
-    PACKETS, Packet, PortId, SPANS, SPANS_PER_PACKET, Segment, SegmentKind,
+    PACKETS, Packet, Plain, PortId, SPANS, SPANS_PER_PACKET, Segment, SegmentKind,
 };
 pub use bus::{Bus, BusError, InterruptKind};
 pub use context::Context;

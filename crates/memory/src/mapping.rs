@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -135,6 +136,13 @@ impl Mapping {
     #[inline]
     pub(crate) fn is_known(&self, offset: usize, len: usize) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.is_known(offset, len))
+    }
+
+    /// Bytes around one, all on pages known to exist. Not always as many as there are.
+    #[inline]
+    pub(crate) fn known_around(&self, offset: usize) -> Range<usize> {
+        let known = self.presence.as_ref().map_or(0..self.len, |presence| presence.known_around(offset));
+        known.start..known.end.min(self.len)
     }
 
     /// Copies bytes out, if they are all within. Allocates no page. Returns how many were copied.

@@ -4,7 +4,7 @@
 //! lines arrive in parallel. A hint reads nothing and never faults.
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Kind of the coming access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

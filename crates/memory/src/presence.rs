@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -52,10 +52,12 @@ pub(crate) struct Presence {
 struct Known {
     /// The index of each chunk's first word; 0 while nothing is known of the chunk.
     chunks: Zeros<AtomicU32>,
-    /// The words of the chunks, in the order of first use. The first chunk's words stay zero.
+    /// The words of the chunks, in the order of first use. The first chunk's words stay zero. Behind all of them, a bit for each chunk that
+    /// is whole: all of its pages are known to exist.
     words: Zeros<AtomicU64>,
-    /// Chunks of `words` that are taken.
+    /// Chunks of `words` that are taken, and their maximum.
     taken: AtomicUsize,
+    room: usize,
 }
 
 /// Pages of a chunk, and words of bits.
@@ -67,8 +69,9 @@ const LOST_MAX: usize = 64;
 impl Known {
     fn new(pages: usize) -> io::Result<Self> {
         let chunks = pages.div_ceil(CHUNK);
-        let words = (1 + chunks + LOST_MAX.min(chunks)) * WORDS;
-        Ok(Self { chunks: Zeros::new(chunks)?, words: Zeros::new(words)?, taken: AtomicUsize::new(1) })
+        let room = 1 + chunks + LOST_MAX.min(chunks);
+        let words = Zeros::new(room * WORDS + chunks.div_ceil(PAGES))?;
+        Ok(Self { chunks: Zeros::new(chunks)?, words, taken: AtomicUsize::new(1), room })
     }
 
     /// The bits of a page and of its neighbours.
@@ -84,18 +87,55 @@ impl Known {
         let Some(chunk) = self.chunks.get(page / CHUNK) else { return };
         let mut first = chunk.load(Ordering::Relaxed);
         if first == 0 {
-            let taken = self.taken.fetch_add(1, Ordering::Relaxed).min(self.words.len() / WORDS);
-            let Ok(new) = u32::try_from(taken * WORDS) else { return };
+            // No chunk is left for the last one if more than `LOST_MAX` were lost: its pages stay unknown.
+            let taken = self.taken.fetch_add(1, Ordering::Relaxed);
+            let Some(new) = u32::try_from(taken * WORDS).ok().filter(|_| taken < self.room) else { return };
             first = match chunk.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => new,
                 Err(other) => other,
             };
         }
-        // No chunk is left for the last one if more than `LOST_MAX` were lost: its pages stay unknown.
-        if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS) {
-            word.fetch_or(bits, Ordering::Relaxed);
+        if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS)
+            && word.fetch_or(bits, Ordering::Relaxed) | bits == u64::MAX
+        {
+            self.note_whole(page / CHUNK, first as usize);
         }
     }
+
+    /// Notes that a chunk is whole, if it is. Its words begin at `first`.
+    fn note_whole(&self, chunk: usize, first: usize) {
+        let mut words = self.words.iter().skip(first).take(WORDS);
+        if words.all(|word| word.load(Ordering::Relaxed) == u64::MAX)
+            && let Some(whole) = self.whole(chunk)
+        {
+            whole.fetch_or(1 << (chunk % PAGES), Ordering::Relaxed);
+        }
+    }
+
+    /// The word with a chunk's bit that it is whole.
+    #[inline]
+    fn whole(&self, chunk: usize) -> Option<&AtomicU64> {
+        self.words.get(self.room * WORDS + chunk / PAGES)
+    }
+
+    /// The pages around one that are known with it, as far as one word tells: of pages, or of whole chunks. Empty if it is not known.
+    fn around(&self, page: usize) -> Range<usize> {
+        let (chunk, word) = (page / CHUNK, self.word(page));
+        let whole = self.whole(chunk).map_or(0, |whole| whole.load(Ordering::Relaxed));
+        if word != u64::MAX || whole >> (chunk % PAGES) & 1 == 0 {
+            return ones_around(word, page);
+        }
+        let Range { start, end } = ones_around(whole, chunk);
+        start * CHUNK..end * CHUNK
+    }
+}
+
+/// The numbers around one whose bits are set in its word, if its own is. Bit 0 is of the next lower multiple of 64.
+fn ones_around(word: u64, number: usize) -> Range<usize> {
+    let bit = (number % PAGES) as u32;
+    let above = (!(word >> bit)).trailing_zeros() as usize;
+    let below = (!(word << (63 - bit))).leading_zeros() as usize;
+    if above == 0 { number..number } else { number + 1 - below..number + above }
 }
 
 /// Numbers in pages that this process has never used: a page that stays zero takes no memory. An allocator promises zeros, but not such
@@ -163,6 +203,12 @@ impl Presence {
             page = until + 1;
         }
         page > last
+    }
+
+    /// Bytes around an offset whose pages are known to exist; empty if the offset's page is not known. They may end beyond the mapping.
+    pub fn known_around(&self, offset: usize) -> Range<usize> {
+        let Range { start, end } = self.known.around(offset / PAGE);
+        start * PAGE..end * PAGE
     }
 
     /// Like [`Presence::is_known`], but asks the kernel if needed.

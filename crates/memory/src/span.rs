@@ -38,6 +38,12 @@ impl Span {
         Self { mapping: Some(NonNull::from(mapping)), first: mapping.at(at), id, len, known }
     }
 
+    /// Bytes of a mapping of that map from an address on; they must lie within, and all of their pages must be known to exist.
+    #[inline(always)]
+    pub(crate) fn of_known(mapping: &Mapping, first: *mut u8, len: u32, id: u64) -> Self {
+        Self { mapping: Some(NonNull::from(mapping)), first, id, len, known: true }
+    }
+
     /// Bytes.
     #[inline]
     pub fn len(&self) -> u32 {

@@ -49,6 +49,37 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
     }
 }
 
+/// Most bytes of [`read_few`].
+pub(crate) const FEW: usize = 128;
+
+/// Copies up to [`FEW`] bytes out of guest memory; unreadable bytes are zero.
+///
+/// # Safety
+/// That many bytes are mapped at `from`, and may be written at `into`.
+#[inline(always)]
+pub(crate) unsafe fn read_few(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        if !native::copy_few(from, into, len) {
+            read_few_again(from, into, len);
+        }
+    }
+}
+
+/// Like [`read_few`], for few bytes, or after a fault.
+///
+/// # Safety
+/// As for [`read_few`].
+#[cold]
+#[inline(never)]
+unsafe fn read_few_again(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let left = native::copy(from, into, len);
+        into.add(len - left).write_bytes(0, left);
+    }
+}
+
 /// Copies bytes into guest memory; missing pages are skipped.
 ///
 /// # Safety
@@ -57,6 +88,19 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
 pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     // SAFETY: as the caller guarantees. Bytes for missing pages are lost.
     let _left = unsafe { native::copy(from.as_ptr(), to, from.len()) };
+}
+
+/// Like [`write`], for 32 to 64 bytes: less code, where others take the other lengths.
+///
+/// # Safety
+/// That many bytes are mapped there, and there are 32 to 64.
+#[inline(always)]
+pub(crate) unsafe fn write_short(from: &[u8], to: *mut u8) {
+    // SAFETY: as the caller guarantees. Bytes for missing pages are lost.
+    unsafe {
+        std::hint::assert_unchecked((32..=64).contains(&from.len()));
+        let _left = native::copy(from.as_ptr(), to, from.len());
+    }
 }
 
 /// Copies the shorter of both within guest memory; the places may overlap. Unreadable bytes are zero.
@@ -126,7 +170,7 @@ fn words(bytes: &[u8]) -> u64 {
     add(words.iter().fold(0, add), &tail)
 }
 
-pub(crate) use native::{load_u16, load_u32, load_u64, or_u64, store_u8, store_u16, store_u32, store_u64};
+pub(crate) use native::{load_u16, load_u32, load_u64, load_u128, or_u64, store_u8, store_u16, store_u32, store_u64};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use native::skip;
@@ -145,6 +189,7 @@ mod native {
     //! across assembly that may touch memory.
 
     use std::arch::asm;
+    use std::arch::x86_64::_mm_setzero_si128;
 
     /// Copies of at least this length use the processor's own string instruction, which gets faster with length.
     const LONG: usize = 2048;
@@ -217,6 +262,21 @@ mod native {
     load!(load_u32, u32, "mov {value:e}, dword ptr [{from}]");
     load!(load_u64, u64, "mov {value}, qword ptr [{from}]");
 
+    /// Loads 16 bytes, or zeros. Not atomic.
+    ///
+    /// # Safety
+    /// The bytes are mapped.
+    #[inline(always)]
+    pub unsafe fn load_u128(from: *const u8) -> u128 {
+        // SAFETY: it reads only mapped bytes, or is skipped. SSE2 is part of x86-64, and any 16 bytes are a number.
+        unsafe {
+            let mut value = _mm_setzero_si128();
+            asm!("2:", "movups {value}, [{from}]", "3:", fixup!(), from = in(reg) from, value = inout(xmm_reg) value,
+                options(nostack, preserves_flags));
+            std::mem::transmute(value)
+        }
+    }
+
     macro_rules! store {
         ($name:ident, $kind:ty, $instruction:literal) => {
             /// Stores a value if the page exists. An aligned store is atomic, with release ordering.
@@ -264,12 +324,29 @@ mod native {
                 16..=31 => ends_of_16(from, to, len),
                 8..=15 => ends_of_8(from, to, len),
                 4..=7 => ends_of_4(from, to, len),
-                1..=3 => return copy_long(from, to, len),
+                2..=3 => ends_of_2(from, to, len),
+                1 => one(from, to, len),
                 0 => true,
             }
         };
         // SAFETY: as the caller guarantees.
         if is_done { 0 } else { unsafe { copy_again(from, to, len) } }
+    }
+
+    /// Copies 32 to 128 bytes. False if it did not.
+    ///
+    /// # Safety
+    /// So many bytes are mapped at both places.
+    #[inline(always)]
+    pub unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match len {
+                32..=64 => ends_of_32(from, to, len),
+                65..=128 => ends_of_64(from, to, len),
+                _ => false,
+            }
+        }
     }
 
     /// Copies the first N and the last N bytes of a piece of N to 2 N bytes. All are loaded before the first is stored, so the
@@ -290,6 +367,14 @@ mod native {
         };
     }
 
+    #[rustfmt::skip]
+    ends!(one, reg, a,
+        "mov {a:l}, [{from} + {len} - 1]"
+        "mov [{to} + {len} - 1], {a:l}");
+    #[rustfmt::skip]
+    ends!(ends_of_2, reg, a b,
+        "mov {a:x}, [{from}]" "mov {b:x}, [{from} + {len} - 2]"
+        "mov [{to}], {a:x}" "mov [{to} + {len} - 2], {b:x}");
     #[rustfmt::skip]
     ends!(ends_of_4, reg, a b,
         "mov {a:e}, [{from}]" "mov {b:e}, [{from} + {len} - 4]"
@@ -331,90 +416,88 @@ mod native {
         0
     }
 
-    /// Like [`copy`], for any length.
+    /// Like [`copy`], for at least 64 bytes. The last 64 are loaded before the first are stored, so the places may overlap.
     unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) -> usize {
         if to.addr().wrapping_sub(from.addr()) < len {
             // SAFETY: as the caller guarantees.
             unsafe { copy_back(from, to, len) };
             return 0;
         }
-        let mut left = len;
-        // SAFETY: it reads and writes at most `len` bytes, one after another, or is skipped.
+        let (mut at, mut left) = (0_usize, len);
+        // SAFETY: it reads and writes only these `len` bytes, or is skipped.
         unsafe {
             asm!(
                 "2:",
                 "cmp rcx, {long}",
                 "jae 8f",
-                "4:",
-                "cmp rcx, 64",
-                "jb 9f",
-                "movups {a}, [rsi]",
-                "movups {b}, [rsi + 16]",
-                "movups {c}, [rsi + 32]",
-                "movups {d}, [rsi + 48]",
-                "movups [rdi], {a}",
-                "movups [rdi + 16], {b}",
-                "movups [rdi + 32], {c}",
-                "movups [rdi + 48], {d}",
-                "add rsi, 64",
-                "add rdi, 64",
-                "sub rcx, 64",
-                "jmp 4b",
-                "9:",
-                "cmp rcx, 16",
+                "movups {e}, [rsi + rcx - 64]",
+                "movups {f}, [rsi + rcx - 48]",
+                "movups {g}, [rsi + rcx - 32]",
+                "movups {h}, [rsi + rcx - 16]",
+                "sub rcx, 128",
                 "jb 5f",
-                "movups {a}, [rsi]",
-                "movups [rdi], {a}",
-                "add rsi, 16",
-                "add rdi, 16",
-                "sub rcx, 16",
-                "jmp 9b",
+                "4:",
+                "movups {a}, [rsi + {at}]",
+                "movups {b}, [rsi + {at} + 16]",
+                "movups {c}, [rsi + {at} + 32]",
+                "movups {d}, [rsi + {at} + 48]",
+                "movups [rdi + {at}], {a}",
+                "movups [rdi + {at} + 16], {b}",
+                "movups [rdi + {at} + 32], {c}",
+                "movups [rdi + {at} + 48], {d}",
+                "movups {a}, [rsi + {at} + 64]",
+                "movups {b}, [rsi + {at} + 80]",
+                "movups {c}, [rsi + {at} + 96]",
+                "movups {d}, [rsi + {at} + 112]",
+                "movups [rdi + {at} + 64], {a}",
+                "movups [rdi + {at} + 80], {b}",
+                "movups [rdi + {at} + 96], {c}",
+                "movups [rdi + {at} + 112], {d}",
+                "sub {at}, -128",
+                "cmp {at}, rcx",
+                "jbe 4b",
                 "5:",
-                "cmp rcx, 8",
-                "jb 6f",
-                "mov {word}, [rsi]",
-                "mov [rdi], {word}",
-                "add rsi, 8",
-                "add rdi, 8",
-                "sub rcx, 8",
-                "jmp 5b",
+                "add rcx, 64",
+                "cmp {at}, rcx",
+                "ja 6f",
+                "movups {a}, [rsi + {at}]",
+                "movups {b}, [rsi + {at} + 16]",
+                "movups {c}, [rsi + {at} + 32]",
+                "movups {d}, [rsi + {at} + 48]",
+                "movups [rdi + {at}], {a}",
+                "movups [rdi + {at} + 16], {b}",
+                "movups [rdi + {at} + 32], {c}",
+                "movups [rdi + {at} + 48], {d}",
+                "add {at}, 64",
                 "6:",
-                "cmp rcx, 4",
-                "jb 7f",
-                "mov {word:e}, [rsi]",
-                "mov [rdi], {word:e}",
-                "add rsi, 4",
-                "add rdi, 4",
-                "sub rcx, 4",
-                "7:",
-                "test rcx, rcx",
-                "jz 3f",
-                "mov {word:l}, [rsi]",
-                "mov [rdi], {word:l}",
-                "inc rsi",
-                "inc rdi",
-                "dec rcx",
-                "jmp 7b",
+                "movups [rdi + rcx], {e}",
+                "movups [rdi + rcx + 16], {f}",
+                "movups [rdi + rcx + 32], {g}",
+                "movups [rdi + rcx + 48], {h}",
+                "lea {at}, [rcx + 64]",
+                "jmp 3f",
                 "8:",
                 "rep movsb",
                 "3:",
                 fixup!(),
                 long = const LONG,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                word = out(reg) _,
+                e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
+                at = inout(reg) at,
                 inout("rcx") left,
                 inout("rsi") from => _,
                 inout("rdi") to => _,
                 options(nostack),
             );
         }
+        if len < LONG {
+            left = len - at;
+        }
         if left == 0 {
             return 0;
         }
-        // The fault is within the next 64 bytes: the bytes before it exist.
-        let few = left.min(64);
-        // SAFETY: these are the first of the remaining bytes.
-        left - few + unsafe { copy_bytes(from.add(len - left), to.add(len - left), few) }
+        // SAFETY: these are the bytes that were not copied, or not all of them.
+        unsafe { copy_bytes(from.add(len - left), to.add(len - left), left) }
     }
 
     /// Like [`copy`], byte by byte from the start.
@@ -487,6 +570,11 @@ mod native {
         unsafe { (*from.cast::<AtomicU64>()).load(Ordering::Acquire) }
     }
 
+    pub unsafe fn load_u128(from: *const u8) -> u128 {
+        // SAFETY: it is mapped.
+        unsafe { from.cast::<u128>().read_unaligned() }
+    }
+
     pub unsafe fn store_u8(to: *mut u8, value: u8) {
         // SAFETY: it is mapped.
         unsafe { (*to.cast::<AtomicU8>()).store(value, Ordering::Release) }
@@ -516,6 +604,10 @@ mod native {
         // SAFETY: as the caller guarantees.
         unsafe { std::ptr::copy(from, to, len) };
         0
+    }
+
+    pub unsafe fn copy_few(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+        false
     }
 
     pub unsafe fn clear(to: *mut u8, len: usize) {

@@ -7,6 +7,7 @@ use crate::map::{Fault, Map};
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 use crate::region::Rights;
+use crate::span::Span;
 use crate::touch;
 
 /// A range of guest memory, translated once. Beyond its end reads return zeros and writes do nothing. Reading allocates no page of
@@ -191,6 +192,32 @@ impl<'a> Window<'a> {
         }
     }
 
+    /// Copies entries of 16 bytes out (descriptors), by their indices; one beyond the end is zero. Not atomic.
+    #[inline(always)]
+    pub fn gather(&self, indices: &[u16], out: &mut [u128]) {
+        let last = indices.iter().fold(0, |last, index| last.max(*index));
+        match (self.place(16 * usize::from(last), 16), self.unknown) {
+            (Some(_), None) => {
+                #[cfg(feature = "count")]
+                crate::count::one();
+                for (entry, index) in out.iter_mut().zip(indices) {
+                    let place = self.first.wrapping_add(16 * usize::from(*index));
+                    // SAFETY: it ends where the last entry does or before, and that one lies within.
+                    *entry = u128::from_le(unsafe { touch::load_u128(place) });
+                }
+            }
+            _ => self.gather_singly(indices, out),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn gather_singly(&self, indices: &[u16], out: &mut [u128]) {
+        for (entry, index) in out.iter_mut().zip(indices) {
+            *entry = u128::from_le_bytes(self.read(16 * usize::from(*index)));
+        }
+    }
+
     /// Stores eight bytes, aligned or not. Not atomic.
     #[inline]
     pub fn write_u64(&self, offset: usize, value: u64) {
@@ -287,6 +314,52 @@ impl<'a> Window<'a> {
         u64::from_le(unsafe { touch::load_u64(place) })
     }
 
+    /// Loads pairs of 64-bit numbers (descriptors), each pair's second number first: that one says whether the other is valid. Aligned
+    /// numbers are atomic, with acquire ordering.
+    #[inline(always)]
+    pub fn load_pairs<const N: usize>(&self, offset: usize) -> [[u64; 2]; N] {
+        let mut pairs = [[0; 2]; N];
+        match (self.place(offset, 16 * N), self.unknown) {
+            (Some(place), None) => {
+                for (index, pair) in pairs.iter_mut().enumerate() {
+                    // SAFETY: `place` has checked that all of them lie within.
+                    pair[1] = u64::from_le(unsafe { touch::load_u64(place.wrapping_add(16 * index + 8)) });
+                }
+                for (index, pair) in pairs.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    pair[0] = u64::from_le(unsafe { touch::load_u64(place.wrapping_add(16 * index)) });
+                }
+            }
+            _ => self.load_pairs_singly(offset, &mut pairs),
+        }
+        pairs
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_pairs_singly(&self, offset: usize, pairs: &mut [[u64; 2]]) {
+        for (index, pair) in pairs.iter_mut().enumerate() {
+            pair[1] = self.load_u64(offset + 16 * index + 8);
+            pair[0] = self.load_u64(offset + 16 * index);
+        }
+    }
+
+    /// Stores the second number of each of consecutive pairs of 64-bit numbers (a descriptor's flags), the first pair's last. Aligned
+    /// stores are atomic, with release ordering.
+    #[inline(always)]
+    pub fn store_seconds(&self, offset: usize, count: usize, value: impl Fn(usize) -> u64) {
+        let place = self.target(offset, 16 * count).filter(|place| place.addr().is_multiple_of(8));
+        fence(Ordering::Release);
+        for index in (0..count).rev() {
+            let value = value(index);
+            match place {
+                // SAFETY: `target` has checked that all of them lie within.
+                Some(place) => unsafe { touch::store_u64(place.wrapping_add(16 * index + 8), value.to_le()) },
+                None => self.store_u64(offset + 16 * index + 8, value),
+            }
+        }
+    }
+
     /// An atomic 16-bit store with release ordering: a reader of the value sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {
@@ -345,7 +418,33 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Where a window lies, for later calls: as long as the map is the same, nothing has to be translated again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WindowPlace {
+    /// Empty if the window must be translated each time.
+    span: Span,
+    may_write: bool,
+}
+
+impl WindowPlace {
+    /// The window. `None` if it must be translated: of another map, not on known pages of one region, or with a log of what is written.
+    #[inline(always)]
+    pub fn open<'a>(&self, map: &'a Map) -> Option<Window<'a>> {
+        let Self { span, may_write } = *self;
+        let first = map.known(span).filter(|_| !map.is_logged())?;
+        #[cfg(feature = "count")]
+        crate::count::one();
+        // The identifier shows that the span is of this map, which keeps its mapping.
+        Some(Window { first, len: span.len as usize, may_write, unknown: None, whole: None, mapping: PhantomData })
+    }
+}
+
 impl Map {
+    /// The place of a [window](Map::window).
+    pub fn window_place(&self, address: u64, len: u32, rights: Rights) -> WindowPlace {
+        WindowPlace { span: self.whole(address, len, rights).unwrap_or_default(), may_write: rights.write }
+    }
+
     /// A range translated once, for many small accesses: a descriptor ring. Accesses to the first region are fast; each access
     /// beyond it is looked up.
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {

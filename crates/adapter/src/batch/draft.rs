@@ -8,7 +8,10 @@ use nicety_memory::{Fault, Rights, Span};
 use crate::counters::Reason;
 
 use super::admit::Applicant;
-use super::{Batch, HEAD_BYTES, HEAD_MAX, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
+use super::{
+    Batch, HEAD_BYTES, HEAD_MAX, HEAD_PLACE, HEAD_SLACK, Head, Offload, PACKET_BYTES, PACKETS, Packet, SPANS,
+    SPANS_PER_PACKET,
+};
 
 /// Reasons why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,17 +54,25 @@ impl Admitted {
 pub struct Draft<'b> {
     batch: &'b mut Batch,
     head_want: usize,
-    head_at: usize,
     head_len: usize,
     spans_at: usize,
     payload: u32,
+    /// Its head was parsed for an offload that was admitted.
+    is_admitted: bool,
 }
 
 impl<'b> Draft<'b> {
     /// Begins a packet with a private head of `head` bytes.
     pub(super) fn begin(batch: &'b mut Batch, head: usize) -> Self {
-        let (head_at, spans_at) = (batch.heads_used, batch.spans.len());
-        Self { head_want: head.clamp(HEAD_BYTES, HEAD_MAX), head_at, head_len: 0, spans_at, payload: 0, batch }
+        let spans_at = batch.spans.len();
+        Self {
+            head_want: head.clamp(HEAD_BYTES, HEAD_MAX),
+            head_len: 0,
+            spans_at,
+            payload: 0,
+            is_admitted: false,
+            batch,
+        }
     }
 
     /// Bytes so far.
@@ -83,8 +94,9 @@ impl<'b> Draft<'b> {
         let for_head =
             if self.payload > 0 { 0 } else { (self.head_want - self.head_len.min(self.head_want)).min(len as usize) };
         if for_head > 0 {
-            let at = self.head_at + self.head_len;
-            self.batch.source.read(address, &mut self.batch.heads[at..at + for_head]).map_err(DraftError::Fault)?;
+            let (source, at) = (&self.batch.source, self.head_len);
+            let head = place(&mut self.batch.heads, self.batch.len);
+            source.read(address, &mut head[at..at + for_head]).map_err(DraftError::Fault)?;
             self.head_len += for_head;
         }
         let rest = len - for_head as u32;
@@ -130,8 +142,9 @@ impl<'b> Draft<'b> {
         let mut span = span;
         if self.payload == 0 && self.head_len < self.head_want {
             let for_head = (self.head_want - self.head_len).min(span.len() as usize);
-            let at = self.head_at + self.head_len;
-            self.batch.source.read_span(span.piece(0, for_head as u32), &mut self.batch.heads[at..at + for_head]);
+            let (source, at) = (&self.batch.source, self.head_len);
+            let head = place(&mut self.batch.heads, self.batch.len);
+            source.read_span(span.piece(0, for_head as u32), &mut head[at..at + for_head]);
             self.head_len += for_head;
             span = span.piece(for_head as u32, span.len());
         }
@@ -151,7 +164,14 @@ impl<'b> Draft<'b> {
     /// The private head, to edit in place (for a header checksum offload).
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
-        &mut self.batch.heads[self.head_at..self.head_at + self.head_len]
+        let len = self.head_len;
+        &mut self.place()[..len]
+    }
+
+    /// The place of the private head.
+    #[inline]
+    fn place(&mut self) -> &mut [u8; HEAD_PLACE] {
+        place(&mut self.batch.heads, self.batch.len)
     }
 
     /// Pads with zeros to `len` bytes (60: the shortest frame without its check sequence), if all of it is in the head.
@@ -159,7 +179,8 @@ impl<'b> Draft<'b> {
     pub fn pad_to(&mut self, len: usize) {
         let len = len.min(HEAD_BYTES);
         if self.payload == 0 && self.head_len < len {
-            self.batch.heads[self.head_at + self.head_len..self.head_at + len].fill(0);
+            let from = self.head_len;
+            self.place()[from..len].fill(0);
             self.head_len = len;
         }
     }
@@ -170,8 +191,9 @@ impl<'b> Draft<'b> {
         if self.head_len < 14 || self.head_len + 4 > HEAD_MAX + HEAD_SLACK {
             return false;
         }
-        let head = &mut self.batch.heads[self.head_at..self.head_at + self.head_len + 4];
-        head.copy_within(12..self.head_len, 16);
+        let len = self.head_len;
+        let head = &mut self.place()[..len + 4];
+        head.copy_within(12..len, 16);
         head[12..16].copy_from_slice(&tag.to_bytes());
         self.head_len += 4;
         true
@@ -189,11 +211,13 @@ impl<'b> Draft<'b> {
 
     #[inline(never)]
     fn admit_change(&mut self, offload: Offload) -> Option<Admitted> {
-        let (head, spans) = (self.head_at..self.head_at + self.head_len, self.spans_at..);
-        let Batch { source, heads, spans: all, layouts, packets, summed, .. } = &mut *self.batch;
-        let applicant = Applicant { source, head: heads.get_mut(head)?, spans: all.get(spans)?, summed };
+        let Batch { source, heads, spans, layouts, is_parsed, len, summed, .. } = &mut *self.batch;
+        let head = place(heads, *len).get_mut(..self.head_len)?;
+        let applicant = Applicant { source, head, spans: spans.get(self.spans_at..)?, summed };
         let (offload, layout) = applicant.admit(offload)?;
-        *layouts.get_mut(packets.len())? = OnceCell::from(layout);
+        *layouts.get_mut(*len)? = OnceCell::from(layout);
+        is_parsed.set(true);
+        self.is_admitted = true;
         Some(Admitted(offload))
     }
 
@@ -220,43 +244,42 @@ impl<'b> Draft<'b> {
     /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has the same length.
     #[inline]
     pub fn finish_copy(mut self, offload: Offload) {
-        if let Some(layout) = self.batch.layouts.get_mut(self.batch.packets.len()) {
-            *layout = OnceCell::new();
-        }
         self.join(offload, 0);
     }
 
     #[inline(always)]
     fn join(&mut self, offload: Offload, cookie: u64) {
         let packet = Packet {
-            head_at: self.head_at as u32,
+            cookie,
+            payload: self.payload,
             head_len: self.head_len as u16,
+            index: 0,
             spans_at: self.spans_at as u16,
             spans: (self.batch.spans.len() - self.spans_at) as u16,
-            index: 0,
-            payload: self.payload,
             offload,
-            cookie,
         };
         self.batch.join(packet);
         self.spans_at = self.batch.spans.len();
+        self.is_admitted = false;
     }
 }
 
+/// The place of the head of the packet with an index.
+#[inline]
+fn place(heads: &mut [Head; PACKETS], index: usize) -> &mut [u8; HEAD_PLACE] {
+    let Head(bytes) = &mut heads[index % PACKETS];
+    bytes
+}
+
 impl Batch {
-    /// Makes the packet the last one.
+    /// Makes the packet the last one. There is room for it.
     #[inline(always)]
     fn join(&mut self, packet: Packet) {
-        let index = self.packets.len();
-        // An admitted change implies that the head was parsed.
-        if !packet.offload.changes_bytes()
-            && let Some(layout) = self.layouts.get_mut(index)
-        {
-            *layout = OnceCell::new();
-        }
         self.bytes += packet.wire_bytes();
-        self.heads_used = packet.head_at as usize + usize::from(packet.head_len);
-        self.packets.push(Packet { index: index as u16, ..packet });
+        if let Some(place) = self.packets.get_mut(self.len) {
+            *place = Packet { index: self.len as u16, ..packet };
+            self.len += 1;
+        }
     }
 
     /// Adds a packet that is one span of the batch's source map and requests no offload. A packet shorter than `least` (at most
@@ -266,33 +289,30 @@ impl Batch {
         if span.len() > PACKET_BYTES {
             return Err(DraftError::TooLong);
         }
-        let (head_at, spans_at) = (self.heads_used, self.spans.len());
-        let Some(room) = self.heads.get_mut(head_at..head_at + HEAD_BYTES).filter(|_| !self.packets.is_full()) else {
-            return Err(DraftError::BatchFull);
-        };
+        let spans_at = self.spans.len();
         let mut head_len = span.len().min(HEAD_BYTES as u32);
         let payload = span.len() - head_len;
-        self.source.read_span(span, &mut room[..head_len as usize]);
+        if self.len >= PACKETS || (payload > 0 && spans_at >= SPANS) {
+            return Err(DraftError::BatchFull);
+        }
+        let head = place(&mut self.heads, self.len);
+        self.source.read_span(span, &mut head[..head_len as usize]);
         if payload > 0 {
-            if spans_at >= SPANS {
-                return Err(DraftError::BatchFull);
-            }
             self.spans.push(span.piece(head_len, payload));
-        } else if let Some(padding) = room.get_mut(head_len as usize..least)
+        } else if let Some(padding) = head.get_mut(head_len as usize..least)
             && !padding.is_empty()
         {
             padding.fill(0);
             head_len = least as u32;
         }
         self.join(Packet {
-            head_at: head_at as u32,
+            cookie,
+            payload,
             head_len: head_len as u16,
+            index: 0,
             spans_at: spans_at as u16,
             spans: u16::from(payload > 0),
-            index: 0,
-            payload,
             offload: Offload::default(),
-            cookie,
         });
         Ok(head_len + payload)
     }
@@ -301,5 +321,10 @@ impl Batch {
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
         self.batch.spans.truncate(self.spans_at);
+        if self.is_admitted
+            && let Some(layout) = self.batch.layouts.get_mut(self.batch.len)
+        {
+            *layout = OnceCell::new();
+        }
     }
 }

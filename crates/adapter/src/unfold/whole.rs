@@ -1,6 +1,6 @@
 //! A packet that its receiver gets unchanged, in one piece and one buffer: the common case.
 
-use nicety_memory::{Map, Span, copy};
+use nicety_memory::Target;
 
 use super::{Checked, Wants};
 use crate::batch::{Batch, Checksum, Packet};
@@ -19,14 +19,31 @@ impl<'a> Whole<'a> {
     #[inline(always)]
     pub fn of(frames: &Frames<'a>, pick: Pick, wants: &Wants) -> Option<Self> {
         let packet = frames.batch.packet(pick.packet)?;
-        let kept = pick.edit == Edit::Keep && pick.from == 0 && wants.strip == 0 && packet.offload.segment.is_none();
+        if pick.edit != Edit::Keep || pick.from != 0 || wants.strip != 0 || packet.offload.segment.is_some() {
+            return None;
+        }
         let judged = match packet.offload.checksum {
             Checksum::AsIs => !wants.verify,
             Checksum::Verified => true,
             Checksum::Partial { .. } => wants.partial,
         };
-        let fits = packet.len() >= 14 && packet.len() <= wants.frame_max;
-        (kept && judged && fits).then_some(Self { batch: frames.batch, packet })
+        if !judged || packet.len() < 14 || packet.len() > wants.frame_max {
+            return None;
+        }
+        Some(Self { batch: frames.batch, packet })
+    }
+
+    /// The bytes of a pick that are all in the packet's private head, unchanged, with no checksum work: in one step what most short frames
+    /// are. For a receiver without wishes for such a frame ([`Wants::strip`], [`Wants::verify`]).
+    #[inline(always)]
+    pub fn short(frames: &Frames<'a>, pick: Pick) -> Option<&'a [u8]> {
+        let packet = frames.batch.packet(pick.packet)?;
+        let is_plain = pick.edit == Edit::Keep
+            && pick.from == 0
+            && packet.offload.segment.is_none()
+            && packet.offload.checksum == Checksum::AsIs
+            && packet.payload_len() == 0;
+        if is_plain { Some(frames.batch.head(packet)) } else { None }
     }
 
     /// Bytes.
@@ -58,14 +75,19 @@ impl<'a> Whole<'a> {
         if self.packet.offload.checksum == Checksum::AsIs { Checked::Unknown } else { Checked::Good }
     }
 
-    /// Writes it to a span of the receiver's memory, which must hold at least [`Whole::len`] bytes.
-    #[inline(always)]
-    pub fn write(&self, target: &Map, to: Span) {
-        let head = self.batch.head(self.packet);
-        target.write_span(to, head);
-        let mut at = head.len() as u32;
-        for span in self.batch.spans(self.packet) {
-            at += copy(self.batch.source(), *span, target, to.piece(at, span.len()));
+    /// Writes it to the start of a receive buffer, behind a header of `N` bytes. False if there is no room for both; then nothing is written.
+    #[inline]
+    pub fn write<const N: usize>(&self, header: u128, to: &Target<'_>) -> bool {
+        let (head, payload) = (self.batch.head(self.packet), self.packet.payload_len());
+        if payload > 0 && self.len().saturating_add(N as u32) > to.len() {
+            return false;
         }
+        let is_written = to.write::<N>(header, head);
+        let mut at = (N as u32).wrapping_add(head.len() as u32);
+        for span in self.batch.spans(self.packet) {
+            to.copy(at, self.batch.source(), *span);
+            at = at.wrapping_add(span.len());
+        }
+        is_written
     }
 }

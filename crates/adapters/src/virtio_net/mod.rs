@@ -32,9 +32,9 @@
 //! pair (hw/virtio/vhost.c), also while rings run: setting the same features again changes nothing.
 
 mod addresses;
-mod ahead;
 mod broken;
 mod buffers;
+mod burst;
 mod chain;
 mod coalescing;
 mod control;
@@ -44,11 +44,13 @@ mod notify;
 pub mod pci;
 mod receive;
 mod registers;
+mod returns;
 mod ring;
 mod rings;
 mod saved;
 mod statistics;
 mod steering;
+mod targets;
 mod transmit;
 
 use std::sync::Arc;

@@ -3,27 +3,26 @@
 use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QueueCounters, Reason,
-    Scratch, SegmentKind, Set, Unfolded, Wants, Whole,
+    Scratch, SegmentKind, Set, Unfolded, Wants,
 };
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights};
 
-use super::ahead::{Ahead, Returns};
 use super::broken::Broken;
 use super::buffers::{FrameBuffers, PIECES};
 use super::chain::{CHAIN_MAX, Token};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
+use super::returns::Returns;
 use super::ring::Ring;
 use super::ring::areas::Areas;
+use super::targets::{Run, Targets};
 use super::{VirtioNet, receive_ring, steering};
 use crate::charge::STEPS_PAID;
 
 /// Maximum searches for one frame's buffers while the driver keeps adding too few.
 const SEARCHES_MAX: usize = 3;
-/// Bytes of a receive buffer to prefetch: the header and a short frame.
-const PREFETCH_BYTES: u32 = (header::LEN + 64) as u32;
 /// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
 const CWR: u8 = 0x80;
 
@@ -172,11 +171,11 @@ impl VirtioNet {
             areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         }
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
-        let mut ahead = Ahead::<true, PACKED>::new(memory, PREFETCH_BYTES);
+        let mut targets = Targets::<PACKED>::new();
         if let Ok(areas) = &areas
             && let Ok(seen) = areas.seen(ring)
         {
-            ahead.read(ring, areas, seen, frames.picks.len() as u16);
+            targets.read(memory, ring, areas, seen, frames.picks.len() as u16);
         }
         let mut broken = areas.as_ref().err().copied();
         let mut refused = frames.held.contains(queue) || broken == Some(Broken::Waits);
@@ -184,7 +183,21 @@ impl VirtioNet {
         let hashing = &self.hashing;
         let of = |areas| Receiver { areas, memory, features, header_len, queue, hashing };
         let receiver = areas.as_ref().ok().map(of);
-        for (i, pick) in frames.picks.iter().copied().enumerate().take(PACKETS) {
+        let picks = &frames.picks[..frames.picks.len().min(PACKETS)];
+        let frames = &Frames { picks, ..*frames };
+        let run = Run { frames, queues, queue, wants: &wants, features };
+        let mut next = 0;
+        loop {
+            if header_len == header::LEN
+                && !refused
+                && broken.is_none()
+                && ring.unfit.is_none()
+                && let Some(Receiver { areas, .. }) = receiver
+            {
+                next = targets.fill(ring, areas, &run, next, &mut returns, &mut got);
+            }
+            let (i, Some(pick)) = (next, picks.get(next).copied()) else { break };
+            next += 1;
             if queues.is_some_and(|queues| queues[i % PACKETS] != queue) {
                 continue;
             }
@@ -196,13 +209,6 @@ impl VirtioNet {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             };
-            ahead.look();
-            if let Some(whole) = Whole::of(frames, pick, &wants)
-                && receiver.put_whole(ring, &whole, &ahead, &mut returns)
-            {
-                got.add(1, u64::from(whole.len()));
-                continue;
-            }
             // Match by reference: a move would defeat store forwarding (measured).
             let put = match &unfold(frames, pick, wants, features) {
                 Ok(unfolded) => receiver.put(ring, unfolded, &mut scratch, &mut returns, cx),
@@ -278,38 +284,7 @@ fn congested(batch: &Batch, packet: &Packet) -> bool {
     flags.and_then(|at| batch.head(packet).get(at)).is_some_and(|flags| flags & CWR != 0)
 }
 
-// `inline(always)`, here and for `Sender::take`: as calls these three cost 5 % of a frame's instructions
-// (`plane/examples/instructions.rs`).
 impl<const PACKED: bool> Receiver<'_, PACKED> {
-    /// Writes a packet that needs no change into one buffer; false if it needs the general path.
-    #[inline(always)]
-    fn put_whole(
-        &self,
-        ring: &mut Ring,
-        whole: &Whole<'_>,
-        ahead: &Ahead<'_, true, PACKED>,
-        returns: &mut Returns,
-    ) -> bool {
-        let need = self.need(whole.len());
-        let Some((token, span)) = ahead.only(self.areas, ring.next).filter(|(_, span)| span.len() >= need) else {
-            return false;
-        };
-        if ring.unfit.is_some() || !self.areas.has_steps() || self.header_len > header::LEN {
-            return false;
-        }
-        self.areas.note_one();
-        let header = Header { num_buffers: 1, ..checksum_of(whole.checksum(), whole.checked(), self.features) };
-        match self.header_len {
-            header::LEN => self.memory.write_words(span, header.words()),
-            len => self.memory.write_span(span, &header.bytes()[..len]),
-        }
-        whole.write(self.memory, span.piece(self.header_len as u32, span.len()));
-        ring.next = self.areas.after(ring.next, 1);
-        self.areas.disarm(ring);
-        returns.push(ring, self.areas, token, need);
-        true
-    }
-
     /// Writes the wanted pieces of a packet.
     #[inline(always)]
     fn put(
@@ -482,7 +457,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
 
 /// Checksum fields in the header of a delivered frame (section 5.1.6.4.1).
 #[inline]
-fn checksum_of(checksum: Checksum, checked: Checked, features: u128) -> Header {
+pub(super) fn checksum_of(checksum: Checksum, checked: Checked, features: u128) -> Header {
     let mut out = Header::default();
     match checksum {
         Checksum::Partial { start, field } => {

@@ -188,6 +188,13 @@ impl Header {
         ]
     }
 
+    /// As a little-endian number of the driver's bytes.
+    #[inline(always)]
+    pub fn number(&self) -> u128 {
+        let [first, second, third] = self.words().map(u128::from);
+        first | second << 32 | third << 64
+    }
+
     /// The header in the driver's byte order.
     pub fn bytes(&self) -> [u8; header::LEN] {
         let mut out = [0; header::LEN];
@@ -200,7 +207,15 @@ impl Header {
     /// Whether the frame needs no offload.
     #[inline]
     pub fn asks_nothing(&self) -> bool {
-        self.flags & header::NEEDS_CSUM == 0 && self.gso_type & !header::GSO_ECN == header::GSO_NONE
+        Self::requests_nothing(u16::from_le_bytes([self.flags, self.gso_type]))
+    }
+
+    /// Whether a frame needs no offload, by the first two bytes of its header: flags and kind of segmentation.
+    #[inline(always)]
+    pub fn requests_nothing(word: u16) -> bool {
+        const REQUESTS: u16 = u16::from_le_bytes([header::NEEDS_CSUM, !header::GSO_ECN]);
+        const { assert!(header::GSO_NONE == 0) };
+        word & REQUESTS == 0
     }
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, HEAD_BYTES, Offload, PACKETS, Progress,
-    QueueCounters, Reason, Segment, SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, ErrorPlace, Offload, PACKETS, Progress, QueueCounters, Reason,
+    Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Fault, Map, Rights, Span};
 
-use super::ahead::{Ahead, Returns};
 use super::broken::Broken;
+use super::burst::Burst;
 use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
@@ -25,8 +25,6 @@ const FRAME_MIN: usize = 60;
 
 /// Shortest frame accepted: two addresses and a type.
 const FRAME_SHORTEST: u32 = 14;
-/// Bytes of a frame to prefetch: header and private head.
-const PREFETCH_BYTES: u32 = (header::LEN + HEAD_BYTES) as u32;
 
 /// Result of taking a chain.
 enum Taken {
@@ -121,17 +119,32 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
-        let mut ahead = Ahead::<false, PACKED>::new(memory, PREFETCH_BYTES);
+        let mut ahead = Burst::<PACKED>::new(memory);
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // Looked at behind the loop: what the loop does not need would take its registers.
         let mut blamed = Blamed::new();
         // A dropped chain uses none of the batch's budget, so it is charged here. In a packed ring each descriptor's flags show
         // whether it is available. Those read ahead are not checked again.
-        let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
+        let waits = |at, ahead: &Burst<'_, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
-            let only = ahead.only(&areas, ring.next).filter(|_| silent.is_none());
-            ahead.look();
+            if silent.is_none() {
+                let (packets, bytes) = (batch.len(), batch.bytes());
+                let taken = ahead.take(&areas, ring.next, header_len as u32, budget, batch);
+                if taken > 0 {
+                    let bytes = batch.bytes().wrapping_sub(bytes);
+                    sent.add_all(QueueCounters { packets: taken.into(), frames: taken.into(), bytes });
+                    if steer {
+                        for packet in batch.packets().iter().skip(packets) {
+                            self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
+                        }
+                    }
+                    areas.note_ones(taken.into());
+                    ring.next = areas.after(ring.next, taken);
+                    continue;
+                }
+            }
+            let only = if silent.is_none() { ahead.only(&areas, ring.next) } else { None };
             let taken = match (only, silent) {
                 (Some((token, span)), _) => Ok((token, sender.take_only(token, span, &areas, batch))),
                 (None, None) => sender.take(ring.next, &areas, batch),
@@ -215,9 +228,14 @@ impl VirtioNet {
             ring.mark_notified(&areas);
             ring.delay.join();
         }
-        let mut returns = Returns::new();
-        batch.packets().iter().for_each(|packet| returns.push(ring, &areas, Token(packet.cookie as u32), 0));
-        returns.write(ring, &areas);
+        // A packet's cookie is its chain's token: a used entry without bytes written.
+        let mut chains = [0; PACKETS];
+        chains.iter_mut().zip(batch.packets()).for_each(|(chain, packet)| *chain = packet.cookie);
+        let chains = &chains[..batch.len().min(PACKETS)];
+        match PACKED && chains.iter().any(|chain| Token(*chain as u32).slots() != 1) {
+            true => areas.give_back_packed(ring, chains),
+            false => areas.give_back_run(ring, chains),
+        }
         areas.show(ring);
         if areas.wants(ring)
             && let Some(limits) = limits
@@ -408,7 +426,7 @@ type Blamed = ArrayVec<(Reason, u16, Token), PACKETS>;
 #[inline(never)]
 fn blame<const PACKED: bool>(blamed: &Blamed, queue: u16, ring: &Ring, features: u128, cx: &mut Context<'_>) {
     let memory = Arc::clone(cx.memory);
-    let areas = ring.open::<PACKED>(&memory, features).ok();
+    let areas = ring.translate::<PACKED>(&memory, features).ok();
     for (reason, at, token) in blamed {
         let mut value = 0;
         let areas = areas.as_ref().filter(|_| reason.sender_expected().is_some());

@@ -13,7 +13,8 @@
 
 use std::cell::Cell;
 
-use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
+use nicety_adapter::PACKETS;
+use nicety_memory::{Map, Rights, Touch, Window, WindowPlace, full_barrier};
 
 use super::super::broken::Broken;
 use super::super::buffers::PIECES;
@@ -35,6 +36,22 @@ const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT: u16 = 2;
 
+/// Where a ring's areas were found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::virtio_net) struct Found {
+    of: (u64, u64, u64, u16, bool),
+    places: [WindowPlace; 3],
+}
+
+/// It is no part of a ring's state: a ring is the same whether its areas were looked for or not.
+impl PartialEq for Found {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Found {}
+
 /// A ring's areas during one call.
 pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
     memory: &'m Map,
@@ -49,25 +66,56 @@ pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
 }
 
 impl<'m, const PACKED: bool> Areas<'m, PACKED> {
-    /// Areas of a ring, translated.
+    /// Areas of a ring.
     pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
-        let size = u32::from(ring.size);
-        let window = |address, len, rights| {
+        let windows = Self::ranges(ring).map(|(address, len, rights)| {
             memory.window(address, len, rights).map_err(|fault| Broken::of(fault, memory, Broken::Place))
-        };
+        });
+        let [descriptors, driver, device] = windows;
+        Ok(Self::with([descriptors?, driver?, device?], ring, memory, event_index, indirect))
+    }
+
+    /// The same, where they were found in an earlier call, if they are there still.
+    #[inline(always)]
+    pub fn found(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let Found { of, places: [descriptors, driver, device] } = ring.found;
+        if of == Self::key(ring)
+            && let (Some(descriptors), Some(driver), Some(device)) =
+                (descriptors.open(memory), driver.open(memory), device.open(memory))
+        {
+            return Ok(Self::with([descriptors, driver, device], ring, memory, event_index, indirect));
+        }
+        Self::find(ring, memory, event_index, indirect)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let places = Self::ranges(ring).map(|(address, len, rights)| memory.window_place(address, len, rights));
+        ring.found = Found { of: Self::key(ring), places };
+        Self::of(ring, memory, event_index, indirect)
+    }
+
+    /// Address, length and rights of each area.
+    fn ranges(ring: &Ring) -> [(u64, u32, Rights); 3] {
+        let size = u32::from(ring.size);
         let (table, driver, device) =
             if PACKED { (Rights::BOTH, 4, 4) } else { (Rights::READ, 6 + 2 * size, 6 + 8 * size) };
-        Ok(Self {
-            memory,
-            descriptors: window(ring.descriptors, 16 * size, table)?,
-            driver: window(ring.driver, driver, Rights::READ)?,
-            device: window(ring.device, device, Rights::BOTH)?,
-            size: ring.size,
-            event_index,
-            indirect,
-            walked: Cell::new(0),
-            kept: None,
-        })
+        let (driver, device) = ((ring.driver, driver, Rights::READ), (ring.device, device, Rights::BOTH));
+        [(ring.descriptors, 16 * size, table), driver, device]
+    }
+
+    /// What decides where the areas are.
+    #[inline(always)]
+    fn key(ring: &Ring) -> (u64, u64, u64, u16, bool) {
+        (ring.descriptors, ring.driver, ring.device, ring.size, PACKED)
+    }
+
+    #[inline(always)]
+    fn with(windows: [Window<'m>; 3], ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Self {
+        let [descriptors, driver, device] = windows;
+        let (size, walked, kept) = (ring.size, Cell::new(0), None);
+        Self { memory, descriptors, driver, device, size, event_index, indirect, walked, kept }
     }
 
     /// Completions are recorded there before they are written to the ring.
@@ -172,62 +220,75 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         token
     }
 
-    /// Reads the first descriptors of the chains from a position on, and the token each has if it is that one descriptor alone.
+    /// Reads the first descriptors of the chains from a position on, and the token that each chain has if it is that one descriptor alone.
     /// Returns their number: at most `most`, and only chains that were [`seen`](Areas::seen).
-    pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let most = most.min(self.size).min(tokens.len().min(descriptors.len()) as u16);
+    #[inline(always)]
+    pub fn read_burst(
+        &self,
+        first: u16,
+        seen: u16,
+        most: u16,
+        chains: &mut [u64; PACKETS],
+        descriptors: &mut [u128; PACKETS],
+    ) -> u16 {
+        let most = most.min(self.size).min(PACKETS as u16);
         if PACKED {
-            return self.read_ahead_packed(first, most, tokens, descriptors);
+            // First up to the ring's end, then from its start.
+            let before = most.min(self.size.wrapping_sub(first & !WRAP));
+            let count = self.read_burst_of_lap(first, before, 0, chains, descriptors);
+            return match count == before && before < most {
+                true => self.read_burst_of_lap((first & WRAP) ^ WRAP, most, before, chains, descriptors),
+                false => count,
+            };
         }
         let count = most.min(seen.wrapping_sub(first));
-        let heads = &mut tokens[..usize::from(count)];
+        let mut heads = [0; PACKETS];
+        let heads = &mut heads[..usize::from(count)];
         self.heads(first, heads);
-        heads.iter().for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
-        for (descriptor, head) in descriptors.iter_mut().zip(&*heads) {
-            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
-        }
+        // A cache line has four descriptors, and most drivers use them in order.
+        heads.iter().step_by(4).for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
+        chains.iter_mut().zip(&*heads).for_each(|(chain, head)| *chain = u64::from(*head));
+        self.descriptors.gather(heads, descriptors);
         count
     }
 
-    fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        // First up to the ring's end, then from its start.
-        let before = most.min(self.size - (first & !WRAP));
-        let (ids, ids_behind) = ids.split_at_mut(before.into());
-        let (near, far) = descriptors.split_at_mut(before.into());
-        let count = self.read_run(first, ids, near);
-        if count < before || before == most {
-            return count;
-        }
-        let behind = usize::from(most - before);
-        count + self.read_run((first & WRAP) ^ WRAP, &mut ids_behind[..behind], &mut far[..behind])
-    }
-
-    /// Available descriptors of a packed ring from a position on, within one lap, as many as both slices have room for.
-    fn read_run(&self, first: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let mut place = 16 * self.slot(first);
-        for (count, (id, descriptor)) in (0..).zip(ids.iter_mut().zip(descriptors)) {
-            // Loads the flags first, with the length: the rest is valid only after they mark the descriptor available.
-            let high = self.descriptors.load_u64(place + 8);
-            if !Self::hands_over(first, (high >> 48) as u16) {
-                return count;
+    /// The same for a packed ring, within one lap. `count` are there already, and at most `most` will be.
+    #[inline(always)]
+    fn read_burst_of_lap(
+        &self,
+        first: u16,
+        most: u16,
+        mut count: u16,
+        chains: &mut [u64; PACKETS],
+        descriptors: &mut [u128; PACKETS],
+    ) -> u16 {
+        let mut at = 16 * self.slot(first);
+        let wanted = if first & WRAP != 0 { AVAILABLE } else { USED };
+        while count < most {
+            // A cache line has four descriptors. The last ones may lie behind the lap's end: they are zeros, or not looked at.
+            let line: [[u64; 2]; 4] = self.descriptors.load_pairs(at);
+            for [address, rest] in line {
+                let Some((chain, descriptor)) =
+                    chains.get_mut(usize::from(count)).zip(descriptors.get_mut(usize::from(count)))
+                else {
+                    return count;
+                };
+                if count == most || (rest >> 48) as u16 & (AVAILABLE | USED) != wanted {
+                    return count;
+                }
+                *chain = rest >> 32 & 0xffff | 1 << 16;
+                *descriptor = u128::from(rest) << 64 | u128::from(address);
+                count = count.wrapping_add(1);
             }
-            *descriptor = u128::from(high) << 64 | u128::from(self.descriptors.load_u64(place));
-            *id = (high >> 32) as u16;
-            place += 16;
+            at = at.wrapping_add(64);
         }
-        ids.len() as u16
+        count
     }
 
     /// The flags of a descriptor.
     #[inline]
     pub fn flags(descriptor: u128) -> u16 {
         (if PACKED { descriptor >> 112 } else { descriptor >> 96 }) as u16
-    }
-
-    /// Token of a chain of one descriptor, from the value that [`read_ahead`](Areas::read_ahead) returned.
-    #[inline]
-    pub fn token_of_one(read: u16) -> Token {
-        if PACKED { Token::packed(read, 1) } else { Token(read.into()) }
     }
 
     /// The heads in the driver's ring from an entry on, at most the ring's size; they are not checked.
@@ -278,16 +339,49 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.unsignalled = ring.unsignalled.saturating_add(self.distance(before, ring.used));
     }
 
+    /// Completes chains of one descriptor each, at most [`PACKETS`].
+    #[inline(always)]
+    pub fn give_back_run(&self, ring: &mut Ring, chains: &[u64]) {
+        if !PACKED {
+            return self.give_back(ring, chains);
+        }
+        if let Some(kept) = &self.kept {
+            kept.write(ring.used, chains);
+        }
+        let (first, slot) = (ring.used, self.slot(ring.used));
+        ring.used = self.after(first, chains.len() as u16);
+        ring.unsignalled = ring.unsignalled.saturating_add(chains.len() as u16);
+        let (before, behind) = chains.split_at(chains.len().min(usize::from(self.size).saturating_sub(slot)));
+        // The first one last: its driver takes that as a sign that all are complete.
+        if !behind.is_empty() {
+            self.write_used_run(first ^ WRAP, 0, behind);
+        }
+        self.write_used_run(first, slot, before);
+    }
+
+    /// Writes used descriptors of chains of one descriptor each, within one lap.
+    #[inline(always)]
+    fn write_used_run(&self, lap: u16, slot: usize, chains: &[u64]) {
+        self.descriptors.store_seconds(16 * slot, chains.len(), |index| {
+            chains.get(index).map_or(0, |chain| Self::used_descriptor(lap, *chain))
+        });
+    }
+
+    /// The second half of a used descriptor in a lap: length, identifier and flags (2.8.8).
+    #[inline(always)]
+    fn used_descriptor(lap: u16, chain: u64) -> u64 {
+        let (token, bytes) = (Token(chain as u32), chain >> 32);
+        let lap = if lap & WRAP != 0 { AVAILABLE | USED } else { 0 };
+        let flags = lap | if bytes > 0 { WRITE } else { 0 };
+        bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48
+    }
+
     /// Writes a used descriptor over each chain's first (2.8.8): length, identifier and flags in one store; the first chain's last.
     /// Returns the position after them.
     fn write_used(&self, first: u16, chains: &[u64]) -> u16 {
         let Some((head, rest)) = chains.split_first() else { return first };
         let store = |at: u16, chain: u64| {
-            let (token, bytes) = (Token(chain as u32), chain >> 32);
-            let lap = if at & WRAP != 0 { AVAILABLE | USED } else { 0 };
-            let flags = lap | if bytes > 0 { WRITE } else { 0 };
-            let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
-            self.descriptors.store_u64(16 * self.slot(at) + 8, used);
+            self.descriptors.store_u64(16 * self.slot(at) + 8, Self::used_descriptor(at, chain));
         };
         let mut at = self.behind(first, Token(*head as u32));
         for chain in rest {
@@ -463,6 +557,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         self.walked.set(self.walked.get() + 1);
     }
 
+    /// Counts as many chains of one descriptor.
+    #[inline]
+    pub fn note_ones(&self, chains: u32) {
+        self.walked.set(self.walked.get().wrapping_add(chains));
+    }
+
     /// Descriptors read in this call, of the counted chains.
     pub fn walked(&self) -> u32 {
         self.walked.get()
@@ -471,6 +571,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Whether this call may start another chain.
     pub fn has_steps(&self) -> bool {
         self.walked() < STEPS_PER_CALL
+    }
+
+    /// Number of chains of one descriptor that this call may take yet.
+    #[inline]
+    pub fn steps_left(&self) -> u32 {
+        STEPS_PER_CALL.saturating_sub(self.walked())
     }
 }
 

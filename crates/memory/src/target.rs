@@ -1,0 +1,227 @@
+//! Memory for a device's writes, translated: receive buffers, many at a time.
+
+use crate::map::Map;
+use crate::mapping::Mapping;
+use crate::prefetch::{self, Touch};
+use crate::presence::PAGE;
+use crate::span::Span;
+use crate::touch;
+
+/// Memory that a device may write: a piece of one region. It borrows its map, so a write checks no identifier, as one to a [`Span`] does.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'m> {
+    first: *mut u8,
+    len: u32,
+    /// The mapping, unless all pages are known to exist.
+    unknown: Option<&'m Mapping>,
+}
+
+impl Default for Target<'_> {
+    /// No bytes.
+    fn default() -> Self {
+        Self { first: std::ptr::null_mut(), len: 0, unknown: None }
+    }
+}
+
+impl<'m> Target<'m> {
+    /// Bytes.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Hints that its first bytes will be written soon: the cache lines of the first and the last of `len`. No bytes get no hint.
+    #[inline(always)]
+    pub fn prefetch(&self, len: u32) {
+        if self.len > 0 {
+            prefetch::line(self.first, Touch::Write);
+            prefetch::line(self.first.wrapping_add(len.saturating_sub(1) as usize), Touch::Write);
+        }
+    }
+
+    /// The address of these bytes, if they are within; counts the pages that a write allocates.
+    #[inline(always)]
+    fn place(&self, at: u32, len: usize) -> Option<*mut u8> {
+        let room = self.len.checked_sub(at)?;
+        if len > room as usize {
+            return None;
+        }
+        let place = self.first.wrapping_add(at as usize);
+        if let Some(mapping) = self.unknown {
+            mapping.allocate_at(place, len);
+        }
+        Some(place)
+    }
+
+    /// Writes a header of `N` bytes, a number in little-endian order, and bytes behind it. False if there is no room for both; then nothing
+    /// is written.
+    #[inline]
+    pub fn write<const N: usize>(&self, header: u128, bytes: &[u8]) -> bool {
+        let Some(first) = self.place(0, N.saturating_add(bytes.len())) else { return false };
+        #[cfg(feature = "count")]
+        crate::count::bytes(N + bytes.len());
+        // SAFETY: `place` has checked that all these bytes are within.
+        unsafe {
+            store_header::<N>(first, header);
+            touch::write(bytes, first.wrapping_add(N));
+        }
+        true
+    }
+
+    /// Like [`write`](Target::write), for 32 to 64 bytes to pages that are known to exist. False in any other case; then nothing is written.
+    #[inline(always)]
+    pub fn write_short<const N: usize>(&self, header: u128, bytes: &[u8]) -> bool {
+        if !(32..=64).contains(&bytes.len())
+            || self.unknown.is_some()
+            || N.wrapping_add(bytes.len()) > self.len as usize
+        {
+            return false;
+        }
+        #[cfg(feature = "count")]
+        crate::count::bytes(N + bytes.len());
+        // SAFETY: all these bytes are within.
+        unsafe {
+            store_header::<N>(self.first, header);
+            touch::write_short(bytes, self.first.wrapping_add(N));
+        }
+        true
+    }
+
+    /// Copies a span of `source` to an offset; nothing if there is no room for all of it. They may overlap. Allocates no page of the source.
+    #[inline]
+    pub fn copy(&self, at: u32, source: &Map, from: Span) {
+        let len = from.len() as usize;
+        #[cfg(feature = "count")]
+        crate::count::bytes(len);
+        let Some(to) = self.place(at, len) else { return };
+        match source.known(from) {
+            // SAFETY: the identifier shows that the span is of its map, and `place` has checked that all these bytes are within.
+            Some(from) => unsafe { touch::across(from, to, len) },
+            // SAFETY: as above.
+            None => unsafe { copy_unknown(source, from, to) },
+        }
+    }
+}
+
+/// Stores the first bytes of a number in little-endian order.
+///
+/// # Safety
+/// `N` bytes are mapped there.
+#[inline(always)]
+unsafe fn store_header<const N: usize>(first: *mut u8, header: u128) {
+    const { assert!(N == 8 || N == 12 || N == 16, "whole words") }
+    let (low, high) = (header as u64, (header >> 64) as u64);
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        touch::store_u64(first, low.to_le());
+        match N {
+            12 => touch::store_u32(first.wrapping_add(8), (high as u32).to_le()),
+            16 => touch::store_u64(first.wrapping_add(8), high.to_le()),
+            _ => {}
+        }
+    }
+}
+
+/// Translates many ranges of one map for a device's writes. It remembers the region of the last one, and which bytes around it are on pages
+/// that exist.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetTranslator<'m> {
+    map: &'m Map,
+    /// Bytes to which nothing stands in the way: in one region, on pages known to exist, and not logged. No bytes at first.
+    base: u64,
+    len: u64,
+    first: *mut u8,
+    place: Option<Place<'m>>,
+}
+
+/// Where a region lies that a device may write.
+#[derive(Clone, Copy, Debug)]
+struct Place<'m> {
+    base: u64,
+    len: u64,
+    mapping: &'m Mapping,
+    /// The region's offset in the mapping.
+    start: usize,
+}
+
+impl<'m> TargetTranslator<'m> {
+    /// For a map.
+    pub fn new(map: &'m Map) -> Self {
+        Self { map, base: 0, len: 0, first: std::ptr::null_mut(), place: None }
+    }
+
+    /// The target of a range, if all of it lies in one shared region that the device may write.
+    #[inline(always)]
+    pub fn whole(&mut self, address: u64, len: u32) -> Option<Target<'m>> {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        let offset = address.wrapping_sub(self.base);
+        if offset < self.len && u64::from(len) <= self.len.wrapping_sub(offset) {
+            return Some(Target { first: self.first.wrapping_add(offset as usize), len, unknown: None });
+        }
+        // By value: the fields stay in registers.
+        let (translator, target) = self.find(address, len);
+        *self = translator;
+        target
+    }
+
+    #[inline(never)]
+    fn find(mut self, address: u64, len: u32) -> (Self, Option<Target<'m>>) {
+        let held = |place: &Place<'_>| address.wrapping_sub(place.base) < place.len;
+        if !self.place.as_ref().is_some_and(held) {
+            self.place = self.region(address);
+        }
+        let Some(Place { base, len: whole, mapping, start }) = self.place else { return (self, None) };
+        let offset = address.wrapping_sub(base);
+        if u64::from(len) > whole.wrapping_sub(offset) {
+            return (self, None);
+        }
+        if self.map.is_logged() {
+            self.map.note(address, len);
+        }
+        let at = start.wrapping_add(offset as usize);
+        let first = mapping.at(at);
+        let unknown = if mapping.is_known(at, len as usize) { None } else { Some(mapping) };
+        if unknown.is_none() && !self.map.is_logged() {
+            // Of the pages that are known to exist, as far as they lie in the region.
+            let known = mapping.known_around(at);
+            let known = known.start.max(start)..known.end.min(start.wrapping_add(whole as usize));
+            let before = at.saturating_sub(known.start);
+            self.base = address.wrapping_sub(before as u64);
+            self.len = known.len() as u64;
+            self.first = first.wrapping_sub(before);
+        }
+        (self, Some(Target { first, len, unknown }))
+    }
+
+    /// The region of an address, if that was shared and may be written.
+    #[cold]
+    #[inline(never)]
+    fn region(&self, address: u64) -> Option<Place<'m>> {
+        let region = self.map.region(address).filter(|region| region.rights.write && self.map.tape().is_none())?;
+        let (mapping, start) = region.place.as_ref()?;
+        Some(Place { base: region.base, len: region.len, mapping, start: *start as usize })
+    }
+}
+
+/// Copies a span whose pages may be missing, or whose map has a tape, by way of a private buffer.
+///
+/// # Safety
+/// As many bytes are mapped at `to`.
+#[cold]
+#[inline(never)]
+unsafe fn copy_unknown(source: &Map, from: Span, to: *mut u8) {
+    let (mut bytes, mut done) = ([0; PAGE], 0);
+    while done < from.len() {
+        let piece = from.piece(done, PAGE as u32);
+        let read = source.copy_out_of_unknown(piece, &mut bytes[..piece.len() as usize]);
+        // SAFETY: as the caller guarantees: `done` and `read` together are at most the span's length.
+        unsafe { touch::write(&bytes[..read], to.wrapping_add(done as usize)) };
+        done += piece.len();
+    }
+}
