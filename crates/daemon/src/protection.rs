@@ -30,12 +30,12 @@ use std::time::Duration;
 use nicety_host::{Host, LeasePlace, ListenAddress, ToleranceConfig, VmConfig};
 use nicety_link::Secret;
 use nicety_names::Names;
-use nicety_protect::Terms;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Listener, Place};
 
 pub use gates::{Gates, ProtectError};
 use listen::Acceptor;
+pub use nicety_protect::Terms;
 pub use note::Wish;
 use note::{Bell, Board, Note};
 use peer::Peer;
@@ -145,7 +145,7 @@ impl Ready {
 
 impl Protection {
     /// Starts the threads: the ports are there, and the process has not confined itself yet.
-    pub fn start(ready: Ready, gates: &Weak<dyn Gates>) -> Result<Self, ProtectionError> {
+    pub fn start(ready: Ready, gates: &Weak<dyn Gates>, terms: Terms) -> Result<Self, ProtectionError> {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
@@ -157,7 +157,6 @@ impl Protection {
             let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
-            let terms = Terms::default();
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
             threads.push(Vm::new((config, terms), Weak::clone(gates), peer, lease, (board, notes)));
         }

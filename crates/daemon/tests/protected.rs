@@ -8,15 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_daemon::daemon::Daemon;
-use nicety_daemon::protection::{VmReport, VmRole, Wish};
+use nicety_daemon::protection::{Terms, VmReport, VmRole, Wish};
 use nicety_daemon::serve;
 use nicety_host::Host;
 use played::Qemu;
 use rings_guest::{Guest, until};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const VM: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+/// The test's machine may stand still for a while: nobody is lost for being silent, where a test is not about that.
+fn terms() -> Terms {
+    let long = Duration::from_secs(30);
+    Terms { silence: long, patience: long, ..Terms::default() }
+}
 
 /// A host: its daemon, its QEMU and its guest, and somebody else at the same switch who hears what the VM sends.
 struct Side {
@@ -27,7 +34,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(folder: &Path, own: &str, peer: &str, waits: bool) -> Self {
+    fn new(folder: &Path, own: &str, peer: &str, waits: bool, terms: Terms) -> Self {
         let port = |name: &str, number: u8| {
             format!(
                 "[[port]]\nname = \"{name}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
@@ -42,7 +49,7 @@ impl Side {
         );
         let host = Host::parse(&text, &folder.join("host.toml")).unwrap();
         let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
-        daemon.protect_vms().unwrap();
+        daemon.protect_vms(terms).unwrap();
         let other = Guest::new(folder.join(format!("{own}-vm2.sock")));
         let guest = Guest::waiting(folder.join(format!("{own}-vm1.sock")));
         let qemu = Some(Qemu::at(&folder.join(format!("{own}.qmp")), waits));
@@ -83,15 +90,15 @@ struct Hosts {
 
 impl Hosts {
     /// The first copy begins.
-    fn joining() -> Self {
+    fn joining(terms: Terms) -> Self {
         nicety_sandbox::begin_for_tests();
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
         std::fs::create_dir(folder.path().join("leases")).unwrap();
-        let mut here = Side::new(folder.path(), "a", "b", false);
+        let mut here = Side::new(folder.path(), "a", "b", false, terms);
         here.state("alone");
         here.guest.start([0, 0]);
-        let there = Side::new(folder.path(), "b", "a", true);
+        let there = Side::new(folder.path(), "b", "a", true, terms);
         here.qemu().hears("migrate");
         there.qemu().hears("migrate-incoming");
         let hosts = Self { here, there, folder };
@@ -132,8 +139,8 @@ impl Hosts {
         self.there.qemu.take().unwrap().kill(&self.folder.path().join("b.qmp"));
     }
 
-    fn protected() -> Self {
-        let mut hosts = Self::joining();
+    fn protected(terms: Terms) -> Self {
+        let mut hosts = Self::joining(terms);
         let (bases, state) = hosts.save();
         hosts.load(&state, [0, 0]);
         hosts.goes_on(bases, true);
@@ -151,7 +158,7 @@ fn goes_alone(qemu: &Qemu) {
 
 #[test]
 fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_closed_it() {
-    let mut hosts = Hosts::joining();
+    let mut hosts = Hosts::joining(terms());
     hosts.here.send(1);
     until("a frame before the first copy", || hosts.here.heard() == [1]);
     let (bases, state) = hosts.save();
@@ -175,7 +182,7 @@ fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_cl
 #[test]
 fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_has_never_leaves() {
     for is_saved in [false, true] {
-        let mut hosts = Hosts::protected();
+        let mut hosts = Hosts::protected(terms());
         goes_alone(hosts.there.qemu());
         hosts.here.send(3);
         if is_saved {
@@ -196,7 +203,7 @@ fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_
 #[test]
 fn a_twin_that_is_killed_while_it_joins_or_later_costs_no_frame() {
     for is_protected in [false, true] {
-        let mut hosts = if is_protected { Hosts::protected() } else { Hosts::joining() };
+        let mut hosts = if is_protected { Hosts::protected(terms()) } else { Hosts::joining(terms()) };
         goes_alone(hosts.here.qemu());
         if is_protected {
             hosts.here.send(5);
@@ -215,7 +222,7 @@ fn a_twin_that_is_killed_while_it_joins_or_later_costs_no_frame() {
 
 #[test]
 fn an_owner_that_no_copy_answers_goes_on_alone_and_its_twin_ends() {
-    let mut hosts = Hosts::protected();
+    let mut hosts = Hosts::protected(Terms { silence: Duration::from_secs(1), ..terms() });
     goes_alone(hosts.here.qemu());
     let (bases, _lost) = hosts.save();
     hosts.here.guest.start(bases);
@@ -231,11 +238,13 @@ fn an_owner_that_no_copy_answers_goes_on_alone_and_its_twin_ends() {
 /// The lease is away: nothing leaves without it, and it is said.
 #[test]
 fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_back() {
-    let mut hosts = Hosts::protected();
+    let mut hosts = Hosts::protected(terms());
     let lease = hosts.folder.path().join("leases/guest.lease");
-    let aside = hosts.folder.path().join("aside");
-    std::fs::rename(&lease, &aside).unwrap();
-    std::fs::create_dir(&lease).unwrap();
+    // In one step, for a lease that is not there was removed by somebody.
+    let other = hosts.folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let exchange = || renameat_with(CWD, &lease, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    exchange();
     // A twin whose owner speaks to it does not ask: both stay what they are.
     hosts.here.state("isolated");
     let why = hosts.here.report().why_not.unwrap();
@@ -247,8 +256,7 @@ fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_bac
     hosts.goes_on(bases, false);
     std::thread::sleep(Duration::from_millis(200));
     assert!(!hosts.here.heard().contains(&8));
-    std::fs::remove_dir(&lease).unwrap();
-    std::fs::rename(&aside, &lease).unwrap();
+    exchange();
     hosts.here.state("protected");
     until("the frame", || hosts.here.heard().contains(&8));
 }
@@ -259,13 +267,13 @@ fn errors_of_qemu_are_told_in_its_own_words_and_the_vm_goes_on() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
     std::fs::create_dir(folder.path().join("leases")).unwrap();
-    let mut here = Side::new(folder.path(), "a", "b", false);
+    let mut here = Side::new(folder.path(), "a", "b", false, terms());
     here.qemu()
         .answers("migrate-set-capabilities", json!({"error": {"class": "GenericError", "desc": "no x-colo today"}}));
     goes_alone(here.qemu());
     here.state("alone");
     here.guest.start([0, 0]);
-    let there = Side::new(folder.path(), "b", "a", true);
+    let there = Side::new(folder.path(), "b", "a", true, terms());
     here.qemu().hears("migrate-set-capabilities");
     until("the failure", || here.report().why_not.is_some_and(|why| why.contains("QEMU does not copy its VM")));
     here.send(1);
@@ -282,7 +290,7 @@ fn errors_of_qemu_are_told_in_its_own_words_and_the_vm_goes_on() {
 #[test]
 fn a_qemu_that_hangs_gives_its_vm_to_the_twin_in_the_middle_of_a_copy_too() {
     for is_saved in [false, true] {
-        let mut hosts = Hosts::protected();
+        let mut hosts = Hosts::protected(terms());
         goes_alone(hosts.there.qemu());
         if is_saved {
             hosts.save();
@@ -299,7 +307,7 @@ fn a_qemu_that_hangs_gives_its_vm_to_the_twin_in_the_middle_of_a_copy_too() {
 /// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.
 #[test]
 fn a_control_socket_that_is_cut_ends_no_vm() {
-    let mut hosts = Hosts::protected();
+    let mut hosts = Hosts::protected(terms());
     goes_alone(hosts.here.qemu());
     // As real ones answer while they copy.
     hosts.here.qemu().answers("query-colo-status", json!({"return": {"mode": "primary", "last-mode": "none"}}));

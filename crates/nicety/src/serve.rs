@@ -18,6 +18,7 @@ use nicety_daemon::handover::take::Taking;
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::live::texts::Texts;
+use nicety_daemon::protection::Terms;
 use nicety_daemon::recorder::Target;
 use nicety_daemon::registry::{Entry, Registry};
 use nicety_daemon::serve::{Before, OpenedAhead, ServeError};
@@ -387,7 +388,7 @@ fn live(
     page: Option<&mut Page>,
     kept: Option<Kept>,
 ) -> std::io::Result<Arc<Live>> {
-    daemon.protect_vms().map_err(std::io::Error::other)?;
+    daemon.protect_vms(Terms::default()).map_err(std::io::Error::other)?;
     let Begin { host, file, state, .. } = begin;
     let live = Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone());
     Ok(Arc::new(match (kept, control.socket()) {

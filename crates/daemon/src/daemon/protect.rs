@@ -6,7 +6,7 @@ use nicety_host::Host;
 use nicety_plane::{Epochs, GateMode, Group, Port};
 
 use super::{Daemon, StartError};
-use crate::protection::{Gates, ProtectError, Protection, ProtectionError, Ready, VmReport, Wish};
+use crate::protection::{Gates, ProtectError, Protection, ProtectionError, Ready, Terms, VmReport, Wish};
 use crate::run::protected::{Protected, release};
 use crate::run::rings::Moving;
 
@@ -53,15 +53,15 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins to protect the host file's VMs, if it has any. Their ports are open.
+    /// Begins to protect the host file's VMs, if it has any, within these time limits. Their ports are open.
     ///
     /// # Errors
     /// Threads cannot be started.
-    pub fn protect_vms(self: &Arc<Self>) -> Result<(), ProtectionError> {
+    pub fn protect_vms(self: &Arc<Self>, terms: Terms) -> Result<(), ProtectionError> {
         let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let Some(ready) = ready else { return Ok(()) };
         let gates = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>));
-        let protection = Protection::start(ready, &gates)?;
+        let protection = Protection::start(ready, &gates, terms)?;
         // Called once.
         let _first = self.protection.set(protection);
         Ok(())
