@@ -11,8 +11,8 @@
 //! ```
 //! What holds, whatever is cut, killed or late (`tests/vm.rs` plays it):
 //! - **Output commit.** A frame leaves when the twin has the state that it was sent from. Without a twin it leaves at once.
-//! - **One owner.** With a named twin, frames leave only during the lease. An owner that has lost its twin first has the lease say that
-//!   nobody may take over, and then goes on alone.
+//! - **One owner.** With a twin that has a whole copy, frames leave only during the lease. An owner that has lost its twin first has the
+//!   lease say that nobody may take over, and then goes on alone.
 //! - **A stale copy never runs.** Only a twin that the lease names may take over, and the owner has it named once it has a whole copy.
 //!
 //! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_lease`'s.
@@ -107,8 +107,8 @@ pub enum Action {
     Arm(Pairing),
     /// Ports: nothing leaves, until [`Action::Open`].
     Shut,
-    /// Ports: epochs up to this one leave.
-    Release(u64),
+    /// Ports: epochs up to this one leave, until the lease ends at this time.
+    Release(u64, Time),
     /// Ports: everything leaves, now and from now on. The network learns where the VM is if it came here.
     Open,
     /// Ports: the VM is a twin's.

@@ -67,7 +67,8 @@ struct Copies {
     /// Epochs that were closed here, and that the twin has.
     closed: u64,
     loaded: u64,
-    released: u64,
+    /// What was released last, and until when.
+    released: (u64, Time),
     /// When the first epoch of those that the twin lacks was closed.
     waits_since: Time,
     /// When bytes of the stream last moved.
@@ -89,7 +90,7 @@ pub struct Owner {
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
-    /// With a named twin, frames leave until then.
+    /// With a twin that has a whole copy, frames leave until then.
     until: Time,
     renew_at: Time,
     /// The last message from the twin's host, and to it.
@@ -157,9 +158,9 @@ impl Owner {
         self.why
     }
 
-    /// Whether a twin may be offered now.
-    pub fn wants_twin(&self) -> bool {
-        self.stage == Stage::Alone
+    /// Whether a twin may be offered now. A VM that goes on alone while the lease is away has none named, and would have to stop for one.
+    pub fn wants_twin(&self, now: Time) -> bool {
+        self.stage == Stage::Alone && now < self.until
     }
 
     /// The protection, if there is one.
@@ -174,7 +175,11 @@ impl Owner {
 
     /// Whether the lease has run out for this host while a twin could take over.
     pub fn is_isolated(&self, now: Time) -> bool {
-        matches!(self.stage, Stage::Protected { .. } | Stage::Parting { .. }) && now >= self.until
+        let may_have_heir = matches!(
+            self.stage,
+            Stage::Joining { is_copied: true, .. } | Stage::Protected { .. } | Stage::Parting { .. }
+        );
+        may_have_heir && now >= self.until
     }
 
     /// Epochs that were closed, and that the twin has.
@@ -376,7 +381,7 @@ impl Owner {
 
     /// A twin is there, and may be one. Only if [`Owner::wants_twin`].
     pub fn offered(&mut self, peer: Run, pairing: Pairing, now: Time) {
-        if !self.wants_twin() {
+        if !self.wants_twin(now) {
             return;
         }
         self.stage = Stage::Joining { pairing, peer, is_copied: false };
@@ -411,16 +416,13 @@ impl Owner {
         }
     }
 
-    /// What the twin has leaves, while the lease lasts. Before a twin is named nobody can take over.
+    /// What the twin has leaves, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
     fn release(&mut self, now: Time) {
-        let may = match self.stage {
-            Stage::Joining { .. } => true,
-            Stage::Protected { .. } => now < self.until,
-            _ => false,
-        };
-        if may && self.copies.released < self.copies.loaded {
-            self.copies.released = self.copies.loaded;
-            self.act(Action::Release(self.copies.loaded));
+        let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
+        let release = (self.copies.loaded, self.until);
+        if self.copies.loaded > 0 && now < self.until && self.copies.released != release {
+            self.copies.released = release;
+            self.act(Action::Release(release.0, release.1));
         }
     }
 

@@ -64,6 +64,7 @@ pub(super) struct Vm {
     gates: Weak<dyn Gates>,
     board: Arc<Board>,
     notes: Receiver<Note>,
+    /// The start of the daemon's clock: ports are told when the lease ends.
     began: Instant,
     qemu: Qemu,
     facts: Option<Box<Facts>>,
@@ -100,7 +101,7 @@ pub(super) struct Vm {
 
 impl Vm {
     pub fn new(
-        (config, terms): (VmConfig, Terms),
+        (config, terms, began): (VmConfig, Terms, Instant),
         gates: Weak<dyn Gates>,
         peer: Peer,
         lease: Asker,
@@ -114,7 +115,7 @@ impl Vm {
             qemu: Qemu::new(&config.qmp, now),
             loads: Loads::new(ports.len()),
             terms,
-            began: now,
+            began,
             facts: None,
             newcomer: None,
             role: Role::None,
@@ -524,6 +525,7 @@ impl Vm {
 
     /// Twins seek owners; owners look at what they are offered.
     fn meet(&mut self, now: Instant) {
+        let time = self.time(now);
         match &mut self.role {
             Role::Twin(twin) if twin.stage() == TwinStage::Offers => {
                 if let Some(facts) = &self.facts {
@@ -531,10 +533,9 @@ impl Vm {
                     self.peer.dial(|| Wire::Offer { run, facts: facts.clone(), ports }, now);
                 }
             }
-            Role::Owner(owner) if owner.wants_twin() && !self.is_stopped => match &self.offer {
+            Role::Owner(owner) if owner.wants_twin(time) && !self.is_stopped => match &self.offer {
                 Some(offer) if offer.is_checked => {
-                    let (run, time) = (NodeId(offer.run), Time::ZERO.after(now - self.began));
-                    owner.offered(run, Pairing(random()), time);
+                    owner.offered(NodeId(offer.run), Pairing(random()), time);
                     self.offer = None;
                 }
                 Some(_) => self.qemu.inquire(),
