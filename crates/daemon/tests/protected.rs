@@ -304,6 +304,28 @@ fn a_qemu_that_hangs_gives_its_vm_to_the_twin_in_the_middle_of_a_copy_too() {
     }
 }
 
+/// The lease names the twin in one step, and the owner's QEMU ends after that.
+#[test]
+fn a_vm_that_is_handed_over_goes_on_at_the_twin_which_the_lease_names_before_its_qemu_ends() {
+    let mut hosts = Hosts::protected(terms());
+    goes_alone(hosts.there.qemu());
+    hosts.here.send(3);
+    let lease = hosts.folder.path().join("leases/guest.lease");
+    let line = |name: &str| {
+        let text = std::fs::read_to_string(&lease).unwrap();
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned())).unwrap()
+    };
+    let (owner, heir) = (line("holder"), line("peer"));
+    hosts.here.daemon.wish("guest", Wish::FailOver).unwrap();
+    assert_eq!((line("holder"), line("past")), (heir, owner));
+    hosts.here.qemu().hears("quit");
+    hosts.there.state("alone");
+    assert_eq!((hosts.there.report().takeovers, hosts.there.qemu().has_heard("quit")), (1, false));
+    hosts.there.send(4);
+    until("a frame of the new owner", || hosts.there.heard().last() == Some(&4));
+    assert!(!hosts.here.heard().contains(&3), "no copy has it");
+}
+
 /// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.
 #[test]
 fn a_control_socket_that_is_cut_ends_no_vm() {

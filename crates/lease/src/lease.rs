@@ -34,6 +34,9 @@ pub enum Request {
     },
     /// Take the VM over.
     Take,
+    /// The secondary owns the VM from now on. Refused without a secondary. Asked again after an answer was lost, it is refused, and the
+    /// answer names the new owner.
+    Give,
     /// Own the VM no longer. Who may take it over may do so at once. If there is none, the VM is gone.
     Release,
 }
@@ -83,6 +86,7 @@ impl Lease {
             Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
             Request::Begin => owns || ((self.holder.is_none() || expired) && !self.past.contains(&Some(who))),
             Request::Renew | Request::Release => owns,
+            Request::Give => owns && self.peer.is_some(),
             Request::Alone { epoch } | Request::Pair { epoch, .. } => owns && epoch == self.epoch,
             // An answer may get lost: asking again is no mistake.
             Request::Take => owns || (self.peer == Some(who) && (expired || self.holder.is_none())),
@@ -92,16 +96,20 @@ impl Lease {
                 Request::Pair { peer, .. } => Some(peer),
                 Request::Renew | Request::Release => self.peer,
                 Request::Take | Request::Found | Request::Begin if owns => self.peer,
-                Request::Found | Request::Begin | Request::Alone { .. } | Request::Take => None,
+                Request::Found | Request::Begin | Request::Alone { .. } | Request::Take | Request::Give => None,
             };
-            let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. } | Request::Release);
-            self.epoch += u32::from(changes);
+            let holder = match request {
+                Request::Give => self.peer,
+                Request::Release => None,
+                _ => Some(who),
+            };
+            let is_about_peer = matches!(request, Request::Alone { .. } | Request::Pair { .. });
+            self.epoch += u32::from(holder != self.holder || is_about_peer);
             self.renewals += 1;
-            let left = self.holder.filter(|holder| *holder != who || request == Request::Release);
-            if let Some(run) = left {
+            if let Some(run) = self.holder.filter(|left| holder != Some(*left)) {
                 self.lost(run);
             }
-            (self.holder, self.peer) = (Some(who).filter(|_| request != Request::Release), peer);
+            (self.holder, self.peer) = (holder, peer);
         }
         Answer { granted, holder: self.holder, peer: self.peer, epoch: self.epoch }
     }
@@ -159,6 +167,25 @@ impl FromStr for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_gives_its_vm_to_the_secondary_in_one_step_and_learns_who_has_it_although_an_answer_was_lost() {
+        let [one, two, three] = [1, 2, 3].map(NodeId);
+        let mut lease = Lease::default();
+        assert!(lease.ask(one, Request::Found, false).granted);
+        let alone = lease.ask(one, Request::Give, false);
+        assert!(!alone.granted && alone.holder == Some(one), "there is no secondary");
+        let epoch = alone.epoch;
+        assert!(lease.ask(one, Request::Pair { epoch, peer: two }, false).granted);
+        assert!(!lease.ask(two, Request::Give, true).granted && !lease.ask(three, Request::Give, true).granted);
+        let given = lease.ask(one, Request::Give, false);
+        assert_eq!(given, Answer { granted: true, holder: Some(two), peer: None, epoch: epoch + 2 });
+        let again = lease.ask(one, Request::Give, true);
+        assert_eq!(again, Answer { granted: false, ..given });
+        // The new owner need not wait for anything, and the old one never gets it again.
+        assert!(lease.ask(two, Request::Take, false).granted);
+        assert!(!lease.ask(one, Request::Begin, true).granted && !lease.ask(three, Request::Begin, false).granted);
+    }
 
     #[test]
     fn a_lease_is_read_as_it_was_written() {

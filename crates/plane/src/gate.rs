@@ -99,7 +99,11 @@ impl Epochs {
     }
 
     /// From now on this happens. Then [`Port::release_frames`](crate::Port::release_frames) has frames leave that may.
+    /// [`GateMode::Shut`] takes back what was released and has not left: nothing leaves before the next release.
     pub fn set_mode(&self, mode: GateMode) {
+        if mode == GateMode::Shut {
+            self.until_ns.store(0, Ordering::Release);
+        }
         self.mode.store(mode as u8, Ordering::Release);
     }
 

@@ -48,9 +48,8 @@ impl Host {
         plane.join(Arc::clone(&port)).unwrap();
         port.attach();
         port.set_memory(Arc::new(Map::private(1 << 20).unwrap()), Time::ZERO);
-        let epochs = Arc::new(Epochs::new(GateMode::Armed, || {}));
+        let epochs = Arc::new(Epochs::new(GateMode::Shut, || {}));
         port.set_gate(&epochs).unwrap();
-        epochs.set_mode(GateMode::Shut);
         guest.lock().unwrap().outgoing.extend((0..frames).map(|_| frame(u8::MAX, 1, 60)));
         let host = Self { plane, port, guest, outside, epochs, clock };
         host.port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
@@ -104,6 +103,16 @@ fn a_worker_that_stands_still_in_the_middle_of_a_turn_sends_nothing_after_the_le
     host.clock.store(2000 * MS, Ordering::Relaxed);
     host.turns(899 * MS);
     assert_eq!((host.left(), host.epochs.waiting().packets), (left, 200 - left as u64));
+}
+
+/// It is being handed over, and the twin may go on at once.
+#[test]
+fn a_gate_that_is_shut_lets_nothing_out_that_was_released_before() {
+    let host = Host::sent(100);
+    host.release(900 * MS);
+    host.epochs.set_mode(GateMode::Shut);
+    host.turns(MS);
+    assert_eq!((host.left(), host.epochs.waiting().packets), (0, 100));
 }
 
 #[test]

@@ -39,15 +39,26 @@ pub enum Stage {
         /// The protection.
         pairing: Pairing,
     },
-    /// The VM has ended here, or is to: the lease is given back.
+    /// The VM has ended here, or is to: the lease is given to the twin, or back.
     Leaving {
-        /// Whether the twin goes on with it.
-        to_twin: Option<Pairing>,
-        /// The lease has no heir any more, or needs none to be removed.
-        is_ready: bool,
+        /// The protection that the VM had.
+        pairing: Option<Pairing>,
+        /// The step that the lease is asked for.
+        step: Leave,
     },
     /// It is not here any more.
     Ended(Ended),
+}
+
+/// A step by which an owner gives its VM up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// It has ended on both hosts: the lease names no heir any more. Then it is released.
+    Disown,
+    /// The heir goes on with it. If there is none, it is released, or stays.
+    Give,
+    /// Nobody goes on with it.
+    Release,
 }
 
 /// Why a VM is not here any more.
@@ -213,8 +224,11 @@ impl Owner {
             Stage::Ended(_) => return,
             _ if self.is_forgotten => self.ask(Request::Begin, now),
             Stage::Begins => self.ask(self.begins_by, now),
-            Stage::Parting { .. } | Stage::Leaving { is_ready: false, .. } => self.ask(Request::Alone { epoch }, now),
-            Stage::Leaving { is_ready: true, .. } => self.ask(Request::Release, now),
+            Stage::Parting { .. } | Stage::Leaving { step: Leave::Disown, .. } => {
+                self.ask(Request::Alone { epoch }, now);
+            }
+            Stage::Leaving { step: Leave::Give, .. } => self.ask(Request::Give, now),
+            Stage::Leaving { step: Leave::Release, .. } => self.ask(Request::Release, now),
             Stage::Joining { peer, is_copied: true, .. } => self.ask(Request::Pair { epoch, peer }, now),
             Stage::Settling | Stage::Alone | Stage::Joining { .. } | Stage::Protected { .. } => self.renew(now),
         }
@@ -289,6 +303,9 @@ impl Owner {
         if self.is_forgotten {
             self.lost("somebody has removed the lease", now);
         }
+        if let (Stage::Leaving { pairing, step: Leave::Give }, Request::Give) = (self.stage, request) {
+            return self.gave(pairing, &answer, now);
+        }
         if answer.granted {
             self.until = asked.after(self.terms.lease.saturating_sub(self.terms.margin));
             self.renew_at = asked.after(self.terms.lease / 4);
@@ -315,13 +332,12 @@ impl Owner {
                 self.act(Action::Hang(pairing));
                 self.settle(self.why);
             }
-            (Stage::Leaving { to_twin, is_ready: false }, _) if is_alone(&answer, self.me) => {
-                self.stage = Stage::Leaving { to_twin, is_ready: true };
-                self.call.hurry();
+            (Stage::Leaving { pairing, step: Leave::Disown }, _) if is_alone(&answer, self.me) => {
+                self.leave(pairing, Leave::Release);
             }
             // Given back, now or by a request whose answer was lost.
-            (Stage::Leaving { to_twin, is_ready: true }, Request::Release) if answer.holder.is_none() => {
-                self.left(to_twin, &answer, now);
+            (Stage::Leaving { pairing, step: Leave::Release }, Request::Release) if answer.holder.is_none() => {
+                self.left(pairing, now);
             }
             (Stage::Joining { pairing, peer, .. }, Request::Pair { .. }) if answer.granted => {
                 self.stage = Stage::Protected { pairing, peer };
@@ -338,21 +354,42 @@ impl Owner {
         now.since(since) < self.terms.lease * 3 / 2
     }
 
-    /// The lease is given back.
-    fn left(&mut self, to_twin: Option<Pairing>, answer: &Answer, now: Time) {
-        if let Some(pairing) = to_twin {
-            let heir = answer.peer.is_some();
-            self.send(if heir { Message::HandOver(pairing) } else { Message::Alone(pairing) }, now);
-            if heir {
+    fn leave(&mut self, pairing: Option<Pairing>, step: Leave) {
+        self.stage = Stage::Leaving { pairing, step };
+        self.call.hurry();
+    }
+
+    /// The heir was to get the VM. Whoever has it now has it by this request, by one whose answer was lost, or because the lease had run out.
+    fn gave(&mut self, pairing: Option<Pairing>, answer: &Answer, now: Time) {
+        match (pairing, answer.holder) {
+            (_, Some(holder)) if holder != self.me => {
+                if let Some(pairing) = pairing {
+                    self.send(Message::HandOver(pairing), now);
+                }
                 return self.end(Ended::HandedOver);
             }
-            if self.is_alive {
-                // Somebody has removed the lease meanwhile, and nobody takes the VM: it stays.
+            // The lease names no heir. A VM that runs stays.
+            (Some(pairing), Some(_)) if self.is_alive => {
+                (self.stage, self.why) = (Stage::Parting { pairing }, "the lease does not name the twin");
+                self.call.hurry();
+            }
+            (Some(pairing), None) if self.is_alive => {
+                self.send(Message::Alone(pairing), now);
                 self.act(Action::Hang(pairing));
                 (self.stage, self.begins_by) = (Stage::Begins, Request::Found);
                 self.why = "somebody has removed the lease";
-                return;
+                self.call.hurry();
             }
+            (_, Some(_)) => self.leave(pairing, Leave::Release),
+            (_, None) => return self.left(pairing, now),
+        }
+        self.tick(now);
+    }
+
+    /// The lease is given back, and nobody goes on.
+    fn left(&mut self, pairing: Option<Pairing>, now: Time) {
+        if let Some(pairing) = pairing {
+            self.send(Message::Alone(pairing), now);
         }
         self.end(Ended::Over);
     }
@@ -491,31 +528,30 @@ impl Owner {
     fn hand_over(&mut self, pairing: Pairing) {
         (self.wants_handover, self.probe_at) = (false, None);
         self.act(Action::Shut);
-        self.stage = Stage::Leaving { to_twin: Some(pairing), is_ready: true };
-        self.call.hurry();
+        self.leave(Some(pairing), Leave::Give);
     }
 
     /// QEMU has ended.
     pub fn died(&mut self, death: Death, now: Time) {
-        let to_twin = self.pairing();
+        let pairing = self.pairing();
         self.is_alive = false;
         self.act(Action::Shut);
-        let is_ready = match (self.stage, death) {
+        let may_have_heir = matches!(
+            self.stage,
+            Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. }
+        );
+        let step = match (self.stage, death) {
             (Stage::Ended(_), _) => return,
             // An answer of `Leaving` is on its way.
             (Stage::Leaving { .. }, _) => return,
             // Nobody knows whose it was.
             (Stage::Begins, _) => return self.end(Ended::Over),
-            // A twin that is named takes over, even if it was lost a moment ago. One that is not cannot.
-            (_, Death::Sudden) => true,
-            (
-                Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. },
-                Death::Ordered,
-            ) => false,
-            (_, Death::Ordered) => true,
+            // A twin that is named takes over, even if it was lost a moment ago.
+            (_, Death::Sudden) if may_have_heir => Leave::Give,
+            (_, Death::Ordered) if may_have_heir => Leave::Disown,
+            _ => Leave::Release,
         };
-        self.stage = Stage::Leaving { to_twin, is_ready };
-        self.call.hurry();
+        self.leave(pairing, step);
         self.tick(now);
     }
 }

@@ -1,8 +1,8 @@
 //! An owner at instants that random histories (`vm.rs`) hardly ever meet.
 
 use nicety_adapter::Time;
-use nicety_lease::{Keeper, NodeId, Request};
-use nicety_protect::{Action, Message, Owner, Pairing, Stage, Terms};
+use nicety_lease::{Keeper, Lease, NodeId, Request};
+use nicety_protect::{Action, Ended, Message, Owner, Pairing, Stage, Terms};
 
 const MS: u64 = 1_000_000;
 const ME: NodeId = NodeId(1);
@@ -61,6 +61,50 @@ fn released(actions: &[Action]) -> Option<u64> {
         Action::Release(epoch, _) => Some(*epoch),
         _ => None,
     })
+}
+
+/// A VM that is handed over at an administrator's wish, up to the request to the lease.
+fn handing_over() -> World {
+    let mut world = World::copied();
+    world.pass(true);
+    assert!(matches!(world.owner.stage(), Stage::Protected { .. }));
+    let time = world.time();
+    assert!(world.owner.fail_over(time));
+    world.owner.heard(Message::Reaches(PAIRING), time);
+    world
+}
+
+#[test]
+fn a_qemu_that_is_handed_over_ends_only_when_the_lease_is_seen_to_name_the_twin_although_an_answer_was_lost() {
+    let mut world = handing_over();
+    let done = world.pass(false);
+    assert!(done.contains(&Action::Shut) && done.iter().any(|action| matches!(action, Action::Ask(_, Request::Give))));
+    assert_eq!(world.lease.lease.holder, Some(TWIN));
+    let is_done =
+        |done: &[Action]| (done.contains(&Action::Send(Message::HandOver(PAIRING))), done.contains(&Action::End));
+    assert_eq!(is_done(&done), (false, false));
+    world.now += 1000 * MS;
+    let done = world.pass(true);
+    assert_eq!(is_done(&done), (true, true));
+    assert_eq!(world.owner.stage(), Stage::Ended(Ended::HandedOver));
+    // The twin has it by its next request, which needs no lease to run out.
+    assert!(world.lease.ask(TWIN, Request::Take, world.now).granted);
+}
+
+#[test]
+fn a_vm_that_the_lease_gives_to_nobody_stays_where_it_is() {
+    for is_removed in [false, true] {
+        let mut world = handing_over();
+        match is_removed {
+            true => world.lease.lease = Lease::default(),
+            false => world.lease.lease.peer = None,
+        }
+        let done = world.pass(true);
+        assert!(!done.contains(&Action::End) && done.contains(&Action::Send(Message::Alone(PAIRING))), "{done:?}");
+        world.owner.went_alone();
+        world.pass(true);
+        assert_eq!((world.owner.stage(), world.lease.lease.holder), (Stage::Alone, Some(ME)));
+    }
 }
 
 /// The twin may have taken over meanwhile.

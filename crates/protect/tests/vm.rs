@@ -341,6 +341,9 @@ impl World {
             if gate == Gate::Armed {
                 (daemon.current, daemon.released) = (1, (0, Time::ZERO));
             }
+            if gate == Gate::Shut {
+                daemon.released.1 = Time::ZERO;
+            }
             daemon.gate = gate;
         }
     }
@@ -367,7 +370,7 @@ impl World {
             self.emit(run, value);
         }
         // Workers have more to do.
-        if self.random.below(4) == 0 {
+        if self.random.below(12) == 0 {
             self.send(at);
         }
         self.copy(at);
@@ -569,7 +572,7 @@ impl World {
 
     fn disturb(&mut self) {
         let at = self.random.below(2) as usize;
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => {
                 self.hosts[at].is_up = !self.hosts[at].is_up;
                 let up = self.hosts[at].is_up;
@@ -595,6 +598,15 @@ impl World {
             5 => {
                 self.tell(format!("host {at} stands still"));
                 self.hosts[at].frozen_until = self.now + self.random.below(3000) * MS;
+            }
+            6 => {
+                let time = self.time();
+                if let Some(Daemon { role: Role::Owner(owner), .. }) = &mut self.hosts[at].daemon
+                    && owner.fail_over(time)
+                {
+                    self.tell(format!("host {at}: is to hand over"));
+                    self.actions(at);
+                }
             }
             // It has time to be protected.
             _ => {}

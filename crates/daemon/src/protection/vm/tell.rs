@@ -126,7 +126,9 @@ fn of_owner(stage: Stage, is_isolated: bool, why: &'static str) -> (&'static str
         Stage::Alone => ("alone", Some(why)),
         Stage::Joining { .. } => ("joining", Some(why)),
         Stage::Parting { .. } => ("parting", Some(why)),
-        Stage::Leaving { .. } => ("leaving", Some("the VM has ended here, and the lease is being given back")),
+        Stage::Leaving { .. } => {
+            ("leaving", Some("the VM has ended here, or is handed over, and the lease is asked to say so"))
+        }
         Stage::Ended(Ended::Taken) => ("taken", Some("another host has the VM")),
         Stage::Ended(Ended::HandedOver) => ("handed-over", Some("the other host goes on with the VM")),
         Stage::Ended(Ended::Over) => ("over", Some("the VM has ended")),
@@ -149,7 +151,7 @@ fn of_twin(stage: TwinStage) -> (&'static str, Option<&'static str>) {
 #[cfg(test)]
 mod tests {
     use nicety_lease::NodeId;
-    use nicety_protect::Pairing;
+    use nicety_protect::{Leave, Pairing};
 
     use super::*;
 
@@ -163,7 +165,7 @@ mod tests {
             Stage::Joining { pairing, peer, is_copied: false },
             Stage::Protected { pairing, peer },
             Stage::Parting { pairing },
-            Stage::Leaving { to_twin: None, is_ready: false },
+            Stage::Leaving { pairing: None, step: Leave::Release },
             Stage::Ended(Ended::Taken),
             Stage::Ended(Ended::HandedOver),
             Stage::Ended(Ended::Over),
