@@ -179,6 +179,32 @@ fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_cl
     until("the second frame", || hosts.here.heard() == [1, 2]);
 }
 
+/// A guest whose driver resets its adapters: no ring says that a copy was loaded, and QEMU's word does. Its event of the copy before is late.
+#[test]
+fn a_resume_that_is_late_acknowledges_no_copy_of_a_vm_whose_ports_stand_still() {
+    let mut hosts = Hosts::protected(terms());
+    let runs = |hosts: &Hosts, is: bool| {
+        hosts.there.qemu().answers("query-status", json!({"return": {"status": "colo", "running": is}}));
+    };
+    runs(&hosts, false);
+    hosts.here.send(3);
+    hosts.here.guest.stop();
+    hosts.here.guest.front.reset().unwrap();
+    hosts.here.qemu().event("STOP", &Value::Null);
+    let state = hosts.here.guest.save();
+    hosts.here.qemu().event("RESUME", &Value::Null);
+    hosts.there.guest.stop();
+    hosts.there.guest.load(&state);
+    let asked = hosts.there.qemu().count("query-status");
+    hosts.there.qemu().event("RESUME", &Value::Null);
+    until("a question", || hosts.there.qemu().count("query-status") > asked);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!hosts.here.heard().contains(&3), "the twin is loading");
+    runs(&hosts, true);
+    hosts.there.qemu().event("RESUME", &Value::Null);
+    until("the frame", || hosts.here.heard().contains(&3));
+}
+
 #[test]
 fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_has_never_leaves() {
     for is_saved in [false, true] {

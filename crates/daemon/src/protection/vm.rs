@@ -280,11 +280,16 @@ impl Vm {
                     Role::Twin(twin) => twin.died(),
                 }
             }
-            QemuNews::Colo(news) => self.colo(news, time),
+            QemuNews::Colo(news) => self.colo(news, now),
+            QemuNews::Runs => {
+                self.loads.vm_runs();
+                self.whole(time);
+            }
         }
     }
 
-    fn colo(&mut self, news: News, time: Time) {
+    fn colo(&mut self, news: News, now: Instant) {
+        let time = self.time(now);
         let vm = &self.config.name;
         match (&mut self.role, news) {
             (_, News::Complaint(why)) => warn!(vm, "{why}"),
@@ -309,8 +314,7 @@ impl Vm {
                 }
             }
             (Role::Twin(_), News::Synchronized { .. } | News::Checkpoint { .. }) => {
-                self.loads.vm_runs();
-                self.whole(time);
+                self.ask_whether_it_runs(now);
             }
             (Role::Twin(twin), News::Broken) => twin.lost(time),
             (Role::Twin(twin), News::Failed(why)) => {
@@ -335,7 +339,7 @@ impl Vm {
                 }
             }
             Note::Stream(pairing, link) => self.stream = Some((pairing, link)),
-            Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, time),
+            Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, now),
             Note::Hurry(pairing) => {
                 if matches!(&self.role, Role::Owner(owner) if owner.pairing() == Some(pairing)) {
                     self.qemu.hurry();
@@ -383,7 +387,8 @@ impl Vm {
         let _gone = answer.send(done);
     }
 
-    fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, time: Time) {
+    fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, now: Instant) {
+        let time = self.time(now);
         match (&mut self.role, event) {
             (Role::Owner(owner), EpochEvent::Closed(closed)) if closed.pairing == pairing => {
                 if let Some(port) = self.ports.get_mut(port) {
@@ -394,13 +399,24 @@ impl Vm {
             }
             (Role::Twin(twin), event) if twin.pairing() == Some(pairing) => {
                 match event {
-                    EpochEvent::Loaded(closed) => self.loads.loaded(port, closed.epoch, closed.ran),
+                    EpochEvent::Loaded(closed) => {
+                        self.loads.loaded(port, closed.epoch, closed.ran);
+                        self.ask_whether_it_runs(now);
+                    }
                     EpochEvent::Runs => self.loads.port_runs(port),
                     EpochEvent::Closed(_) => {}
                 }
                 self.whole(time);
             }
             _ => {}
+        }
+    }
+
+    /// Asks QEMU, if it is its word that counts for the copy that was loaded last. It answers after that load, so it cannot mean the copy
+    /// before, as a RESUME may that is late.
+    fn ask_whether_it_runs(&mut self, now: Instant) {
+        if self.loads.waits_for_vm() {
+            self.qemu.ask_whether_it_runs(now);
         }
     }
 
