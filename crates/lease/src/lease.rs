@@ -115,20 +115,24 @@ impl Lease {
     }
 }
 
+/// Digits of the highest count.
+const DIGITS: usize = 20;
+
 /// A lease as text, in a file or in etcd:
 ///
 /// ```text
 /// holder 1f3a…   the owner, or `-`
 /// peer   77c0…   who may take over, or `-`
 /// epoch  3
-/// renewals 1042
+/// renewals 00000000000000001042
 /// past 90ce…     owners before
 /// ```
+/// The renewals always have [`DIGITS`], so a renewal changes some of them in place, and nothing else.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
         let Self { holder, peer, epoch, renewals, past } = *self;
-        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\npast", id(holder), id(peer))?;
+        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals:0DIGITS$}\npast", id(holder), id(peer))?;
         past.into_iter().flatten().try_for_each(|run| write!(f, " {:016x}", run.0))?;
         f.write_str("\n")
     }
@@ -187,14 +191,35 @@ mod tests {
         assert!(!lease.ask(one, Request::Begin, true).granted && !lease.ask(three, Request::Begin, false).granted);
     }
 
+    /// What a disk has of it after a power cut, or a host that reads meanwhile.
+    #[test]
+    fn a_renewal_that_is_written_in_part_is_the_same_lease_with_another_count() {
+        let (holder, peer) = (Some(NodeId(3)), Some(NodeId(7)));
+        let past = std::array::from_fn(|at| (at < 2).then_some(NodeId(9)));
+        for renewals in [0, 9, 99, 999_999, u64::MAX - 1] {
+            let old = Lease { holder, peer, epoch: 3, renewals, past };
+            let new = Lease { renewals: renewals + 1, ..old };
+            let texts = [old, new].map(|lease| lease.to_string());
+            for at in 0..=texts[0].len() {
+                let torn: Lease = format!("{}{}", &texts[1][..at], &texts[0][at..]).parse().unwrap();
+                assert_eq!(Lease { renewals, ..torn }, old);
+            }
+        }
+    }
+
     #[test]
     fn a_lease_is_read_as_it_was_written() {
         let (holder, peer) = (Some(NodeId(u64::MAX)), Some(NodeId(7)));
         let mut lease = Lease { holder, peer, epoch: 3, renewals: 12, ..Lease::default() };
         assert_eq!(lease.to_string().parse(), Ok(lease));
-        let text = "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 12\n";
+        let text = "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 00000000000000000012\n";
         assert_eq!(lease.to_string(), format!("{text}past\n"));
         assert_eq!(text.parse(), Ok(lease), "of an earlier version");
+        assert_eq!(
+            text.replace("renewals 00000000000000000012", "renewals 12").parse(),
+            Ok(lease),
+            "and of one before"
+        );
         lease.past[..2].copy_from_slice(&[Some(NodeId(9)), Some(NodeId(8))]);
         assert_eq!(lease.to_string().parse(), Ok(lease));
         assert_eq!(Lease::default().to_string().parse(), Ok(Lease::default()));
