@@ -352,6 +352,21 @@ fn a_vm_that_is_handed_over_goes_on_at_the_twin_which_the_lease_names_before_its
     assert!(!hosts.here.heard().contains(&3), "no copy has it");
 }
 
+/// The twin cannot reach the lease, so the handover is refused after a while.
+#[test]
+fn administrators_who_want_a_handover_at_once_are_all_told_what_comes_of_it() {
+    let hosts = Hosts::protected(terms());
+    let lease = hosts.folder.path().join("leases/guest.lease");
+    let other = hosts.folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    renameat_with(CWD, &lease, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asks = [(); 3].map(|()| scope.spawn(|| hosts.here.daemon.wish("guest", Wish::FailOver)));
+        asks.into_iter().map(|ask| ask.join().unwrap().unwrap_err()).collect()
+    });
+    assert!(answers.iter().all(|answer| answer.contains("does not reach the lease")), "{answers:?}");
+}
+
 /// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.
 #[test]
 fn a_control_socket_that_is_cut_ends_no_vm() {

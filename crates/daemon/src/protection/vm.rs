@@ -77,7 +77,8 @@ pub(super) struct Vm {
     offer: Option<Offer>,
     /// No twin is taken: an administrator says so.
     is_stopped: bool,
-    wish: Option<(Instant, Sender<Result<(), String>>)>,
+    /// A handover that administrators wait for, each for an answer, until then.
+    wish: Option<(Instant, Vec<Sender<Result<(), String>>>)>,
     stream: Option<(Pairing, Link)>,
     /// The twin's QEMU listens, and the stream was not there yet.
     copies: Option<Pairing>,
@@ -378,8 +379,9 @@ impl Vm {
                 owner.stop(time);
                 Ok(())
             }
+            Wish::FailOver if let Some((_, answers)) = &mut self.wish => return answers.push(answer),
             Wish::FailOver if owner.fail_over(time) => {
-                self.wish = Some((now + 2 * self.terms.lease, answer));
+                self.wish = Some((now + 2 * self.terms.lease, vec![answer]));
                 return;
             }
             Wish::FailOver => Err(format!("the VM is not protected: {}", owner.why())),

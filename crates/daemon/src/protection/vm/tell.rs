@@ -80,7 +80,7 @@ impl Vm {
 
     /// A wish to fail over that was not fulfilled in time.
     fn answer_wish(&mut self, now: Instant) {
-        let Some((until, answer)) = &self.wish else { return };
+        let Some((until, answers)) = &self.wish else { return };
         let done = match &mut self.role {
             Role::Owner(owner) if owner.is_handing_over() => {
                 if now < *until {
@@ -97,7 +97,9 @@ impl Vm {
             },
             _ => Err("the VM is not here any more".to_owned()),
         };
-        let _gone = answer.send(done);
+        for answer in answers {
+            let _gone = answer.send(done.clone());
+        }
         self.wish = None;
     }
 }
