@@ -1,6 +1,6 @@
 //! The only clock: monotonic, and read once per round of a worker.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
 use nix::time::{ClockId, clock_gettime};
@@ -42,6 +42,15 @@ impl Clock {
     /// Whether a time of [`Clock::monotonic_ms`] was this long ago.
     pub fn is_ago(&self, ms: u32, ago: Duration) -> bool {
         u128::from(ms_of(monotonic_ns()).wrapping_sub(ms)) >= ago.as_millis()
+    }
+
+    /// Its start for whoever counts from an [`Instant`]. Never earlier than the real one: a time that is counted so is read too early by
+    /// this clock, and never too late.
+    pub fn began(&self) -> Instant {
+        // In this order: the process may stand still in between.
+        let age = Duration::from_nanos(self.now().0);
+        let now = Instant::now();
+        now.checked_sub(age).unwrap_or(now)
     }
 
     /// The current time.

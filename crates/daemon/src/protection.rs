@@ -42,6 +42,8 @@ use peer::Peer;
 pub use report::{VmReport, VmRole};
 use vm::Vm;
 
+use crate::clock::Clock;
+
 /// An administrator's wish is answered in this time.
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -145,7 +147,7 @@ impl Ready {
 
 impl Protection {
     /// Starts the threads: the ports are there, and the process has not confined itself yet.
-    pub fn start(ready: Ready, gates: &Weak<dyn Gates>, terms: Terms) -> Result<Self, ProtectionError> {
+    pub fn start(ready: Ready, gates: &Weak<dyn Gates>, clock: Clock, terms: Terms) -> Result<Self, ProtectionError> {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
@@ -158,7 +160,7 @@ impl Protection {
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
-            threads.push(Vm::new((config, terms), Weak::clone(gates), peer, lease, (board, notes)));
+            threads.push(Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes)));
         }
         for vm in threads {
             // It ends soon after this value.

@@ -179,6 +179,32 @@ fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_cl
     until("the second frame", || hosts.here.heard() == [1, 2]);
 }
 
+/// A guest whose driver resets its adapters: no ring says that a copy was loaded, and QEMU's word does. Its event of the copy before is late.
+#[test]
+fn a_resume_that_is_late_acknowledges_no_copy_of_a_vm_whose_ports_stand_still() {
+    let mut hosts = Hosts::protected(terms());
+    let runs = |hosts: &Hosts, is: bool| {
+        hosts.there.qemu().answers("query-status", json!({"return": {"status": "colo", "running": is}}));
+    };
+    runs(&hosts, false);
+    hosts.here.send(3);
+    hosts.here.guest.stop();
+    hosts.here.guest.front.reset().unwrap();
+    hosts.here.qemu().event("STOP", &Value::Null);
+    let state = hosts.here.guest.save();
+    hosts.here.qemu().event("RESUME", &Value::Null);
+    hosts.there.guest.stop();
+    hosts.there.guest.load(&state);
+    let asked = hosts.there.qemu().count("query-status");
+    hosts.there.qemu().event("RESUME", &Value::Null);
+    until("a question", || hosts.there.qemu().count("query-status") > asked);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!hosts.here.heard().contains(&3), "the twin is loading");
+    runs(&hosts, true);
+    hosts.there.qemu().event("RESUME", &Value::Null);
+    until("the frame", || hosts.here.heard().contains(&3));
+}
+
 #[test]
 fn an_owner_whose_qemu_is_killed_between_two_copies_hands_over_and_what_no_copy_has_never_leaves() {
     for is_saved in [false, true] {
@@ -302,6 +328,43 @@ fn a_qemu_that_hangs_gives_its_vm_to_the_twin_in_the_middle_of_a_copy_too() {
         until("a frame of the new owner", || hosts.there.heard().contains(&9));
         assert!(!hosts.there.qemu().has_heard("quit"));
     }
+}
+
+/// The lease names the twin in one step, and the owner's QEMU ends after that.
+#[test]
+fn a_vm_that_is_handed_over_goes_on_at_the_twin_which_the_lease_names_before_its_qemu_ends() {
+    let mut hosts = Hosts::protected(terms());
+    goes_alone(hosts.there.qemu());
+    hosts.here.send(3);
+    let lease = hosts.folder.path().join("leases/guest.lease");
+    let line = |name: &str| {
+        let text = std::fs::read_to_string(&lease).unwrap();
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned())).unwrap()
+    };
+    let (owner, heir) = (line("holder"), line("peer"));
+    hosts.here.daemon.wish("guest", Wish::FailOver).unwrap();
+    assert_eq!((line("holder"), line("past")), (heir, owner));
+    hosts.here.qemu().hears("quit");
+    hosts.there.state("alone");
+    assert_eq!((hosts.there.report().takeovers, hosts.there.qemu().has_heard("quit")), (1, false));
+    hosts.there.send(4);
+    until("a frame of the new owner", || hosts.there.heard().last() == Some(&4));
+    assert!(!hosts.here.heard().contains(&3), "no copy has it");
+}
+
+/// The twin cannot reach the lease, so the handover is refused after a while.
+#[test]
+fn administrators_who_want_a_handover_at_once_are_all_told_what_comes_of_it() {
+    let hosts = Hosts::protected(terms());
+    let lease = hosts.folder.path().join("leases/guest.lease");
+    let other = hosts.folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    renameat_with(CWD, &lease, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asks = [(); 3].map(|()| scope.spawn(|| hosts.here.daemon.wish("guest", Wish::FailOver)));
+        asks.into_iter().map(|ask| ask.join().unwrap().unwrap_err()).collect()
+    });
+    assert!(answers.iter().all(|answer| answer.contains("does not reach the lease")), "{answers:?}");
 }
 
 /// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.

@@ -4,6 +4,7 @@ mod rings_guest;
 
 use std::sync::{Arc, mpsc};
 
+use nicety_adapter::Time;
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::protected::{ClosedEpoch, EpochEvent, Pairing, Protected};
 use nicety_daemon::protection::Gates;
@@ -58,7 +59,7 @@ impl Side {
     }
 
     fn release(&self, epoch: u64) {
-        self.protected.epochs().release(epoch);
+        self.protected.epochs().release(epoch, Time(u64::MAX));
         self.daemon.release("vm1").unwrap();
     }
 }

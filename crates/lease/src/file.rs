@@ -68,6 +68,16 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(file.into())
 }
 
+/// Has a folder's names outlast a power cut, where the file system can do that.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::fsync(openat(CWD, folder, flags, Mode::empty())?) {
+        // fsync(2): the file system keeps its names by itself, or not at all.
+        Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 impl LeaseFile {
     /// The lease at `path`, for this host. The file need not exist, and its folder must.
     pub fn new(path: &Path, term: Duration, who: NodeId) -> Self {
@@ -111,14 +121,26 @@ impl LeaseFile {
         }
     }
 
-    /// Replaces the file whole. A renewal need not last: a count that a crash of the machine takes back is a change like another, and
-    /// a disk that takes a second to sync would cost the lease.
-    fn write(&self, lease: &Lease, new: &Path, lasts: bool) -> io::Result<()> {
+    /// Replaces the file whole. It outlasts a power cut: both the new file and its name are on the disk when this returns.
+    fn write(&self, lease: &Lease, new: &Path) -> io::Result<()> {
         let mut file = open(new, OFlags::CREATE | OFlags::WRONLY).map_err(of(new))?;
         let written = file.set_len(0).and_then(|()| file.write_all(lease.to_string().as_bytes()));
-        let written = written.and_then(|()| if lasts { file.sync_all() } else { Ok(()) });
-        written.map_err(of(new))?;
-        renameat(CWD, new, CWD, &self.path).map_err(|errno| of(&self.path)(errno.into()))
+        written.and_then(|()| file.sync_all()).map_err(of(new))?;
+        renameat(CWD, new, CWD, &self.path).map_err(|errno| of(&self.path)(errno.into()))?;
+        let folder = self.folder().unwrap_or(Path::new("."));
+        sync_folder(folder).map_err(of(folder))
+    }
+
+    /// Counts a renewal in place. It is not synced: a disk that takes a second for that would cost the lease. A power cut may take back a
+    /// count, and that is a change like another. It takes back nothing else, because the file that the last grant has synced stays.
+    /// False: the file is another host's, or of an earlier version, and is to be replaced.
+    fn count(&self, lease: &Lease) -> io::Result<bool> {
+        let Ok(mut file) = open(&self.path, OFlags::WRONLY) else { return Ok(false) };
+        let text = lease.to_string();
+        if file.metadata()?.len() != text.len() as u64 {
+            return Ok(false);
+        }
+        file.write_all(text.as_bytes()).map(|()| true)
     }
 }
 
@@ -151,7 +173,10 @@ impl ThirdParty for LeaseFile {
         let expired = self.seen.is_some_and(|(_, since)| since.elapsed() >= self.term);
         let answer = lease.ask(self.who, request, expired);
         if answer.granted {
-            self.write(&lease, &new, request != Request::Renew)?;
+            let is_counted = request == Request::Renew && self.count(&lease).map_err(of(&self.path))?;
+            if !is_counted {
+                self.write(&lease, &new)?;
+            }
             self.notice(lease);
         }
         Ok(answer)

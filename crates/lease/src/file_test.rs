@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc;
 
@@ -34,6 +35,31 @@ fn a_peer_takes_a_lease_that_nobody_renews_and_no_other() {
     // Without a peer the VM is gone, and another one may begin.
     assert!(one.ask(Request::Release).unwrap().granted);
     assert!(third.ask(Request::Found).unwrap().granted);
+}
+
+/// A grant is synced, and a renewal is not. So a renewal must not put another file in the place of that one: after a power cut it may be empty.
+#[test]
+fn a_renewal_leaves_the_file_in_its_place_that_the_last_grant_has_synced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lease");
+    let mut one = LeaseFile::new(&path, Duration::from_secs(1), NodeId(1));
+    let file = |path: &Path| (fs::metadata(path).unwrap().ino(), fs::metadata(path).unwrap().len());
+    let lease = |path: &Path| fs::read_to_string(path).unwrap().parse::<Lease>().unwrap();
+    assert!(one.ask(Request::Found).unwrap().granted);
+    let (granted, first) = (file(&path), lease(&path));
+    for count in 1..=20 {
+        assert!(one.ask(Request::Renew).unwrap().granted);
+        assert_eq!(lease(&path), Lease { renewals: first.renewals + count, ..first });
+    }
+    assert_eq!(file(&path), granted);
+    // A file of an earlier version, whose count has fewer digits.
+    fs::write(&path, first.to_string().replace("000000", "")).unwrap();
+    assert!(one.ask(Request::Renew).unwrap().granted);
+    assert_eq!((lease(&path).renewals, file(&path).1), (first.renewals + 1, granted.1));
+    assert_ne!(file(&path).0, granted.0);
+    let renewed = file(&path).0;
+    assert!(one.ask(Request::Alone { epoch: 1 }).unwrap().granted);
+    assert_ne!(file(&path).0, renewed, "a grant replaces it");
 }
 
 /// On a full disk, for example.

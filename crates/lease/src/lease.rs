@@ -34,6 +34,9 @@ pub enum Request {
     },
     /// Take the VM over.
     Take,
+    /// The secondary owns the VM from now on. Refused without a secondary. Asked again after an answer was lost, it is refused, and the
+    /// answer names the new owner.
+    Give,
     /// Own the VM no longer. Who may take it over may do so at once. If there is none, the VM is gone.
     Release,
 }
@@ -83,6 +86,7 @@ impl Lease {
             Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
             Request::Begin => owns || ((self.holder.is_none() || expired) && !self.past.contains(&Some(who))),
             Request::Renew | Request::Release => owns,
+            Request::Give => owns && self.peer.is_some(),
             Request::Alone { epoch } | Request::Pair { epoch, .. } => owns && epoch == self.epoch,
             // An answer may get lost: asking again is no mistake.
             Request::Take => owns || (self.peer == Some(who) && (expired || self.holder.is_none())),
@@ -92,20 +96,27 @@ impl Lease {
                 Request::Pair { peer, .. } => Some(peer),
                 Request::Renew | Request::Release => self.peer,
                 Request::Take | Request::Found | Request::Begin if owns => self.peer,
-                Request::Found | Request::Begin | Request::Alone { .. } | Request::Take => None,
+                Request::Found | Request::Begin | Request::Alone { .. } | Request::Take | Request::Give => None,
             };
-            let changes = !owns || matches!(request, Request::Alone { .. } | Request::Pair { .. } | Request::Release);
-            self.epoch += u32::from(changes);
+            let holder = match request {
+                Request::Give => self.peer,
+                Request::Release => None,
+                _ => Some(who),
+            };
+            let is_about_peer = matches!(request, Request::Alone { .. } | Request::Pair { .. });
+            self.epoch += u32::from(holder != self.holder || is_about_peer);
             self.renewals += 1;
-            let left = self.holder.filter(|holder| *holder != who || request == Request::Release);
-            if let Some(run) = left {
+            if let Some(run) = self.holder.filter(|left| holder != Some(*left)) {
                 self.lost(run);
             }
-            (self.holder, self.peer) = (Some(who).filter(|_| request != Request::Release), peer);
+            (self.holder, self.peer) = (holder, peer);
         }
         Answer { granted, holder: self.holder, peer: self.peer, epoch: self.epoch }
     }
 }
+
+/// Digits of the highest count.
+const DIGITS: usize = 20;
 
 /// A lease as text, in a file or in etcd:
 ///
@@ -113,14 +124,15 @@ impl Lease {
 /// holder 1f3a…   the owner, or `-`
 /// peer   77c0…   who may take over, or `-`
 /// epoch  3
-/// renewals 1042
+/// renewals 00000000000000001042
 /// past 90ce…     owners before
 /// ```
+/// The renewals always have [`DIGITS`], so a renewal changes some of them in place, and nothing else.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));
         let Self { holder, peer, epoch, renewals, past } = *self;
-        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals}\npast", id(holder), id(peer))?;
+        write!(f, "holder {}\npeer {}\nepoch {epoch}\nrenewals {renewals:0DIGITS$}\npast", id(holder), id(peer))?;
         past.into_iter().flatten().try_for_each(|run| write!(f, " {:016x}", run.0))?;
         f.write_str("\n")
     }
@@ -161,13 +173,53 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_owner_gives_its_vm_to_the_secondary_in_one_step_and_learns_who_has_it_although_an_answer_was_lost() {
+        let [one, two, three] = [1, 2, 3].map(NodeId);
+        let mut lease = Lease::default();
+        assert!(lease.ask(one, Request::Found, false).granted);
+        let alone = lease.ask(one, Request::Give, false);
+        assert!(!alone.granted && alone.holder == Some(one), "there is no secondary");
+        let epoch = alone.epoch;
+        assert!(lease.ask(one, Request::Pair { epoch, peer: two }, false).granted);
+        assert!(!lease.ask(two, Request::Give, true).granted && !lease.ask(three, Request::Give, true).granted);
+        let given = lease.ask(one, Request::Give, false);
+        assert_eq!(given, Answer { granted: true, holder: Some(two), peer: None, epoch: epoch + 2 });
+        let again = lease.ask(one, Request::Give, true);
+        assert_eq!(again, Answer { granted: false, ..given });
+        // The new owner need not wait for anything, and the old one never gets it again.
+        assert!(lease.ask(two, Request::Take, false).granted);
+        assert!(!lease.ask(one, Request::Begin, true).granted && !lease.ask(three, Request::Begin, false).granted);
+    }
+
+    /// What a disk has of it after a power cut, or a host that reads meanwhile.
+    #[test]
+    fn a_renewal_that_is_written_in_part_is_the_same_lease_with_another_count() {
+        let (holder, peer) = (Some(NodeId(3)), Some(NodeId(7)));
+        let past = std::array::from_fn(|at| (at < 2).then_some(NodeId(9)));
+        for renewals in [0, 9, 99, 999_999, u64::MAX - 1] {
+            let old = Lease { holder, peer, epoch: 3, renewals, past };
+            let new = Lease { renewals: renewals + 1, ..old };
+            let texts = [old, new].map(|lease| lease.to_string());
+            for at in 0..=texts[0].len() {
+                let torn: Lease = format!("{}{}", &texts[1][..at], &texts[0][at..]).parse().unwrap();
+                assert_eq!(Lease { renewals, ..torn }, old);
+            }
+        }
+    }
+
+    #[test]
     fn a_lease_is_read_as_it_was_written() {
         let (holder, peer) = (Some(NodeId(u64::MAX)), Some(NodeId(7)));
         let mut lease = Lease { holder, peer, epoch: 3, renewals: 12, ..Lease::default() };
         assert_eq!(lease.to_string().parse(), Ok(lease));
-        let text = "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 12\n";
+        let text = "holder ffffffffffffffff\npeer 0000000000000007\nepoch 3\nrenewals 00000000000000000012\n";
         assert_eq!(lease.to_string(), format!("{text}past\n"));
         assert_eq!(text.parse(), Ok(lease), "of an earlier version");
+        assert_eq!(
+            text.replace("renewals 00000000000000000012", "renewals 12").parse(),
+            Ok(lease),
+            "and of one before"
+        );
         lease.past[..2].copy_from_slice(&[Some(NodeId(9)), Some(NodeId(8))]);
         assert_eq!(lease.to_string().parse(), Ok(lease));
         assert_eq!(Lease::default().to_string().parse(), Ok(Lease::default()));

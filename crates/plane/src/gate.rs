@@ -2,7 +2,8 @@
 //!
 //! The VM is copied to its twin again and again. What it sends between two copies is an *epoch*, which the next copy closes
 //! ([`Epochs::close`]). An epoch leaves, in order, when the twin has the copy that closed it ([`Epochs::release`]); or all leaves, if there
-//! is no twin any more.
+//! is no twin any more. What was released leaves only until the lease ends: after that the twin may own the VM. The gate looks at the
+//! worker's clock each time that it gives packets, because the whole host may have stood still since the release.
 //!
 //! ```text
 //! adapter ──► Gate: descriptors are completed at once, packets are copied ──► the port's batch, and the switch
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use nicety_adapter::{Adapter, Batch, Budget, Context, Offload, PACKET_BYTES, Progress, Reason, Set};
+use nicety_adapter::{Adapter, Batch, Budget, Context, Offload, PACKET_BYTES, Progress, Reason, Set, Time};
 use nicety_memory::{Map, MapError, Rights};
 
 /// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
@@ -36,7 +37,7 @@ pub enum GateMode {
     Open,
     /// All leave at once, until an epoch is closed: then it is [`GateMode::Shut`].
     Armed,
-    /// Those of epochs that are released leave.
+    /// Those of epochs that are released leave, while the lease lasts.
     Shut,
     /// The guest is the twin of one that runs elsewhere: what it sends is taken and dropped, and it receives nothing.
     Mute,
@@ -53,6 +54,8 @@ pub struct Epochs {
     current: AtomicU64,
     /// Epochs up to this number may leave.
     released: AtomicU64,
+    /// The lease's end, in nanoseconds of the port's clock.
+    until_ns: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
     /// Called, with the port's lock held, when a gate is half full: the guest soon has to wait.
@@ -83,6 +86,7 @@ impl Epochs {
             mode: AtomicU8::new(mode as u8),
             current: AtomicU64::new(1),
             released: AtomicU64::new(0),
+            until_ns: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             hurry: Box::new(hurry),
@@ -95,7 +99,11 @@ impl Epochs {
     }
 
     /// From now on this happens. Then [`Port::release_frames`](crate::Port::release_frames) has frames leave that may.
+    /// [`GateMode::Shut`] takes back what was released and has not left: nothing leaves before the next release.
     pub fn set_mode(&self, mode: GateMode) {
+        if mode == GateMode::Shut {
+            self.until_ns.store(0, Ordering::Release);
+        }
         self.mode.store(mode as u8, Ordering::Release);
     }
 
@@ -116,9 +124,11 @@ impl Epochs {
         self.current.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The twin has the copy that closed this epoch. Then [`Port::release_frames`](crate::Port::release_frames) has its frames leave. An epoch
-    /// that was not closed is not released.
-    pub fn release(&self, epoch: u64) {
+    /// The twin has the copy that closed this epoch, and the lease lasts until then, by the port's clock. A later end holds for all that
+    /// was released before, too. Then [`Port::release_frames`](crate::Port::release_frames) has the frames leave. An epoch that was not closed
+    /// is not released.
+    pub fn release(&self, epoch: u64, until: Time) {
+        self.until_ns.fetch_max(until.0, Ordering::AcqRel);
         if epoch < self.current() {
             self.released.fetch_max(epoch, Ordering::AcqRel);
         }
@@ -130,12 +140,12 @@ impl Epochs {
         Waiting { packets, bytes }
     }
 
-    /// The last epoch whose frames may leave.
-    fn limit(&self) -> u64 {
+    /// The last epoch whose frames may leave now.
+    fn limit(&self, now: Time) -> u64 {
         match self.mode() {
             GateMode::Open | GateMode::Armed => u64::MAX,
-            GateMode::Shut => self.released(),
-            GateMode::Mute => 0,
+            GateMode::Shut if now.0 < self.until_ns.load(Ordering::Acquire) => self.released(),
+            GateMode::Shut | GateMode::Mute => 0,
         }
     }
 }
@@ -179,12 +189,14 @@ impl Gate {
         &self.staging
     }
 
-    /// Fetches for a batch that has its origin and queue, and was begun in [`source`](Self::source).
+    /// Fetches for a batch that has its origin and queue, and was begun in [`source`](Self::source). `now`: by the port's clock, which was
+    /// just read. The adapter's may be another one.
     pub fn fetch(
         &mut self,
         adapter: &mut dyn Adapter,
         budget: Budget,
         batch: &mut Batch,
+        now: Time,
         cx: &mut Context<'_>,
     ) -> Progress {
         let mut progress = Progress { more: false, armed: true };
@@ -196,11 +208,12 @@ impl Gate {
                 progress = self.take(adapter, budget, batch, cx);
             }
         }
-        self.release(budget, batch);
+        let limit = self.epochs.limit(now);
+        self.release(limit, budget, batch);
         if !self.is_full() {
             cx.out.work.extend(std::mem::take(&mut self.unasked));
         }
-        if self.may_release() {
+        if self.held.front().is_some_and(|held| held.epoch <= limit) {
             cx.out.work.insert(RELEASED);
         }
         progress
@@ -238,13 +251,8 @@ impl Gate {
         progress
     }
 
-    fn may_release(&self) -> bool {
-        self.held.front().is_some_and(|held| held.epoch <= self.epochs.limit())
-    }
-
-    /// Puts packets that may leave into the port's batch.
-    fn release(&mut self, budget: Budget, batch: &mut Batch) {
-        let limit = self.epochs.limit();
+    /// Puts packets of epochs up to this one into the port's batch.
+    fn release(&mut self, limit: u64, budget: Budget, batch: &mut Batch) {
         batch.queue = self.held.front().map_or(batch.queue, |held| held.queue);
         let mut at = 0;
         while let Some(Held { head, offload, bytes, .. }) = self.held.front().filter(|held| held.epoch <= limit)

@@ -11,8 +11,8 @@
 //! ```
 //! What holds, whatever is cut, killed or late (`tests/vm.rs` plays it):
 //! - **Output commit.** A frame leaves when the twin has the state that it was sent from. Without a twin it leaves at once.
-//! - **One owner.** With a named twin, frames leave only during the lease. An owner that has lost its twin first has the lease say that
-//!   nobody may take over, and then goes on alone.
+//! - **One owner.** With a twin that has a whole copy, frames leave only during the lease. An owner that has lost its twin first has the
+//!   lease say that nobody may take over, and then goes on alone.
 //! - **A stale copy never runs.** Only a twin that the lease names may take over, and the owner has it named once it has a whole copy.
 //!
 //! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_lease`'s.
@@ -30,7 +30,7 @@ use nicety_lease::{NodeId, Request};
 use serde::{Deserialize, Serialize};
 
 pub use loads::Loads;
-pub use owner::{Ended, Owner, Stage};
+pub use owner::{Ended, Leave, Owner, Stage};
 pub use twin::{Twin, TwinStage};
 
 /// Which protection of a VM. Each new one has another number, also after a restart of a daemon.
@@ -84,7 +84,7 @@ pub enum Message {
     Loaded(Pairing, u64),
     /// To the twin: the lease names you.
     Heir(Pairing),
-    /// To the twin: the VM is yours, if the lease still names you. Take it now.
+    /// To the twin: the lease says that the VM is yours. Go on with it now.
     HandOver(Pairing),
     /// To the twin: the VM goes on, or has ended, without you. What you have is of no use.
     Alone(Pairing),
@@ -105,10 +105,10 @@ pub enum Action {
     Send(Message),
     /// Ports: frames leave at once until the first copy, and from then on by epochs of this protection.
     Arm(Pairing),
-    /// Ports: nothing leaves, until [`Action::Open`].
+    /// Ports: nothing leaves, until [`Action::Open`]. What was released and has not left stays, too.
     Shut,
-    /// Ports: epochs up to this one leave.
-    Release(u64),
+    /// Ports: epochs up to this one leave, until the lease ends at this time.
+    Release(u64, Time),
     /// Ports: everything leaves, now and from now on. The network learns where the VM is if it came here.
     Open,
     /// Ports: the VM is a twin's.

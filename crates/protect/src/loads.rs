@@ -3,7 +3,8 @@
 /// What ports and QEMU say of the copies that a twin loads.
 ///
 /// A copy is whole when every port has loaded its state, and every port whose rings ran when it was made runs again: QEMU starts rings
-/// behind everything else. If none ran, QEMU's own word counts.
+/// behind everything else. If none ran, QEMU's word counts that the VM runs, if it was asked after the state was loaded. Its event does not
+/// say of which copy it is: it may be late, and of the copy before.
 #[derive(Clone, Debug)]
 pub struct Loads {
     ports: Vec<Port>,
@@ -39,22 +40,32 @@ impl Loads {
         }
     }
 
-    /// QEMU says that the VM runs.
+    /// Whether QEMU is to be asked if the VM runs: a copy is loaded, no port's rings ran, and QEMU's word counts.
+    pub fn waits_for_vm(&self) -> bool {
+        self.common().is_some_and(|epoch| epoch > self.told) && !self.did_run() && !self.runs
+    }
+
+    /// The epoch whose copy all ports have loaded.
+    fn common(&self) -> Option<u64> {
+        let epoch = self.ports.first()?.epoch;
+        self.ports.iter().all(|port| port.epoch == epoch).then_some(epoch)
+    }
+
+    fn did_run(&self) -> bool {
+        self.ports.iter().any(|port| port.ran)
+    }
+
+    /// QEMU says that the VM runs, to a question that was asked after the last state was loaded.
     pub fn vm_runs(&mut self) {
         self.runs = true;
     }
 
     /// An epoch of which the twin has the whole copy, and which was not told before.
     pub fn whole(&mut self) -> Option<u64> {
-        let epoch = self.ports.iter().map(|port| port.epoch).min().unwrap_or(0);
-        let is_one = self.ports.iter().all(|port| port.epoch == epoch);
-        let did_run = self.ports.iter().any(|port| port.ran);
-        let runs = if did_run { self.ports.iter().all(|port| port.runs || !port.ran) } else { self.runs };
-        let is_new = is_one && runs && epoch > self.told;
-        is_new.then(|| {
-            self.told = epoch;
-            epoch
-        })
+        let runs = if self.did_run() { self.ports.iter().all(|port| port.runs || !port.ran) } else { self.runs };
+        let epoch = self.common().filter(|epoch| runs && *epoch > self.told)?;
+        self.told = epoch;
+        Some(epoch)
     }
 
     /// Whether any copy was whole.
@@ -90,10 +101,12 @@ mod tests {
     fn a_vm_whose_ports_stood_still_is_copied_when_qemu_says_so() {
         let mut loads = Loads::new(1);
         loads.vm_runs();
-        assert_eq!(loads.whole(), None, "before any copy");
+        assert_eq!((loads.whole(), loads.waits_for_vm()), (None, false), "before any copy");
         loads.loaded(0, 1, false);
-        assert_eq!(loads.whole(), None, "the word is of the copy before");
+        assert_eq!((loads.whole(), loads.waits_for_vm()), (None, true), "the word is of the copy before");
         loads.vm_runs();
-        assert_eq!(loads.whole(), Some(1));
+        assert_eq!((loads.whole(), loads.waits_for_vm()), (Some(1), false));
+        loads.loaded(0, 2, true);
+        assert!(!loads.waits_for_vm(), "its rings say so");
     }
 }

@@ -39,15 +39,26 @@ pub enum Stage {
         /// The protection.
         pairing: Pairing,
     },
-    /// The VM has ended here, or is to: the lease is given back.
+    /// The VM has ended here, or is to: the lease is given to the twin, or back.
     Leaving {
-        /// Whether the twin goes on with it.
-        to_twin: Option<Pairing>,
-        /// The lease has no heir any more, or needs none to be removed.
-        is_ready: bool,
+        /// The protection that the VM had.
+        pairing: Option<Pairing>,
+        /// The step that the lease is asked for.
+        step: Leave,
     },
     /// It is not here any more.
     Ended(Ended),
+}
+
+/// A step by which an owner gives its VM up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// It has ended on both hosts: the lease names no heir any more. Then it is released.
+    Disown,
+    /// The heir goes on with it. If there is none, it is released, or stays.
+    Give,
+    /// Nobody goes on with it.
+    Release,
 }
 
 /// Why a VM is not here any more.
@@ -67,7 +78,8 @@ struct Copies {
     /// Epochs that were closed here, and that the twin has.
     closed: u64,
     loaded: u64,
-    released: u64,
+    /// What was released last, and until when.
+    released: (u64, Time),
     /// When the first epoch of those that the twin lacks was closed.
     waits_since: Time,
     /// When bytes of the stream last moved.
@@ -89,7 +101,7 @@ pub struct Owner {
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
-    /// With a named twin, frames leave until then.
+    /// With a twin that has a whole copy, frames leave until then.
     until: Time,
     renew_at: Time,
     /// The last message from the twin's host, and to it.
@@ -157,9 +169,9 @@ impl Owner {
         self.why
     }
 
-    /// Whether a twin may be offered now.
-    pub fn wants_twin(&self) -> bool {
-        self.stage == Stage::Alone
+    /// Whether a twin may be offered now. A VM that goes on alone while the lease is away has none named, and would have to stop for one.
+    pub fn wants_twin(&self, now: Time) -> bool {
+        self.stage == Stage::Alone && now < self.until
     }
 
     /// The protection, if there is one.
@@ -174,7 +186,11 @@ impl Owner {
 
     /// Whether the lease has run out for this host while a twin could take over.
     pub fn is_isolated(&self, now: Time) -> bool {
-        matches!(self.stage, Stage::Protected { .. } | Stage::Parting { .. }) && now >= self.until
+        let may_have_heir = matches!(
+            self.stage,
+            Stage::Joining { is_copied: true, .. } | Stage::Protected { .. } | Stage::Parting { .. }
+        );
+        may_have_heir && now >= self.until
     }
 
     /// Epochs that were closed, and that the twin has.
@@ -208,8 +224,11 @@ impl Owner {
             Stage::Ended(_) => return,
             _ if self.is_forgotten => self.ask(Request::Begin, now),
             Stage::Begins => self.ask(self.begins_by, now),
-            Stage::Parting { .. } | Stage::Leaving { is_ready: false, .. } => self.ask(Request::Alone { epoch }, now),
-            Stage::Leaving { is_ready: true, .. } => self.ask(Request::Release, now),
+            Stage::Parting { .. } | Stage::Leaving { step: Leave::Disown, .. } => {
+                self.ask(Request::Alone { epoch }, now);
+            }
+            Stage::Leaving { step: Leave::Give, .. } => self.ask(Request::Give, now),
+            Stage::Leaving { step: Leave::Release, .. } => self.ask(Request::Release, now),
             Stage::Joining { peer, is_copied: true, .. } => self.ask(Request::Pair { epoch, peer }, now),
             Stage::Settling | Stage::Alone | Stage::Joining { .. } | Stage::Protected { .. } => self.renew(now),
         }
@@ -284,6 +303,9 @@ impl Owner {
         if self.is_forgotten {
             self.lost("somebody has removed the lease", now);
         }
+        if let (Stage::Leaving { pairing, step: Leave::Give }, Request::Give) = (self.stage, request) {
+            return self.gave(pairing, &answer, now);
+        }
         if answer.granted {
             self.until = asked.after(self.terms.lease.saturating_sub(self.terms.margin));
             self.renew_at = asked.after(self.terms.lease / 4);
@@ -310,13 +332,12 @@ impl Owner {
                 self.act(Action::Hang(pairing));
                 self.settle(self.why);
             }
-            (Stage::Leaving { to_twin, is_ready: false }, _) if is_alone(&answer, self.me) => {
-                self.stage = Stage::Leaving { to_twin, is_ready: true };
-                self.call.hurry();
+            (Stage::Leaving { pairing, step: Leave::Disown }, _) if is_alone(&answer, self.me) => {
+                self.leave(pairing, Leave::Release);
             }
             // Given back, now or by a request whose answer was lost.
-            (Stage::Leaving { to_twin, is_ready: true }, Request::Release) if answer.holder.is_none() => {
-                self.left(to_twin, &answer, now);
+            (Stage::Leaving { pairing, step: Leave::Release }, Request::Release) if answer.holder.is_none() => {
+                self.left(pairing, now);
             }
             (Stage::Joining { pairing, peer, .. }, Request::Pair { .. }) if answer.granted => {
                 self.stage = Stage::Protected { pairing, peer };
@@ -333,21 +354,42 @@ impl Owner {
         now.since(since) < self.terms.lease * 3 / 2
     }
 
-    /// The lease is given back.
-    fn left(&mut self, to_twin: Option<Pairing>, answer: &Answer, now: Time) {
-        if let Some(pairing) = to_twin {
-            let heir = answer.peer.is_some();
-            self.send(if heir { Message::HandOver(pairing) } else { Message::Alone(pairing) }, now);
-            if heir {
+    fn leave(&mut self, pairing: Option<Pairing>, step: Leave) {
+        self.stage = Stage::Leaving { pairing, step };
+        self.call.hurry();
+    }
+
+    /// The heir was to get the VM. Whoever has it now has it by this request, by one whose answer was lost, or because the lease had run out.
+    fn gave(&mut self, pairing: Option<Pairing>, answer: &Answer, now: Time) {
+        match (pairing, answer.holder) {
+            (_, Some(holder)) if holder != self.me => {
+                if let Some(pairing) = pairing {
+                    self.send(Message::HandOver(pairing), now);
+                }
                 return self.end(Ended::HandedOver);
             }
-            if self.is_alive {
-                // Somebody has removed the lease meanwhile, and nobody takes the VM: it stays.
+            // The lease names no heir. A VM that runs stays.
+            (Some(pairing), Some(_)) if self.is_alive => {
+                (self.stage, self.why) = (Stage::Parting { pairing }, "the lease does not name the twin");
+                self.call.hurry();
+            }
+            (Some(pairing), None) if self.is_alive => {
+                self.send(Message::Alone(pairing), now);
                 self.act(Action::Hang(pairing));
                 (self.stage, self.begins_by) = (Stage::Begins, Request::Found);
                 self.why = "somebody has removed the lease";
-                return;
+                self.call.hurry();
             }
+            (_, Some(_)) => self.leave(pairing, Leave::Release),
+            (_, None) => return self.left(pairing, now),
+        }
+        self.tick(now);
+    }
+
+    /// The lease is given back, and nobody goes on.
+    fn left(&mut self, pairing: Option<Pairing>, now: Time) {
+        if let Some(pairing) = pairing {
+            self.send(Message::Alone(pairing), now);
         }
         self.end(Ended::Over);
     }
@@ -376,7 +418,7 @@ impl Owner {
 
     /// A twin is there, and may be one. Only if [`Owner::wants_twin`].
     pub fn offered(&mut self, peer: Run, pairing: Pairing, now: Time) {
-        if !self.wants_twin() {
+        if !self.wants_twin(now) {
             return;
         }
         self.stage = Stage::Joining { pairing, peer, is_copied: false };
@@ -411,16 +453,13 @@ impl Owner {
         }
     }
 
-    /// What the twin has leaves, while the lease lasts. Before a twin is named nobody can take over.
+    /// What the twin has leaves, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
     fn release(&mut self, now: Time) {
-        let may = match self.stage {
-            Stage::Joining { .. } => true,
-            Stage::Protected { .. } => now < self.until,
-            _ => false,
-        };
-        if may && self.copies.released < self.copies.loaded {
-            self.copies.released = self.copies.loaded;
-            self.act(Action::Release(self.copies.loaded));
+        let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
+        let release = (self.copies.loaded, self.until);
+        if self.copies.loaded > 0 && now < self.until && self.copies.released != release {
+            self.copies.released = release;
+            self.act(Action::Release(release.0, release.1));
         }
     }
 
@@ -489,31 +528,30 @@ impl Owner {
     fn hand_over(&mut self, pairing: Pairing) {
         (self.wants_handover, self.probe_at) = (false, None);
         self.act(Action::Shut);
-        self.stage = Stage::Leaving { to_twin: Some(pairing), is_ready: true };
-        self.call.hurry();
+        self.leave(Some(pairing), Leave::Give);
     }
 
     /// QEMU has ended.
     pub fn died(&mut self, death: Death, now: Time) {
-        let to_twin = self.pairing();
+        let pairing = self.pairing();
         self.is_alive = false;
         self.act(Action::Shut);
-        let is_ready = match (self.stage, death) {
+        let may_have_heir = matches!(
+            self.stage,
+            Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. }
+        );
+        let step = match (self.stage, death) {
             (Stage::Ended(_), _) => return,
             // An answer of `Leaving` is on its way.
             (Stage::Leaving { .. }, _) => return,
             // Nobody knows whose it was.
             (Stage::Begins, _) => return self.end(Ended::Over),
-            // A twin that is named takes over, even if it was lost a moment ago. One that is not cannot.
-            (_, Death::Sudden) => true,
-            (
-                Stage::Protected { .. } | Stage::Parting { .. } | Stage::Joining { is_copied: true, .. },
-                Death::Ordered,
-            ) => false,
-            (_, Death::Ordered) => true,
+            // A twin that is named takes over, even if it was lost a moment ago.
+            (_, Death::Sudden) if may_have_heir => Leave::Give,
+            (_, Death::Ordered) if may_have_heir => Leave::Disown,
+            _ => Leave::Release,
         };
-        self.stage = Stage::Leaving { to_twin, is_ready };
-        self.call.hurry();
+        self.leave(pairing, step);
         self.tick(now);
     }
 }

@@ -72,6 +72,8 @@ struct Daemon {
     gate: Gate,
     current: u64,
     held: VecDeque<(u64, u64)>,
+    /// Epochs up to this one leave when the port has its turn, until then.
+    released: (u64, Time),
     loads: Loads,
     /// Answers on their way: when, number, what.
     answers: VecDeque<(u64, u32, Option<nicety_lease::Answer>)>,
@@ -94,6 +96,7 @@ impl Daemon {
             gate,
             current: 1,
             held: VecDeque::new(),
+            released: (0, Time::ZERO),
             loads,
             answers: VecDeque::new(),
             lost_at: None,
@@ -235,6 +238,20 @@ impl World {
         }
     }
 
+    /// The port has a turn: what was released leaves.
+    fn send(&mut self, at: usize) {
+        let time = self.time();
+        let Host { daemon: Some(daemon), qemu: Some(qemu), .. } = &mut self.hosts[at] else { return };
+        let (epoch, until) = daemon.released;
+        if daemon.gate != Gate::Shut || time >= until {
+            return;
+        }
+        let run = qemu.run;
+        let count = daemon.held.iter().take_while(|(of, _)| *of <= epoch).count();
+        let leave: Vec<_> = daemon.held.drain(..count).collect();
+        leave.into_iter().for_each(|(_, value)| self.emit(run, value));
+    }
+
     fn actions(&mut self, at: usize) {
         loop {
             let Some(daemon) = &mut self.hosts[at].daemon else { return };
@@ -250,7 +267,7 @@ impl World {
 
     fn act(&mut self, at: usize, action: Action) {
         let now = self.now;
-        if !matches!(action, Action::Send(Message::Alive | Message::Loaded(..)) | Action::Release(_) | Action::Ask(..))
+        if !matches!(action, Action::Send(Message::Alive | Message::Loaded(..)) | Action::Release(..) | Action::Ask(..))
         {
             self.tell(format!("host {at}: {action:?}"));
         }
@@ -275,13 +292,9 @@ impl World {
             Action::Shut => self.gate(at, Gate::Shut),
             Action::Mute(_) => self.gate(at, Gate::Mute),
             Action::Open => self.gate(at, Gate::Open),
-            Action::Release(epoch) => {
-                let run = self.hosts[at].qemu.as_ref().map(|qemu| qemu.run);
-                let Some(daemon) = &mut self.hosts[at].daemon else { return };
-                let count = daemon.held.iter().take_while(|(of, _)| *of <= epoch).count();
-                let leave: Vec<_> = daemon.held.drain(..count).collect();
-                if let Some(run) = run {
-                    leave.into_iter().for_each(|(_, value)| self.emit(run, value));
+            Action::Release(epoch, until) => {
+                if let Some(daemon) = &mut self.hosts[at].daemon {
+                    daemon.released = (epoch, until);
                 }
             }
             Action::Copy(pairing) => {
@@ -326,7 +339,10 @@ impl World {
     fn gate(&mut self, at: usize, gate: Gate) {
         if let Some(daemon) = &mut self.hosts[at].daemon {
             if gate == Gate::Armed {
-                daemon.current = 1;
+                (daemon.current, daemon.released) = (1, (0, Time::ZERO));
+            }
+            if gate == Gate::Shut {
+                daemon.released.1 = Time::ZERO;
             }
             daemon.gate = gate;
         }
@@ -352,6 +368,10 @@ impl World {
         }
         if let Some(value) = sent {
             self.emit(run, value);
+        }
+        // Workers have more to do.
+        if self.random.below(12) == 0 {
+            self.send(at);
         }
         self.copy(at);
         self.load(at);
@@ -506,7 +526,7 @@ impl World {
             let (Some(peer), Some(Daemon { role: Role::Owner(owner), .. })) = (peer, &mut self.hosts[at].daemon) else {
                 continue;
             };
-            if owner.wants_twin() {
+            if owner.wants_twin(time) {
                 let pairing = Pairing(self.random.next() | 1);
                 owner.offered(peer, pairing, time);
                 self.protections += 1;
@@ -552,7 +572,7 @@ impl World {
 
     fn disturb(&mut self) {
         let at = self.random.below(2) as usize;
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => {
                 self.hosts[at].is_up = !self.hosts[at].is_up;
                 let up = self.hosts[at].is_up;
@@ -578,6 +598,15 @@ impl World {
             5 => {
                 self.tell(format!("host {at} stands still"));
                 self.hosts[at].frozen_until = self.now + self.random.below(3000) * MS;
+            }
+            6 => {
+                let time = self.time();
+                if let Some(Daemon { role: Role::Owner(owner), .. }) = &mut self.hosts[at].daemon
+                    && owner.fail_over(time)
+                {
+                    self.tell(format!("host {at}: is to hand over"));
+                    self.actions(at);
+                }
             }
             // It has time to be protected.
             _ => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nicety_adapter::{Offload, Reason};
+use nicety_adapter::{Offload, Reason, Time};
 use nicety_memory::Map;
 use nicety_plane::{Epochs, GateMode};
 use nicety_trials::bus::PortBus;
@@ -87,7 +87,7 @@ impl Host {
     }
 
     fn release(&mut self, epoch: u64) {
-        self.epochs.release(epoch);
+        self.epochs.release(epoch, Time(u64::MAX));
         self.rig.port.release_frames();
         self.pass();
     }

@@ -61,7 +61,7 @@ impl Daemon {
         let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let Some(ready) = ready else { return Ok(()) };
         let gates = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>));
-        let protection = Protection::start(ready, &gates, terms)?;
+        let protection = Protection::start(ready, &gates, self.clock, terms)?;
         // Called once.
         let _first = self.protection.set(protection);
         Ok(())

@@ -38,6 +38,8 @@ pub(super) enum QemuNews {
     Lost(String),
     /// Of its COLO.
     Colo(News),
+    /// Its VM runs: the answer to the last [`Qemu::ask_whether_it_runs`].
+    Runs,
 }
 
 enum State {
@@ -57,6 +59,10 @@ struct Signs {
     heard: Option<Instant>,
     /// It was last asked whether it lives.
     asked: Option<Instant>,
+    /// The question under way whether its VM runs.
+    question: Option<u64>,
+    /// It was answered that it does.
+    runs: bool,
 }
 
 /// See the module's page.
@@ -176,6 +182,14 @@ impl Qemu {
         }
     }
 
+    /// Asks whether its VM runs now. An answer to an earlier question is none to this one.
+    pub fn ask_whether_it_runs(&mut self, now: Instant) {
+        if let State::There(monitor, _) = &mut self.state {
+            self.signs.question = Some(monitor.send(&Command::new("query-status", json!({})), now));
+            self.signs.runs = false;
+        }
+    }
+
     /// For how long it has said nothing although it was asked. `None`: it was not asked.
     pub fn silent_for(&self, now: Instant) -> Option<Duration> {
         let Signs { heard, asked, .. } = self.signs;
@@ -265,6 +279,7 @@ impl Qemu {
                     }
                     self.news.push_back(QemuNews::Colo(news));
                 }
+                self.news.extend(std::mem::take(&mut self.signs.runs).then_some(QemuNews::Runs));
                 turned
             }
         };
@@ -338,6 +353,11 @@ fn carried(
         signs.heard = Some(now);
         if matches!(&item, Item::Event { name, .. } if name == "SHUTDOWN") {
             signs.is_ordered = true;
+        }
+        if let Item::Answer { id, result } = &item
+            && signs.question.take_if(|question| question == id).is_some()
+        {
+            signs.runs = result.as_ref().is_ok_and(|status| status["running"] == true);
         }
         if let Some(listener) = &mut listener {
             listener.hear(&item, now);

@@ -64,6 +64,7 @@ pub(super) struct Vm {
     gates: Weak<dyn Gates>,
     board: Arc<Board>,
     notes: Receiver<Note>,
+    /// The start of the daemon's clock: ports are told when the lease ends.
     began: Instant,
     qemu: Qemu,
     facts: Option<Box<Facts>>,
@@ -76,7 +77,8 @@ pub(super) struct Vm {
     offer: Option<Offer>,
     /// No twin is taken: an administrator says so.
     is_stopped: bool,
-    wish: Option<(Instant, Sender<Result<(), String>>)>,
+    /// A handover that administrators wait for, each for an answer, until then.
+    wish: Option<(Instant, Vec<Sender<Result<(), String>>>)>,
     stream: Option<(Pairing, Link)>,
     /// The twin's QEMU listens, and the stream was not there yet.
     copies: Option<Pairing>,
@@ -100,7 +102,7 @@ pub(super) struct Vm {
 
 impl Vm {
     pub fn new(
-        (config, terms): (VmConfig, Terms),
+        (config, terms, began): (VmConfig, Terms, Instant),
         gates: Weak<dyn Gates>,
         peer: Peer,
         lease: Asker,
@@ -114,7 +116,7 @@ impl Vm {
             qemu: Qemu::new(&config.qmp, now),
             loads: Loads::new(ports.len()),
             terms,
-            began: now,
+            began,
             facts: None,
             newcomer: None,
             role: Role::None,
@@ -279,11 +281,16 @@ impl Vm {
                     Role::Twin(twin) => twin.died(),
                 }
             }
-            QemuNews::Colo(news) => self.colo(news, time),
+            QemuNews::Colo(news) => self.colo(news, now),
+            QemuNews::Runs => {
+                self.loads.vm_runs();
+                self.whole(time);
+            }
         }
     }
 
-    fn colo(&mut self, news: News, time: Time) {
+    fn colo(&mut self, news: News, now: Instant) {
+        let time = self.time(now);
         let vm = &self.config.name;
         match (&mut self.role, news) {
             (_, News::Complaint(why)) => warn!(vm, "{why}"),
@@ -308,8 +315,7 @@ impl Vm {
                 }
             }
             (Role::Twin(_), News::Synchronized { .. } | News::Checkpoint { .. }) => {
-                self.loads.vm_runs();
-                self.whole(time);
+                self.ask_whether_it_runs(now);
             }
             (Role::Twin(twin), News::Broken) => twin.lost(time),
             (Role::Twin(twin), News::Failed(why)) => {
@@ -334,7 +340,7 @@ impl Vm {
                 }
             }
             Note::Stream(pairing, link) => self.stream = Some((pairing, link)),
-            Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, time),
+            Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, now),
             Note::Hurry(pairing) => {
                 if matches!(&self.role, Role::Owner(owner) if owner.pairing() == Some(pairing)) {
                     self.qemu.hurry();
@@ -373,8 +379,9 @@ impl Vm {
                 owner.stop(time);
                 Ok(())
             }
+            Wish::FailOver if let Some((_, answers)) = &mut self.wish => return answers.push(answer),
             Wish::FailOver if owner.fail_over(time) => {
-                self.wish = Some((now + 2 * self.terms.lease, answer));
+                self.wish = Some((now + 2 * self.terms.lease, vec![answer]));
                 return;
             }
             Wish::FailOver => Err(format!("the VM is not protected: {}", owner.why())),
@@ -382,7 +389,8 @@ impl Vm {
         let _gone = answer.send(done);
     }
 
-    fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, time: Time) {
+    fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, now: Instant) {
+        let time = self.time(now);
         match (&mut self.role, event) {
             (Role::Owner(owner), EpochEvent::Closed(closed)) if closed.pairing == pairing => {
                 if let Some(port) = self.ports.get_mut(port) {
@@ -393,13 +401,24 @@ impl Vm {
             }
             (Role::Twin(twin), event) if twin.pairing() == Some(pairing) => {
                 match event {
-                    EpochEvent::Loaded(closed) => self.loads.loaded(port, closed.epoch, closed.ran),
+                    EpochEvent::Loaded(closed) => {
+                        self.loads.loaded(port, closed.epoch, closed.ran);
+                        self.ask_whether_it_runs(now);
+                    }
                     EpochEvent::Runs => self.loads.port_runs(port),
                     EpochEvent::Closed(_) => {}
                 }
                 self.whole(time);
             }
             _ => {}
+        }
+    }
+
+    /// Asks QEMU, if it is its word that counts for the copy that was loaded last. It answers after that load, so it cannot mean the copy
+    /// before, as a RESUME may that is late.
+    fn ask_whether_it_runs(&mut self, now: Instant) {
+        if self.loads.waits_for_vm() {
+            self.qemu.ask_whether_it_runs(now);
         }
     }
 
@@ -524,6 +543,7 @@ impl Vm {
 
     /// Twins seek owners; owners look at what they are offered.
     fn meet(&mut self, now: Instant) {
+        let time = self.time(now);
         match &mut self.role {
             Role::Twin(twin) if twin.stage() == TwinStage::Offers => {
                 if let Some(facts) = &self.facts {
@@ -531,10 +551,9 @@ impl Vm {
                     self.peer.dial(|| Wire::Offer { run, facts: facts.clone(), ports }, now);
                 }
             }
-            Role::Owner(owner) if owner.wants_twin() && !self.is_stopped => match &self.offer {
+            Role::Owner(owner) if owner.wants_twin(time) && !self.is_stopped => match &self.offer {
                 Some(offer) if offer.is_checked => {
-                    let (run, time) = (NodeId(offer.run), Time::ZERO.after(now - self.began));
-                    owner.offered(run, Pairing(random()), time);
+                    owner.offered(NodeId(offer.run), Pairing(random()), time);
                     self.offer = None;
                 }
                 Some(_) => self.qemu.inquire(),

@@ -91,7 +91,12 @@ impl Qemu {
 
     /// Whether a command has come.
     pub fn has_heard(&self, command: &str) -> bool {
-        self.state().heard.iter().any(|heard| heard == command)
+        self.count(command) > 0
+    }
+
+    /// How often a command has come.
+    pub fn count(&self, command: &str) -> usize {
+        self.state().heard.iter().filter(|heard| *heard == command).count()
     }
 
     /// Sends an event.

@@ -118,11 +118,17 @@ impl Guest {
         &mut self.gate
     }
 
+    /// Whether it has one.
+    #[inline]
+    pub(super) fn is_gated(&self) -> bool {
+        self.gate.is_some()
+    }
+
     /// Fetches by way of the gate.
     #[cold]
     fn fetch_gated(&mut self, budget: Budget, batch: &mut Batch, counters: &mut Counters, now: Time) -> Progress {
         let Some(mut gate) = self.gate.take() else { return Progress::default() };
-        let fetched = self.call(counters, now, |adapter, cx| gate.fetch(adapter, budget, batch, cx));
+        let fetched = self.call(counters, now, |adapter, cx| gate.fetch(adapter, budget, batch, now, cx));
         self.gate = Some(gate);
         fetched.unwrap_or_default()
     }

@@ -214,6 +214,12 @@ impl Inner {
         delivery
     }
 
+    /// Whether what its guest sends waits in a gate.
+    #[inline]
+    pub fn is_gated(&self) -> bool {
+        matches!(&self.end, End::Guest(guest) if guest.is_gated())
+    }
+
     /// Fetches packets of a queue into a batch, or what an agent says to the switch.
     pub fn fetch(&mut self, id: PortId, queue: u16, budget: Budget, batch: &mut Batch, now: Time) -> Progress {
         batch.start(either!(&self.end, end => end.source()), id, queue);

@@ -316,6 +316,8 @@ impl Port {
         }
         let from = inner.next_queue;
         let queue = inner.pending.pop_from(from)?;
+        // What a gate gives must leave within the lease, and the process may have stood still since this turn began.
+        let now = if inner.is_gated() { self.shell.now(now) } else { now };
         let progress = inner.fetch(self.place.origin, queue, budget, batch, now);
         batch.sender = self.place.sender;
         inner.next_queue = queue + 1;

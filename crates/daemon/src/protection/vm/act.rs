@@ -29,7 +29,7 @@ impl Vm {
                 Role::Twin(twin) => twin.action(),
             };
             let Some(action) = action else { break };
-            is_news |= !matches!(action, Action::Ask(..) | Action::Send(_) | Action::Release(_));
+            is_news |= !matches!(action, Action::Ask(..) | Action::Send(_) | Action::Release(..));
             self.act(action, now);
         }
         self.begin_copies(now);
@@ -53,8 +53,8 @@ impl Vm {
             }
             Action::Shut => self.gate(GateMode::Shut),
             Action::Open => self.open(now),
-            Action::Release(epoch) => self.each(|gates, port| {
-                port.protected.iter().for_each(|protected| protected.epochs().release(epoch));
+            Action::Release(epoch, until) => self.each(|gates, port| {
+                port.protected.iter().for_each(|protected| protected.epochs().release(epoch, until));
                 gates.release(&port.name)
             }),
             Action::Copy(pairing) => self.copies = Some(pairing),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use nicety_adapter::Time;
 use nicety_protect::{Ended, Stage, TwinStage};
 use tracing::{info, warn};
 
@@ -27,7 +28,7 @@ impl Vm {
         let is_absent = matches!(&self.role, Role::Owner(owner) if matches!(owner.stage(), Stage::Ended(_)))
             || matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Stale);
         let role = if is_absent { VmRole::Absent } else { role };
-        let why_not = why.map(|why| self.reason(why));
+        let why_not = why.map(|why| self.reason(why, time));
         let report = &mut self.report;
         (report.role, report.protected, report.why_not) = (role, state == "protected", why_not);
         report.state = state.to_owned();
@@ -60,7 +61,7 @@ impl Vm {
     }
 
     /// The first reason of several: what an administrator has to see to comes before what follows from it.
-    fn reason(&self, why: String) -> String {
+    fn reason(&self, why: String, time: Time) -> String {
         let lease = self.lease_why_not.as_ref().map(|lease| format!("{why}; the lease does not answer: {lease}"));
         let is_owner = matches!(self.role, Role::Owner(_));
         match (&self.refusal, lease) {
@@ -69,7 +70,7 @@ impl Vm {
             _ if self.is_stopped && is_owner => "it was stopped: nicety ft protect takes a twin again".to_owned(),
             _ => match (&self.role, self.peer.why_not()) {
                 (Role::Twin(_), Some(peer)) => format!("{why}; {peer}"),
-                (Role::Owner(owner), _) if owner.wants_twin() && !self.peer.is_there() => {
+                (Role::Owner(owner), _) if owner.wants_twin(time) && !self.peer.is_there() => {
                     format!("{why}, and no twin is offered: start its QEMU at the other host, with -incoming defer")
                 }
                 _ => why,
@@ -79,7 +80,7 @@ impl Vm {
 
     /// A wish to fail over that was not fulfilled in time.
     fn answer_wish(&mut self, now: Instant) {
-        let Some((until, answer)) = &self.wish else { return };
+        let Some((until, answers)) = &self.wish else { return };
         let done = match &mut self.role {
             Role::Owner(owner) if owner.is_handing_over() => {
                 if now < *until {
@@ -96,7 +97,9 @@ impl Vm {
             },
             _ => Err("the VM is not here any more".to_owned()),
         };
-        let _gone = answer.send(done);
+        for answer in answers {
+            let _gone = answer.send(done.clone());
+        }
         self.wish = None;
     }
 }
@@ -117,7 +120,7 @@ fn words(role: VmRole) -> &'static str {
 fn of_owner(stage: Stage, is_isolated: bool, why: &'static str) -> (&'static str, Option<&'static str>) {
     match stage {
         Stage::Begins => ("begins", Some("the lease has not said yet whose VM it is, and nothing leaves until then")),
-        Stage::Protected { .. } if is_isolated => {
+        Stage::Joining { .. } | Stage::Protected { .. } if is_isolated => {
             ("isolated", Some("the lease has run out because it cannot be reached, and nothing leaves until it is"))
         }
         Stage::Protected { .. } => ("protected", None),
@@ -125,7 +128,9 @@ fn of_owner(stage: Stage, is_isolated: bool, why: &'static str) -> (&'static str
         Stage::Alone => ("alone", Some(why)),
         Stage::Joining { .. } => ("joining", Some(why)),
         Stage::Parting { .. } => ("parting", Some(why)),
-        Stage::Leaving { .. } => ("leaving", Some("the VM has ended here, and the lease is being given back")),
+        Stage::Leaving { .. } => {
+            ("leaving", Some("the VM has ended here, or is handed over, and the lease is asked to say so"))
+        }
         Stage::Ended(Ended::Taken) => ("taken", Some("another host has the VM")),
         Stage::Ended(Ended::HandedOver) => ("handed-over", Some("the other host goes on with the VM")),
         Stage::Ended(Ended::Over) => ("over", Some("the VM has ended")),
@@ -148,7 +153,7 @@ fn of_twin(stage: TwinStage) -> (&'static str, Option<&'static str>) {
 #[cfg(test)]
 mod tests {
     use nicety_lease::NodeId;
-    use nicety_protect::Pairing;
+    use nicety_protect::{Leave, Pairing};
 
     use super::*;
 
@@ -162,7 +167,7 @@ mod tests {
             Stage::Joining { pairing, peer, is_copied: false },
             Stage::Protected { pairing, peer },
             Stage::Parting { pairing },
-            Stage::Leaving { to_twin: None, is_ready: false },
+            Stage::Leaving { pairing: None, step: Leave::Release },
             Stage::Ended(Ended::Taken),
             Stage::Ended(Ended::HandedOver),
             Stage::Ended(Ended::Over),
