@@ -1,0 +1,249 @@
+//! The configuration: one text for all hosts. This crate reads which groups it has, with which network identifiers, and leaves all other
+//! keys to the host file.
+
+use std::collections::BTreeMap;
+
+use nicety_adapter::Time;
+
+use crate::fabric::Fabric;
+use crate::record::{Key, Name};
+use crate::store::{Compare, Op, Scope, Transaction};
+use crate::{Action, Connection};
+
+/// A VXLAN network identifier: 24 bits (RFC 7348 section 5).
+pub type Vni = u32;
+const VNI_MAX: Vni = 0xff_ffff;
+/// Groups of a fabric, at most.
+pub const GROUPS_MAX: usize = 1024;
+/// Longest text, in bytes. etcd takes requests of 1.5 MiB.
+pub const TEXT_MAX: usize = 256 * 1024;
+/// The format of the text that this version reads.
+const FORMAT: i64 = 1;
+
+/// A version of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The text.
+    pub text: String,
+    /// The groups and their network identifiers.
+    pub groups: BTreeMap<Name, Vni>,
+}
+
+impl Config {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() > TEXT_MAX {
+            return Err(format!("the text has {} bytes, at most {TEXT_MAX} are allowed", text.len()));
+        }
+        let text = std::str::from_utf8(text).map_err(|error| format!("the text is not UTF-8: {error}"))?;
+        let table: toml::Table = text.parse().map_err(|error| format!("the text is not TOML: {error}"))?;
+        match table.get("format").map(toml::Value::as_integer) {
+            Some(Some(FORMAT)) => {}
+            Some(Some(newer)) if newer > FORMAT => {
+                return Err(format!(
+                    "format = {newer} is of a newer version of this program, which reads format = {FORMAT}: upgrade it on this host"
+                ));
+            }
+            Some(_) => return Err(format!("format must be {FORMAT}")),
+            None => return Err(format!("format = {FORMAT} is missing")),
+        }
+        let none = Vec::new();
+        let list = match table.get("port_group") {
+            None => &none,
+            Some(value) => value.as_array().ok_or("port_group must be a list of tables: [[port_group]]")?,
+        };
+        if list.len() > GROUPS_MAX {
+            return Err(format!("it has {} groups, at most {GROUPS_MAX} are allowed", list.len()));
+        }
+        let mut groups = BTreeMap::new();
+        let mut names = BTreeMap::new();
+        for (index, entry) in list.iter().enumerate() {
+            let (name, vni) = group(entry).map_err(|why| format!("[[port_group]] number {}: {why}", index + 1))?;
+            if let Some(other) = names.insert(vni, name.clone()) {
+                return Err(format!("the groups {other:?} and {name:?} have one vni, {vni}: each needs its own"));
+            }
+            if groups.insert(name.clone(), vni).is_some() {
+                return Err(format!("there are two groups with the name {name:?}"));
+            }
+        }
+        Ok(Self { text: text.to_owned(), groups })
+    }
+
+    /// The first network identifier that another group had in an older version.
+    fn reassigns(&self, older: &Self) -> Option<(Vni, &Name, Name)> {
+        let of: BTreeMap<Vni, &Name> = older.groups.iter().map(|(name, &vni)| (vni, name)).collect();
+        let mut taken = self.groups.iter().filter_map(|(name, vni)| Some((*vni, name, *of.get(vni)?)));
+        taken.find(|(_, new, old)| new != old).map(|(vni, new, old)| (vni, new, old.clone()))
+    }
+}
+
+fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
+    let table = entry.as_table().ok_or("it is not a table")?;
+    let name = table.get("name").and_then(toml::Value::as_str).ok_or("its name is missing")?;
+    let name = Name::new(name)?;
+    let Some(vni) = table.get("vni") else {
+        return Err(format!("the group {name:?} has no vni, which all groups of a fabric need"));
+    };
+    let number = vni.as_integer().and_then(|vni| Vni::try_from(vni).ok()).filter(|vni| (1..=VNI_MAX).contains(vni));
+    let vni = number.ok_or_else(|| format!("the vni {vni} of the group {name:?} is not a number from 1 to {VNI_MAX}"))?;
+    Ok((name, vni))
+}
+
+/// The versions on their way into the daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Configs {
+    /// The version that the daemon has applied.
+    pub(crate) in_force: Option<(i64, Config)>,
+    /// The version that the daemon is applying.
+    pub(crate) applying: Option<(i64, Config)>,
+    /// A newer one, which is next.
+    pub(crate) next: Option<(i64, Config)>,
+    /// The revision of the key.
+    pub(crate) revision: i64,
+    /// Why the key's newest version is not in force.
+    pub(crate) refused: Option<String>,
+    /// Network identifiers that a group has given up, and when.
+    pub(crate) freed: BTreeMap<Vni, Time>,
+    /// Whether a version waits until the hosts are read anew.
+    pub(crate) waits_for_hosts: bool,
+}
+
+impl Fabric {
+    /// The key was read, or written.
+    pub(crate) fn config_is(&mut self, value: &[u8], revision: i64, now: Time) {
+        if revision == self.configs.revision {
+            return;
+        }
+        self.configs.revision = revision;
+        (self.configs.next, self.configs.refused) = (None, None);
+        match Config::parse(value) {
+            Ok(config) => {
+                self.configs.next = Some((revision, config));
+                self.offer(now);
+            }
+            Err(why) => self.config_refused(revision, &why),
+        }
+    }
+
+    /// The key is not there.
+    pub(crate) fn config_is_gone(&mut self) {
+        self.configs.revision = 0;
+        self.configs.next = None;
+        let gone = "its key is not there: the last known configuration stays".to_owned();
+        self.configs.refused = self.configs.in_force.is_some().then_some(gone);
+    }
+
+    fn config_refused(&mut self, revision: i64, why: &str) {
+        let stays = match &self.configs.in_force {
+            Some((old, _)) => format!("version {old} stays in force"),
+            None => "there is no earlier one".to_owned(),
+        };
+        self.configs.refused = Some(format!("version {revision} of the configuration is refused: {why}; {stays}"));
+    }
+
+    /// Has the daemon apply the next version. One version at a time.
+    pub(crate) fn offer(&mut self, now: Time) {
+        if self.configs.applying.is_some() || self.configs.waits_for_hosts {
+            return;
+        }
+        let Some((_, next)) = &self.configs.next else { return };
+        // A host that was cut off for long may still have the other group at this number. It has lost its lease, so its key is gone.
+        let is_taken = self.configs.in_force.as_ref().is_some_and(|(_, old)| next.reassigns(old).is_some());
+        if is_taken && !self.is_read_for_config {
+            self.configs.waits_for_hosts = true;
+            self.read_again(&Scope::Hosts, now);
+            return;
+        }
+        self.is_read_for_config = false;
+        self.configs.applying = self.configs.next.take();
+        if let Some((revision, config)) = &self.configs.applying {
+            let (revision, text) = (*revision, config.text.clone());
+            self.act(Action::Config { revision, text });
+        }
+    }
+
+    /// The daemon has applied a version, or refuses it.
+    pub fn applied(&mut self, revision: i64, result: Result<(), String>, now: Time) {
+        let Some((_, config)) = self.configs.applying.take_if(|(applying, _)| *applying == revision) else { return };
+        match result {
+            Ok(()) => self.put_in_force(revision, config, now),
+            Err(why) => self.config_refused(revision, &why),
+        }
+        self.offer(now);
+        self.tick(now);
+    }
+
+    pub(crate) fn put_in_force(&mut self, revision: i64, config: Config, now: Time) {
+        let old = self.configs.in_force.replace((revision, config.clone()));
+        let old = old.map(|(_, old)| old.groups).unwrap_or_default();
+        for vni in old.values() {
+            self.configs.freed.insert(*vni, now);
+        }
+        for vni in config.groups.values() {
+            self.configs.freed.remove(vni);
+        }
+        let patience = self.terms.lease * 2;
+        self.configs.freed.retain(|_, at| now.since(*at) < patience);
+        // First all numbers are given up, then they are taken: two groups may have changed places.
+        for (name, group) in &mut self.groups {
+            if group.vni() != config.groups.get(name).copied() {
+                group.set_vni(None, &mut self.actions);
+            }
+        }
+        let is_admitted = self.is_admitted;
+        for (name, group) in &mut self.groups {
+            if group.vni() != config.groups.get(name).copied() {
+                group.set_vni(config.groups.get(name).copied(), &mut self.actions);
+                group.show_all(&self.hosts, is_admitted, &mut self.actions);
+            }
+        }
+    }
+
+    /// The transaction that makes a change. Whoever has the right to write `config` carries it out; it fails if somebody was faster.
+    ///
+    /// # Errors
+    /// A sentence: the store is out of reach, the text was made from another version, or it is wrong.
+    pub fn change(&self, text: &str, based_on: i64, now: Time) -> Result<Transaction, String> {
+        match self.connection(now) {
+            Connection::Connected => {}
+            Connection::Away { why, .. } | Connection::Refused { why } => {
+                return Err(format!("the fabric cannot be changed now: {why}"));
+            }
+            Connection::Left => return Err("this host has left the fabric".to_owned()),
+        }
+        if based_on != self.configs.revision {
+            return Err(format!(
+                "the change was made from version {based_on}, and the newest is {}: read that, and make the change again",
+                self.configs.revision
+            ));
+        }
+        let new = Config::parse(text.as_bytes())?;
+        if let Some((_, old)) = &self.configs.in_force
+            && let Some((vni, name, before)) = new.reassigns(old)
+        {
+            return Err(format!(
+                "vni {vni} of group {name:?} is group {before:?}'s: give it up there in a change of its own first"
+            ));
+        }
+        let patience = self.terms.lease * 2;
+        let is_fresh = |vni: &Vni| self.configs.freed.get(vni).is_some_and(|at| now.since(*at) < patience);
+        if let Some((name, vni)) = new.groups.iter().find(|(_, vni)| is_fresh(vni)) {
+            return Err(format!(
+                "vni {vni} of group {name:?} was another group's a moment ago: a host that is cut off may still use it, so wait {patience:?}"
+            ));
+        }
+        let key = self.keys.text(&Key::Config);
+        Ok(Transaction {
+            compares: vec![Compare::Modified { key: key.clone(), revision: based_on }],
+            ops: vec![Op::Put { key, value: text.to_owned(), lease: 0 }],
+            otherwise: None,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "config_test.rs"]
+mod tests;

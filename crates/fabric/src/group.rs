@@ -1,0 +1,433 @@
+//! A group of the fabric: who claims which address, and what the tunnel was told of that.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use nicety_adapter::Time;
+use nicety_frame::Mac;
+
+use crate::config::Vni;
+use crate::fabric::Fabric;
+use crate::course::Course;
+use crate::hosts::{Hop, Host, Hosts, Known};
+use crate::own::Own;
+use crate::record::{ClaimRecord, HostRecord, Name};
+use crate::store::{Entry, Scope};
+use crate::{Action, CLAIMS_MAX, earlier};
+
+/// Another host's claim.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub(crate) sequence: u64,
+    pub(crate) modified: i64,
+    /// The key has vanished while the store was out of reach. It is believed gone then.
+    pub(crate) gone_at: Option<Time>,
+    pub(crate) port: Name,
+}
+
+/// See the file's page.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    vni: Option<Vni>,
+    /// Ports of this host are in it.
+    pub(crate) is_needed: bool,
+    pub(crate) claims: BTreeMap<(Mac, Hop), Claim>,
+    /// The claims of each host.
+    counts: BTreeMap<Hop, u32>,
+    /// What the tunnel was told.
+    pub(crate) told: BTreeMap<Mac, Hop>,
+    pub(crate) flooded: BTreeSet<Hop>,
+    /// Addresses of this host.
+    pub(crate) own: BTreeMap<Mac, Own>,
+    /// Own keys that differ from what they should be: of ports, and of what guests can make up.
+    pub(crate) urgent: BTreeSet<Mac>,
+    pub(crate) slow: BTreeSet<Mac>,
+    /// Addresses that are claimed once the group is read.
+    pub(crate) unread: BTreeSet<Mac>,
+}
+
+impl Group {
+    pub(crate) fn vni(&self) -> Option<Vni> {
+        self.vni
+    }
+
+    /// All claims of an address.
+    pub(crate) fn of(&self, mac: Mac) -> impl Iterator<Item = (Hop, &Claim)> {
+        self.claims.range((mac, Hop(0))..=(mac, Hop(u16::MAX))).map(|(&(_, hop), claim)| (hop, claim))
+    }
+
+    /// The claim of another host that counts. One whose key is there counts more than one that has vanished.
+    pub(crate) fn best(&self, mac: Mac, hosts: &Hosts) -> Option<(Hop, &Claim)> {
+        let reachable = self.of(mac).filter(|(hop, _)| hosts.get(*hop).is_some_and(|host| host.peer.is_some()));
+        reachable.max_by_key(|(_, claim)| (claim.gone_at.is_none(), claim.sequence, claim.modified))
+    }
+
+    /// Changes the number. Nothing is told of the old one any more.
+    pub(crate) fn set_vni(&mut self, vni: Option<Vni>, actions: &mut VecDeque<Action>) {
+        if let Some(vni) = self.vni {
+            actions.extend(std::mem::take(&mut self.told).into_keys().map(|mac| Action::Forget { vni, mac }));
+            let flooded = std::mem::take(&mut self.flooded);
+            actions.extend(flooded.into_iter().map(|hop| Action::Flood { vni, hop, is_on: false }));
+        }
+        self.vni = vni;
+    }
+
+    /// Tells the tunnel where an address is, if that has changed.
+    pub(crate) fn show(&mut self, mac: Mac, hosts: &Hosts, is_admitted: bool, actions: &mut VecDeque<Action>) {
+        let Some(vni) = self.vni else { return };
+        let is_here = self.own.get(&mac).is_some_and(Own::is_here);
+        let hop = if is_here || !is_admitted { None } else { self.best(mac, hosts).map(|(hop, _)| hop) };
+        match hop {
+            Some(hop) if self.told.insert(mac, hop) != Some(hop) => actions.push_back(Action::Tell { vni, mac, hop }),
+            None if self.told.remove(&mac).is_some() => actions.push_back(Action::Forget { vni, mac }),
+            Some(_) | None => {}
+        }
+    }
+
+    /// Tells the tunnel whether a host has the group, if that has changed.
+    pub(crate) fn show_host(&mut self, hop: Hop, hosts: &Hosts, is_admitted: bool, actions: &mut VecDeque<Action>) {
+        let Some(vni) = self.vni else { return };
+        let is_reachable = hosts.get(hop).is_some_and(|host| host.peer.is_some());
+        let is_on = is_admitted && is_reachable && self.counts.contains_key(&hop);
+        let is_new = if is_on { self.flooded.insert(hop) } else { self.flooded.remove(&hop) };
+        if is_new {
+            actions.push_back(Action::Flood { vni, hop, is_on });
+        }
+    }
+
+    /// All that concerns one host.
+    fn show_all_of(&mut self, of: Hop, hosts: &Hosts, is_admitted: bool, actions: &mut VecDeque<Action>) {
+        self.show_host(of, hosts, is_admitted, actions);
+        let macs: Vec<Mac> = self.claims.keys().filter(|(_, hop)| *hop == of).map(|(mac, _)| *mac).collect();
+        for mac in macs {
+            self.show(mac, hosts, is_admitted, actions);
+        }
+    }
+
+    /// All.
+    pub(crate) fn show_all(&mut self, hosts: &Hosts, is_admitted: bool, actions: &mut VecDeque<Action>) {
+        let hops: BTreeSet<Hop> = self.counts.keys().chain(&self.flooded).copied().collect();
+        let macs: BTreeSet<Mac> = self.claims.keys().map(|(mac, _)| *mac).chain(self.told.keys().copied()).collect();
+        for hop in hops {
+            self.show_host(hop, hosts, is_admitted, actions);
+        }
+        for mac in macs {
+            self.show(mac, hosts, is_admitted, actions);
+        }
+    }
+
+    /// Whether nothing is to be kept of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.is_needed && self.own.is_empty()
+    }
+}
+
+impl Fabric {
+    /// The groups in which this host has ports. Only these are watched.
+    pub fn needs(&mut self, groups: &BTreeSet<Name>, now: Time) {
+        let known: Vec<Name> = self.groups.keys().cloned().collect();
+        for name in known.iter().filter(|name| !groups.contains(*name)) {
+            self.leave_group(name, now);
+        }
+        for name in groups {
+            self.need(name, now);
+        }
+        self.tick(now);
+    }
+
+    pub(crate) fn need(&mut self, name: &Name, now: Time) {
+        let group = self.groups.entry(name.clone()).or_default();
+        if std::mem::replace(&mut group.is_needed, true) {
+            return;
+        }
+        group.vni = self.configs.in_force.as_ref().and_then(|(_, config)| config.groups.get(name).copied());
+        self.follow(Scope::Group(name.clone()), now);
+    }
+
+    fn leave_group(&mut self, name: &Name, now: Time) {
+        let Some(group) = self.groups.get_mut(name).filter(|group| group.is_needed) else { return };
+        group.is_needed = false;
+        group.set_vni(None, &mut self.actions);
+        let claims = std::mem::take(&mut group.claims);
+        group.counts.clear();
+        let wanted: Vec<Mac> = group.own.keys().copied().collect();
+        self.claims -= claims.len();
+        let mut hops = BTreeSet::new();
+        for (_, hop) in claims.into_keys() {
+            if let Some(host) = self.hosts.get_mut(hop) {
+                host.claims -= 1;
+                hops.insert(hop);
+            }
+        }
+        hops.into_iter().for_each(|hop| self.hosts.release(hop));
+        self.unfollow(&Scope::Group(name.clone()));
+        for mac in wanted {
+            self.give_up(name, mac, now);
+        }
+        self.groups.retain(|_, group| !group.is_empty());
+    }
+
+    /// A claim's key is there.
+    pub(crate) fn claim_is(
+        &mut self,
+        group: &Name,
+        host: &Name,
+        mac: Mac,
+        entry: &Entry,
+        now: Time,
+    ) -> Result<(), String> {
+        let record = ClaimRecord::parse(&entry.value)?;
+        if *host == self.me.host {
+            self.own_key_is(group, mac, &record, entry, now);
+            return Ok(());
+        }
+        let Some(of) = self.groups.get_mut(group).filter(|group| group.is_needed) else { return Ok(()) };
+        let known = self.hosts.find(host).filter(|&hop| of.claims.contains_key(&(mac, hop)));
+        if known.is_none() && self.claims >= CLAIMS_MAX {
+            return Err(format!("there are more than {CLAIMS_MAX} claims: this one is left out"));
+        }
+        let hop = known.or_else(|| self.hosts.intern(host)).ok_or_else(|| self.hosts.too_many())?;
+        let ClaimRecord { port, sequence } = record;
+        let claim = Claim { sequence, modified: entry.modified, gone_at: None, port };
+        self.put_claim(group, mac, hop, claim);
+        self.overtake(group, mac, now);
+        self.show(group, mac);
+        Ok(())
+    }
+
+    /// A claim of the state that was kept.
+    pub(crate) fn put_back(&mut self, group: &Name, mac: Mac, host: &Name, claim: Claim) {
+        if let Some(hop) = self.hosts.intern(host) {
+            self.put_claim(group, mac, hop, claim);
+        }
+    }
+
+    fn put_claim(&mut self, group: &Name, mac: Mac, hop: Hop, claim: Claim) {
+        let Some(of) = self.groups.get_mut(group) else { return };
+        if of.claims.insert((mac, hop), claim).is_none() {
+            self.claims += 1;
+            *of.counts.entry(hop).or_default() += 1;
+            if let Some(host) = self.hosts.get_mut(hop) {
+                host.claims += 1;
+            }
+            of.show_host(hop, &self.hosts, self.is_admitted, &mut self.actions);
+        }
+    }
+
+    /// A claim's key was deleted at a revision, and is believed gone then.
+    pub(crate) fn claim_is_gone(
+        &mut self,
+        group: &Name,
+        host: &Name,
+        mac: Mac,
+        (revision, gone_at): (i64, Option<Time>),
+        now: Time,
+    ) {
+        if *host == self.me.host {
+            return self.own_key_is_gone(group, mac, revision);
+        }
+        let Some(hop) = self.hosts.find(host) else { return };
+        match gone_at {
+            None => self.drop_claim(group, mac, hop),
+            Some(at) => self.claim_vanishes(group, mac, hop, at),
+        }
+        self.overtake(group, mac, now);
+        self.show(group, mac);
+    }
+
+    fn claim_vanishes(&mut self, group: &Name, mac: Mac, hop: Hop, at: Time) {
+        let claim = self.groups.get_mut(group).and_then(|group| group.claims.get_mut(&(mac, hop)));
+        if let Some(claim) = claim.filter(|claim| claim.gone_at.is_none()) {
+            claim.gone_at = Some(at);
+            self.vanish_at = earlier(self.vanish_at, Some(at));
+        }
+    }
+
+    fn drop_claim(&mut self, name: &Name, mac: Mac, hop: Hop) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if group.claims.remove(&(mac, hop)).is_none() {
+            return;
+        }
+        self.claims -= 1;
+        if let Some(count) = group.counts.get_mut(&hop) {
+            *count -= 1;
+            if *count == 0 {
+                group.counts.remove(&hop);
+                group.show_host(hop, &self.hosts, self.is_admitted, &mut self.actions);
+            }
+        }
+        if let Some(host) = self.hosts.get_mut(hop) {
+            host.claims -= 1;
+        }
+        self.hosts.release(hop);
+    }
+
+    /// Claims of a group that are known and not there any more.
+    pub(crate) fn claims_vanished(&mut self, name: &Name, is_there: impl Fn(&crate::Key) -> bool, at: Time, now: Time) {
+        let Some(group) = self.groups.get(name) else { return };
+        let key = |host: &Name, mac| crate::Key::At { group: name.clone(), host: host.clone(), mac };
+        let is_lost = |(mac, hop): &(Mac, Hop)| match self.hosts.get(*hop) {
+            Some(host) => !is_there(&key(&host.name, *mac)),
+            None => true,
+        };
+        let lost: Vec<(Mac, Hop)> = group.claims.keys().filter(|claim| is_lost(claim)).copied().collect();
+        let own: Vec<Mac> = group.own.keys().filter(|mac| !is_there(&key(&self.me.host, **mac))).copied().collect();
+        let revision = self.courses.get(&Scope::Group(name.clone())).map_or(0, |course| course.revision);
+        for (mac, hop) in lost {
+            self.claim_vanishes(name, mac, hop, at);
+            self.overtake(name, mac, now);
+            self.show(name, mac);
+        }
+        for mac in own {
+            self.own_key_is_gone(name, mac, revision);
+        }
+    }
+
+    /// A host's key is there.
+    pub(crate) fn host_is(&mut self, name: &Name, entry: &Entry, now: Time) -> Result<(), String> {
+        let record = HostRecord::parse(&entry.value)?;
+        let Entry { created, modified, .. } = *entry;
+        self.standing.are_hosts_new = true;
+        if *name == self.me.host {
+            self.hosts.mine = Some(Known { record, created, modified, since: now, gone_at: None });
+            return Ok(());
+        }
+        let hop = self.hosts.intern(name).ok_or_else(|| self.hosts.too_many())?;
+        if let Some(host) = self.hosts.get_mut(hop) {
+            let old = host.known.as_ref().filter(|old| old.record.run == record.run);
+            let since = old.map_or(now, |old| old.since);
+            host.known = Some(Known { record, created, modified, since, gone_at: None });
+        }
+        self.show_hosts();
+        Ok(())
+    }
+
+    /// A host's key was deleted, and is believed gone then.
+    pub(crate) fn host_is_gone(&mut self, name: &Name, gone_at: Option<Time>, now: Time) {
+        self.standing.are_hosts_new = true;
+        if *name == self.me.host {
+            self.hosts.mine = None;
+            return;
+        }
+        let Some(host) = self.hosts.find(name).and_then(|hop| self.hosts.get_mut(hop)) else { return };
+        let Some(known) = &mut host.known else { return };
+        known.gone_at = known.gone_at.or(Some(gone_at.unwrap_or(now)));
+        self.vanish_at = earlier(self.vanish_at, known.gone_at);
+        if gone_at.is_none() {
+            self.vanish(now);
+        }
+    }
+
+    /// Hosts that are known and not there any more.
+    pub(crate) fn hosts_vanished(&mut self, is_there: impl Fn(&crate::Key) -> bool, at: Time, now: Time) {
+        let known = self.hosts.all().filter(|(_, host)| host.known.is_some()).map(|(_, host)| host.name.clone());
+        let mine = self.hosts.mine.is_some().then(|| self.me.host.clone());
+        let lost = known.chain(mine).filter(|name| !is_there(&crate::Key::Host(name.clone())));
+        for name in lost.collect::<Vec<_>>() {
+            self.host_is_gone(&name, Some(at), now);
+        }
+        self.vanish(now);
+    }
+
+    /// The scope is heard again: what has vanished in it is there for another while.
+    pub(crate) fn prolong(&mut self, scope: &Scope, until: Time) {
+        match scope {
+            Scope::Config => {}
+            Scope::Hosts => {
+                let all: Vec<Hop> = self.hosts.all().map(|(hop, _)| hop).collect();
+                for hop in all {
+                    let known = self.hosts.get_mut(hop).and_then(|host| host.known.as_mut());
+                    prolong(known.map(|known| &mut known.gone_at), until);
+                }
+            }
+            Scope::Group(name) => {
+                let claims = self.groups.get_mut(name).into_iter().flat_map(|group| group.claims.values_mut());
+                claims.for_each(|claim| prolong(Some(&mut claim.gone_at), until));
+            }
+        }
+        self.vanish_at = earlier(self.vanish_at, Some(until));
+    }
+
+    fn is_in_touch(&self, scope: &Scope) -> bool {
+        self.courses.get(scope).is_some_and(Course::is_in_touch)
+    }
+
+    /// What is believed gone now. While a scope is not heard, nothing of it goes: [`Fabric::prolong`] follows.
+    pub(crate) fn vanish(&mut self, now: Time) {
+        if self.vanish_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.vanish_at = None;
+        if self.is_in_touch(&Scope::Hosts) {
+            self.vanish_hosts(now);
+        }
+        let names: Vec<Name> = self.groups.keys().cloned().collect();
+        for name in names.into_iter().filter(|name| self.is_in_touch(&Scope::Group(name.clone()))).collect::<Vec<_>>() {
+            self.vanish_claims(&name, now);
+        }
+    }
+
+    fn vanish_hosts(&mut self, now: Time) {
+        let gone_at = |(hop, host): (Hop, &Host)| Some((hop, host.known.as_ref()?.gone_at?));
+        let missing: Vec<(Hop, Time)> = self.hosts.all().filter_map(gone_at).collect();
+        for (hop, at) in missing {
+            if now < at {
+                self.vanish_at = earlier(self.vanish_at, Some(at));
+            } else if let Some(host) = self.hosts.get_mut(hop) {
+                host.known = None;
+                self.standing.are_hosts_new = true;
+            }
+        }
+        self.show_hosts();
+    }
+
+    fn vanish_claims(&mut self, name: &Name, now: Time) {
+        let Some(group) = self.groups.get(name) else { return };
+        let missing = group.claims.iter().filter_map(|(&key, claim)| Some((key, claim.gone_at?)));
+        for ((mac, hop), at) in missing.collect::<Vec<_>>() {
+            if now < at {
+                self.vanish_at = earlier(self.vanish_at, Some(at));
+            } else {
+                self.drop_claim(name, mac, hop);
+                self.show(name, mac);
+            }
+        }
+    }
+
+    /// Tells the tunnel which hosts it may reach, if that has changed.
+    pub(crate) fn show_hosts(&mut self) {
+        let mine = self.me.address;
+        let is_admitted = self.is_admitted;
+        let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);
+        let all = self.hosts.all().map(|(hop, host)| (hop, host.peer, of(&self.hosts, hop)));
+        let changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        for (hop, old, new) in changed {
+            if new.is_some() {
+                self.actions.push_back(Action::Hop { hop, peer: new });
+            }
+            if let Some(host) = self.hosts.get_mut(hop) {
+                host.peer = new;
+            }
+            if old.is_some() != new.is_some() {
+                for group in self.groups.values_mut() {
+                    group.show_all_of(hop, &self.hosts, is_admitted, &mut self.actions);
+                }
+            }
+            if new.is_none() {
+                self.actions.push_back(Action::Hop { hop, peer: None });
+            }
+            self.hosts.release(hop);
+        }
+    }
+
+    pub(crate) fn show(&mut self, name: &Name, mac: Mac) {
+        if let Some(group) = self.groups.get_mut(name) {
+            group.show(mac, &self.hosts, self.is_admitted, &mut self.actions);
+        }
+    }
+}
+
+fn prolong(gone_at: Option<&mut Option<Time>>, until: Time) {
+    if let Some(Some(at)) = gone_at {
+        *at = until;
+    }
+}

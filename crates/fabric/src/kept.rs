@@ -1,0 +1,124 @@
+//! The last known state, for the next start of the daemon: it forwards by that while etcd is out of reach.
+
+use nicety_adapter::Time;
+use nicety_frame::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::course::Course;
+use crate::fabric::{Fabric, Settings};
+use crate::group::Claim;
+use crate::hosts::Known;
+use crate::record::{HostRecord, Name};
+use crate::store::Scope;
+use crate::Me;
+
+/// The last known state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    fabric: String,
+    host: Name,
+    run: u64,
+    is_admitted: bool,
+    newest: i64,
+    config: Option<(i64, String)>,
+    hosts: Vec<KeptHost>,
+    groups: Vec<KeptGroup>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptHost {
+    name: Name,
+    record: HostRecord,
+    created: i64,
+    modified: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptGroup {
+    name: Name,
+    claims: Vec<KeptClaim>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptClaim {
+    mac: [u8; 6],
+    host: Name,
+    port: Name,
+    sequence: u64,
+    modified: i64,
+}
+
+impl Fabric {
+    /// The state to keep.
+    pub fn keep(&self) -> Kept {
+        let host = |(_, host): (_, &crate::hosts::Host)| {
+            let Known { record, created, modified, .. } = host.known.clone()?;
+            Some(KeptHost { name: host.name.clone(), record, created, modified })
+        };
+        let claims = |group: &crate::group::Group| {
+            let claim = |(&(mac, hop), claim): (&(Mac, _), &Claim)| {
+                let host = self.hosts.get(hop)?.name.clone();
+                let Claim { sequence, modified, ref port, .. } = *claim;
+                Some(KeptClaim { mac: mac.0, host, port: port.clone(), sequence, modified })
+            };
+            group.claims.iter().filter_map(claim).collect()
+        };
+        let groups = self.groups.iter().filter(|(_, group)| group.is_needed);
+        Kept {
+            fabric: self.keys.prefix().to_owned(),
+            host: self.me.host.clone(),
+            run: self.run,
+            is_admitted: self.is_admitted,
+            newest: self.newest,
+            config: self.configs.in_force.as_ref().map(|(revision, config)| (*revision, config.text.clone())),
+            hosts: self.hosts.all().filter_map(host).collect(),
+            groups: groups.map(|(name, group)| KeptGroup { name: name.clone(), claims: claims(group) }).collect(),
+        }
+    }
+
+    /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of
+    /// another host or fabric, of which nothing is taken. It takes a new lease: keys of ports that are gone end with the old one.
+    pub fn resume(settings: Settings, kept: Kept, now: Time) -> Self {
+        let is_ours = kept.fabric == crate::Keys::new(&settings.fabric).prefix() && kept.host == settings.me.host;
+        if !is_ours {
+            return Self::new(settings, now);
+        }
+        let settings = Settings { run: kept.run, ..settings };
+        let Me { host: me, .. } = &settings.me;
+        let me = me.clone();
+        let lease = settings.terms.lease;
+        let mut fabric = Self::empty(settings, now);
+        (fabric.is_admitted, fabric.newest) = (kept.is_admitted, kept.newest);
+        fabric.adopt_at = Some(now.after(lease));
+        let hosts = kept.hosts.into_iter().filter(|host| host.name != me);
+        for KeptHost { name, record, created, modified } in hosts {
+            let hop = fabric.hosts.intern(&name);
+            if let Some(host) = hop.and_then(|hop| fabric.hosts.get_mut(hop)) {
+                host.known = Some(Known { record, created, modified, since: now, gone_at: None });
+            }
+        }
+        for KeptGroup { name, claims } in kept.groups {
+            fabric.need(&name, now);
+            for KeptClaim { mac, host, port, sequence, modified } in claims {
+                let claim = Claim { sequence, modified, gone_at: None, port };
+                fabric.put_back(&name, Mac(mac), &host, claim);
+            }
+            fabric.courses.insert(Scope::Group(name.clone()), Course::kept(now));
+        }
+        for scope in [Scope::Config, Scope::Hosts] {
+            fabric.follow(scope.clone(), now);
+            fabric.courses.insert(scope, Course::kept(now));
+        }
+        fabric.show_hosts();
+        if let Some((revision, text)) = kept.config
+            && let Ok(config) = Config::parse(text.as_bytes())
+        {
+            fabric.configs.revision = revision;
+            fabric.configs.next = Some((revision, config));
+            fabric.offer(now);
+        }
+        fabric.tick(now);
+        fabric
+    }
+}

@@ -1,0 +1,196 @@
+//! What the hosts of a distributed switch agree on (docs/fabric.md): a pure state machine for one host, over a store with etcd's semantics.
+//!
+//! ```text
+//!   the daemon                                     etcd (a thread speaks with it)
+//!     ports start, stop, are learned ──► Fabric ──► leases, transactions, reads, watches
+//!     configuration, hops, addresses ◄── Fabric ◄── answers, changes of keys
+//! ```
+//! What holds, whoever is cut off, killed or late (`tests/many.rs` plays it):
+//! - **An address is at one host.** Of several claims the one with the highest sequence number counts. A host whose claim is overtaken
+//!   gives it up.
+//! - **No entry without a claim.** A host is told only what the host that it names has written itself.
+//! - **The last known state stays** while etcd is out of reach. What has vanished meanwhile is believed gone one lease time after
+//!   reconnecting, so that others may register again first.
+//!
+//! Time is a parameter. The machine gives [`Action`]s: what to ask of etcd, and what to tell the tunnel. It takes [`Event`]s: what etcd
+//! answers. Every call ([`Call`]) is answered exactly once, by a result or by a [`Trouble`].
+#![forbid(unsafe_code)]
+
+mod config;
+mod course;
+mod fabric;
+mod group;
+mod hosts;
+mod kept;
+mod own;
+mod record;
+mod report;
+mod standing;
+mod store;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nicety_adapter::Time;
+use nicety_frame::Mac;
+
+pub use config::{Config, GROUPS_MAX, TEXT_MAX, Vni};
+pub use fabric::{Fabric, Settings};
+pub use hosts::{HOSTS_MAX, Hop, Peer};
+pub use kept::Kept;
+pub use own::{LEARNED_MAX, OWN_MAX};
+pub use record::{ClaimRecord, HostRecord, Key, Keys, NAME_MAX, Name, SEQUENCE_MAX, VALUE_MAX};
+pub use report::{Connection, GroupReport, HostReport, Place, Report};
+pub use store::{Call, Compare, Entry, Event, Found, Op, Outcome, Scope, Transaction, Trouble, WatchId};
+
+/// Claims of all other hosts that one host keeps.
+pub const CLAIMS_MAX: usize = 200_000;
+
+/// Time limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Time to live of a host's lease. What has vanished while etcd was out of reach is believed gone after the same time.
+    pub lease: Duration,
+    /// The first pause after a failed call. It doubles with each further one.
+    pub pause_min: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// Between two transactions that claim learned addresses, which guests can make up.
+    pub learn: Duration,
+    /// A host that was overtaken claims the address again when its guest sends: at once, then after this pause, which doubles.
+    pub damping_min: Duration,
+    /// The longest such pause. An address that was not overtaken for three times as long begins anew.
+    pub damping_max: Duration,
+}
+
+impl Default for Terms {
+    /// 10 s; 50 ms to 1 s; 200 ms; 1 s to 60 s.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            pause_min: Duration::from_millis(50),
+            pause_max: Duration::from_secs(1),
+            learn: Duration::from_millis(200),
+            damping_min: Duration::from_secs(1),
+            damping_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read all keys of a scope, at one revision.
+    Read {
+        /// For the answer.
+        call: Call,
+        /// Which keys.
+        scope: Scope,
+    },
+    /// Tell all changes of these keys, each once and in order, across failures, until [`Action::Unwatch`].
+    Watch {
+        /// Its number: events carry it.
+        watch: WatchId,
+        /// Which keys.
+        scope: Scope,
+        /// The first revision to tell.
+        from: i64,
+    },
+    /// A watch ends. Its late events are ignored.
+    Unwatch {
+        /// Which.
+        watch: WatchId,
+    },
+    /// Make a lease.
+    Grant {
+        /// For the answer.
+        call: Call,
+        /// How long it lives without renewal.
+        time_to_live: Duration,
+    },
+    /// Renew a lease.
+    Renew {
+        /// For the answer.
+        call: Call,
+        /// Its identifier.
+        lease: i64,
+    },
+    /// End a lease, and its keys. Nobody waits for the answer.
+    Revoke {
+        /// Its identifier.
+        lease: i64,
+    },
+    /// Carry out a transaction.
+    Transact {
+        /// For the answer.
+        call: Call,
+        /// What.
+        transaction: Transaction,
+    },
+    /// Apply this configuration. Then call [`Fabric::applied`].
+    Config {
+        /// Its version: the revision of its key.
+        revision: i64,
+        /// The text: groups as tables of a host file.
+        text: String,
+    },
+    /// A host can be reached at this address from now on. `None`: it is gone, and nothing is told of it any more.
+    Hop {
+        /// Which. The number stays while the host is there.
+        hop: Hop,
+        /// Where.
+        peer: Option<Peer>,
+    },
+    /// Frames for all ports of a group go to this hop as well, or do not any more.
+    Flood {
+        /// The group's network identifier.
+        vni: Vni,
+        /// Which.
+        hop: Hop,
+        /// Whether they do.
+        is_on: bool,
+    },
+    /// An address is at this hop, and at no other one.
+    Tell {
+        /// Its group's network identifier.
+        vni: Vni,
+        /// The address.
+        mac: Mac,
+        /// Where it is.
+        hop: Hop,
+    },
+    /// An address is at no other host.
+    Forget {
+        /// Its group's network identifier.
+        vni: Vni,
+        /// The address.
+        mac: Mac,
+    },
+    /// An address that was claimed here is at another host now. [`Fabric::learned`] claims it again when its guest sends here.
+    Moved {
+        /// The group.
+        group: Name,
+        /// The address.
+        mac: Mac,
+        /// Who has it.
+        to: Name,
+    },
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Me {
+    /// The host's name.
+    pub host: Name,
+    /// Its tunnel's address.
+    pub address: IpAddr,
+    /// Its underlay's MTU, in bytes.
+    pub mtu: u16,
+    /// The version of the program.
+    pub version: String,
+}
+
+/// The earlier of two times, if there are any.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    [one, other].into_iter().flatten().min()
+}

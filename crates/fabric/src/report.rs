@@ -1,0 +1,229 @@
+//! What a person wants to know of a fabric.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nicety_adapter::Time;
+use nicety_frame::Mac;
+use serde::Serialize;
+
+use crate::fabric::Fabric;
+use crate::record::Name;
+use crate::standing::Stage;
+
+/// How this host stands with the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum Connection {
+    /// It is registered, and hears all changes.
+    Connected,
+    /// The last known state is in force, and nothing can be changed.
+    Away {
+        /// For how long.
+        since: Duration,
+        /// Why.
+        why: String,
+        /// Other hosts believe that this one is gone, because its lease has ended.
+        is_forgotten: bool,
+    },
+    /// Another host has its name or its tunnel address.
+    Refused {
+        /// Who, and what to do.
+        why: String,
+    },
+    /// It was taken out.
+    Left,
+}
+
+/// Another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostReport {
+    /// Its name.
+    pub name: Name,
+    /// Its tunnel's address.
+    pub address: IpAddr,
+    /// Its underlay's MTU.
+    pub mtu: u16,
+    /// The version of its program.
+    pub version: String,
+    /// How long this host has known this run of it.
+    pub known_for: Duration,
+    /// Its key has vanished while the store was out of reach: it is believed gone after so long.
+    pub gone_in: Option<Duration>,
+    /// Its addresses in the groups that this host follows.
+    pub addresses: u32,
+    /// Whether frames are sent to it. If not, another host had its tunnel address first.
+    pub is_reached: bool,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupReport {
+    /// Its name.
+    pub name: Name,
+    /// Its network identifier. `None`: the configuration in force does not have it.
+    pub vni: Option<u32>,
+    /// Addresses at this host.
+    pub own: usize,
+    /// Addresses at other hosts.
+    pub told: usize,
+    /// Other hosts with an address in it.
+    pub hosts: usize,
+    /// All changes up to this revision are known.
+    pub revision: i64,
+    /// Whether this host hears its changes.
+    pub is_in_touch: bool,
+}
+
+/// Where an address is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The group.
+    pub group: Name,
+    /// The host.
+    pub host: Name,
+    /// The port.
+    pub port: Name,
+    /// The number of its claim. 0: not claimed yet.
+    pub sequence: u64,
+    /// Whether frames go there. If not, a newer claim counts.
+    pub is_current: bool,
+}
+
+/// The whole report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// How this host stands with the store.
+    pub connection: Connection,
+    /// The version of the configuration in force. `None`: there is none yet.
+    pub config: Option<i64>,
+    /// The highest revision of the store that was heard of.
+    pub revision: i64,
+    /// All other hosts.
+    pub hosts: Vec<HostReport>,
+    /// The groups that this host has ports in.
+    pub groups: Vec<GroupReport>,
+    /// Watches that are open.
+    pub watches: usize,
+    /// Claims of other hosts.
+    pub claims: usize,
+    /// What is refused and why, a sentence each.
+    pub refused: Vec<String>,
+}
+
+impl Fabric {
+    /// How this host stands with the store.
+    pub fn connection(&self, now: Time) -> Connection {
+        match &self.standing.stage {
+            Stage::Refused(why) => return Connection::Refused { why: why.clone() },
+            Stage::Left => return Connection::Left,
+            _ => {}
+        }
+        let is_forgotten = self.standing.lease.is_none_or(|lease| now >= lease.until);
+        let silent = self.courses.values().filter(|course| !course.is_in_touch()).min_by_key(|course| course.since);
+        if let Some(course) = silent {
+            return Connection::Away { since: now.since(course.since), why: course.why.clone(), is_forgotten };
+        }
+        if self.standing.stage != Stage::Registered || is_forgotten {
+            let since = self.standing.lease.map_or(Duration::ZERO, |lease| now.since(lease.until));
+            return Connection::Away { since, why: self.standing.why.clone(), is_forgotten };
+        }
+        Connection::Connected
+    }
+
+    /// All that a person wants to know.
+    pub fn report(&self, now: Time) -> Report {
+        let host = |(_, host): (_, &crate::hosts::Host)| {
+            let known = host.known.as_ref()?;
+            Some(HostReport {
+                name: host.name.clone(),
+                address: known.record.address,
+                mtu: known.record.mtu,
+                version: known.record.version.clone(),
+                known_for: now.since(known.since),
+                gone_in: known.gone_at.map(|at| at.since(now)),
+                addresses: host.claims,
+                is_reached: host.peer.is_some(),
+            })
+        };
+        let groups = self.groups.iter().filter(|(_, group)| group.is_needed).map(|(name, group)| {
+            let course = self.courses.get(&crate::Scope::Group(name.clone()));
+            GroupReport {
+                name: name.clone(),
+                vni: group.vni(),
+                own: group.own.values().filter(|own| own.is_here()).count(),
+                told: group.told.len(),
+                hosts: group.flooded.len(),
+                revision: course.map_or(0, |course| course.revision),
+                is_in_touch: course.is_some_and(|course| course.is_in_touch()),
+            }
+        });
+        Report {
+            connection: self.connection(now),
+            config: self.configs.in_force.as_ref().map(|(revision, _)| *revision),
+            revision: self.newest,
+            hosts: self.hosts.all().filter_map(host).collect(),
+            groups: groups.collect(),
+            watches: self.watches.len(),
+            claims: self.claims,
+            refused: self.refused(),
+        }
+    }
+
+    fn refused(&self) -> Vec<String> {
+        let mut sentences: Vec<String> = self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
+        if self.refusals.more > 0 {
+            sentences.push(format!("and {} more keys", self.refusals.more));
+        }
+        if self.left_out > 0 {
+            sentences.push(format!(
+                "{} addresses were not claimed because there are too many: other hosts reach them by flooding",
+                self.left_out
+            ));
+        }
+        for (name, group) in &self.groups {
+            let often = group.own.iter().filter(|(_, own)| own.wanted.is_some() && own.defeats >= DEFEATS_MANY);
+            sentences.extend(often.map(|(mac, own)| {
+                format!(
+                    "{mac} of group {:?} was claimed by another host {} times in a row: two guests may have one address",
+                    name.as_str(),
+                    own.defeats
+                )
+            }));
+        }
+        sentences
+    }
+
+    /// Where an address is, of all groups that this host follows.
+    pub fn places(&self, mac: Mac) -> Vec<Place> {
+        let mut places = Vec::new();
+        for (name, group) in &self.groups {
+            let own = group.own.get(&mac);
+            let is_here = own.is_some_and(|own| own.is_here());
+            if let Some(wanted) = own.and_then(|own| own.wanted.as_ref()) {
+                places.push(Place {
+                    group: name.clone(),
+                    host: self.me.host.clone(),
+                    port: wanted.port.clone(),
+                    sequence: wanted.sequence,
+                    is_current: is_here,
+                });
+            }
+            let best = group.best(mac, &self.hosts).map(|(hop, _)| hop).filter(|_| !is_here);
+            for (hop, claim) in group.of(mac) {
+                let Some(host) = self.hosts.get(hop) else { continue };
+                places.push(Place {
+                    group: name.clone(),
+                    host: host.name.clone(),
+                    port: claim.port.clone(),
+                    sequence: claim.sequence,
+                    is_current: best == Some(hop),
+                });
+            }
+        }
+        places
+    }
+}
+
+/// An address that was overtaken so often in a row is in two places.
+const DEFEATS_MANY: u32 = 5;

@@ -1,0 +1,294 @@
+//! The writing side's right to write: this host's lease, and its own key.
+
+use nicety_adapter::Time;
+
+use crate::fabric::Fabric;
+use crate::record::{HostRecord, Key};
+use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
+use crate::Action;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It has no lease. One is made then, once the hosts are read.
+    Idle(Time),
+    Granting(Call, Time),
+    /// It has a lease, and registers then.
+    Leased(Time),
+    Registering(Call),
+    Registered,
+    /// Another host has its name or its tunnel address.
+    Refused(String),
+    /// An administrator has taken it out.
+    Left,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    id: i64,
+    /// The store lets it end then, unless it is renewed.
+    pub(crate) until: Time,
+    renew_at: Time,
+    renewing: Option<(Call, Time)>,
+    failures: u32,
+}
+
+/// See the file's page.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) stage: Stage,
+    pub(crate) lease: Option<Lease>,
+    /// Hosts have changed since names and addresses were compared.
+    pub(crate) are_hosts_new: bool,
+    failures: u32,
+    /// The last trouble.
+    pub(crate) why: String,
+}
+
+impl Standing {
+    pub(crate) fn new(now: Time) -> Self {
+        let why = "it has just begun".to_owned();
+        Self { stage: Stage::Idle(now), lease: None, are_hosts_new: true, failures: 0, why }
+    }
+
+    pub(crate) fn lease(&self) -> Option<i64> {
+        self.lease.map(|lease| lease.id)
+    }
+
+    /// The lease, if this host's own key is bound to it.
+    pub(crate) fn registered(&self) -> Option<i64> {
+        if self.stage == Stage::Registered { self.lease() } else { None }
+    }
+
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        let renew = self.lease.filter(|lease| lease.renewing.is_none()).map(|lease| lease.renew_at);
+        match self.stage {
+            Stage::Idle(at) | Stage::Leased(at) => Some(at),
+            Stage::Registered => renew,
+            Stage::Granting(..) | Stage::Registering(_) | Stage::Refused(_) | Stage::Left => None,
+        }
+    }
+}
+
+impl Fabric {
+    /// Why this host may not be in the fabric, if somebody was there before.
+    fn conflict(&self) -> Option<String> {
+        let me = &self.me;
+        let mine = self.hosts.mine.as_ref();
+        if let Some(known) = mine.filter(|known| known.record.run != self.run) {
+            let HostRecord { address, run, version, .. } = &known.record;
+            return Some(format!(
+                "a host with the name {:?} is registered already: tunnel address {address}, version {version}, run {run:016x}. This one \
+                 (tunnel address {}, run {:016x}) is refused: give it another name. If that was an earlier run on this host, its lease \
+                 ends within {:?}",
+                me.host.as_str(),
+                me.address,
+                self.run,
+                self.terms.lease
+            ));
+        }
+        let (host, _) = self.hosts.first_with(me.address, mine.map(|known| (known.created, &me.host)))?;
+        Some(format!(
+            "host {:?} has the tunnel address {} already, so host {:?}, which has the same one, is refused: give one of them another address",
+            host.as_str(),
+            me.address,
+            me.host.as_str()
+        ))
+    }
+
+    /// Does what is due for the lease and the own key.
+    pub(crate) fn stand(&mut self, now: Time) {
+        if self.standing.stage == Stage::Left {
+            return;
+        }
+        if std::mem::take(&mut self.standing.are_hosts_new) {
+            match self.conflict() {
+                Some(why) => self.refuse(why),
+                None if matches!(self.standing.stage, Stage::Refused(_)) => self.standing.stage = Stage::Idle(now),
+                None => {}
+            }
+        }
+        match self.standing.stage {
+            Stage::Idle(at) if now >= at && self.are_hosts_read() => {
+                let call = self.call();
+                self.standing.stage = Stage::Granting(call, now);
+                self.act(Action::Grant { call, time_to_live: self.terms.lease });
+            }
+            Stage::Leased(at) if now >= at && self.are_hosts_read() => self.register(),
+            Stage::Registered => self.renew(now),
+            _ => {}
+        }
+    }
+
+    fn are_hosts_read(&self) -> bool {
+        let course = self.courses.get(&Scope::Hosts);
+        course.is_some_and(|course| matches!(course.stage, crate::course::Stage::Follows { .. }))
+    }
+
+    fn register(&mut self) {
+        let Some(lease) = self.standing.lease() else { return };
+        let call = self.call();
+        let key = self.keys.text(&Key::Host(self.me.host.clone()));
+        // Only a key of this run is written again.
+        let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
+        let record = HostRecord {
+            address: self.me.address,
+            mtu: self.me.mtu,
+            run: self.run,
+            version: self.me.version.clone(),
+        };
+        let compares = vec![Compare::Modified { key: key.clone(), revision }];
+        let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
+        self.standing.stage = Stage::Registering(call);
+        self.act(Action::Transact { call, transaction: Transaction { compares, ops, otherwise: Some(key) } });
+    }
+
+    fn renew(&mut self, now: Time) {
+        let call = self.last_call.wrapping_add(1);
+        let Some(lease) = &mut self.standing.lease else { return };
+        if lease.renewing.is_none() && now >= lease.renew_at {
+            self.last_call = call;
+            lease.renewing = Some((call, now));
+            let lease = lease.id;
+            self.act(Action::Renew { call, lease });
+        }
+    }
+
+    fn refuse(&mut self, why: String) {
+        if let Some(lease) = self.standing.lease.take() {
+            self.act(Action::Revoke { lease: lease.id });
+            self.registrations += 1;
+        }
+        self.standing.stage = Stage::Refused(why);
+        self.is_admitted = false;
+        self.show_hosts();
+    }
+
+    /// A lease was granted, or not.
+    pub(crate) fn was_granted(&mut self, call: Call, result: Result<i64, Trouble>, now: Time) {
+        let asked = match self.standing.stage {
+            Stage::Granting(granting, asked) if granting == call => asked,
+            // Nobody waits for it any more.
+            _ => {
+                if let Ok(lease) = result {
+                    self.act(Action::Revoke { lease });
+                }
+                return;
+            }
+        };
+        match result {
+            Ok(id) => {
+                let (until, renew_at) = (asked.after(self.terms.lease), asked.after(self.terms.lease / 3));
+                self.standing.lease = Some(Lease { id, until, renew_at, renewing: None, failures: 0 });
+                self.standing.stage = Stage::Leased(now);
+                self.standing.failures = 0;
+            }
+            Err(trouble) => {
+                self.standing.why = trouble.text();
+                self.standing.stage = Stage::Idle(now.after(self.pause(self.standing.failures)));
+                self.standing.failures += 1;
+            }
+        }
+    }
+
+    /// The lease was renewed, or not.
+    pub(crate) fn was_renewed(&mut self, call: Call, result: Result<(), Trouble>, now: Time) {
+        let Some(lease) = &mut self.standing.lease else { return };
+        let Some((_, asked)) = lease.renewing.take_if(|(renewing, _)| *renewing == call) else { return };
+        match result {
+            Ok(()) => {
+                (lease.until, lease.renew_at) = (asked.after(self.terms.lease), asked.after(self.terms.lease / 3));
+                lease.failures = 0;
+                self.standing.why.clear();
+            }
+            Err(Trouble::LeaseGone) => {
+                let id = lease.id;
+                self.lease_is_gone(id, now);
+            }
+            Err(Trouble::Failed(why)) => {
+                let failures = lease.failures;
+                lease.failures += 1;
+                let at = now.after(self.pause(failures));
+                if let Some(lease) = &mut self.standing.lease {
+                    lease.renew_at = at;
+                }
+                self.standing.why = why;
+            }
+        }
+    }
+
+    /// The own key was written, or not.
+    pub(crate) fn was_registered(&mut self, call: Call, result: Result<Outcome, Trouble>, now: Time) {
+        if self.standing.stage != Stage::Registering(call) {
+            return;
+        }
+        match result {
+            Ok(outcome) if outcome.is_done => {
+                self.newest = self.newest.max(outcome.revision);
+                self.standing.stage = Stage::Registered;
+                self.standing.why.clear();
+                self.standing.failures = 0;
+                self.is_admitted = true;
+                self.show_hosts();
+                self.write_all_again();
+            }
+            Ok(outcome) => self.registration_lost(&outcome, now),
+            Err(Trouble::LeaseGone) => {
+                let lease = self.standing.lease().unwrap_or(0);
+                self.lease_is_gone(lease, now);
+            }
+            Err(Trouble::Failed(why)) => {
+                self.standing.why = why;
+                self.standing.stage = Stage::Leased(now.after(self.pause(self.standing.failures)));
+                self.standing.failures += 1;
+            }
+        }
+    }
+
+    /// The own key is not as this host has written it.
+    pub(crate) fn registration_lost(&mut self, outcome: &Outcome, now: Time) {
+        let host = self.me.host.clone();
+        match &outcome.found {
+            Some(entry) => {
+                if let Err(why) = self.host_is(&host, entry, now) {
+                    self.refusals.note(&Scope::Hosts, &entry.key, why);
+                }
+            }
+            None => self.host_is_gone(&host, None, now),
+        }
+        if matches!(self.standing.stage, Stage::Registered | Stage::Registering(_)) {
+            self.standing.stage = Stage::Leased(now.after(self.pause(self.standing.failures)));
+            self.standing.failures += 1;
+        }
+    }
+
+    /// The store has let the lease end, and this host's keys with it. Others may have claimed its addresses meanwhile: it reads first.
+    pub(crate) fn lease_is_gone(&mut self, id: i64, now: Time) {
+        if self.standing.lease() != Some(id) {
+            return;
+        }
+        self.standing.lease = None;
+        self.standing.why = Trouble::LeaseGone.text();
+        self.standing.stage = Stage::Idle(now);
+        self.registrations += 1;
+        self.read_everything_again(now, self.terms.pause_max);
+    }
+
+    /// An administrator takes this host out of the fabric.
+    pub fn leave(&mut self, now: Time) {
+        let scopes: Vec<Scope> = self.courses.keys().cloned().collect();
+        scopes.iter().for_each(|scope| self.unfollow(scope));
+        if let Some(lease) = self.standing.lease.take() {
+            self.act(Action::Revoke { lease: lease.id });
+        }
+        self.standing.stage = Stage::Left;
+        self.is_admitted = false;
+        self.show_hosts();
+        self.tick(now);
+    }
+
+    pub(crate) fn standing_wake_at(&self) -> Option<Time> {
+        let at = self.standing.wake_at();
+        let waits_for_read = matches!(self.standing.stage, Stage::Idle(_) | Stage::Leased(_)) && !self.are_hosts_read();
+        at.filter(|_| !waits_for_read)
+    }
+}
