@@ -281,6 +281,10 @@ impl Address {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        u16::from_be_bytes(self.port)
+    }
+
     /// Bytes that the kernel reads.
     fn len(&self) -> libc::socklen_t {
         if i32::from(self.family) == libc::AF_INET6 { size_of::<Self>() as u32 } else { 16 }
@@ -388,7 +392,7 @@ pub(crate) fn receive_datagrams(
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     for ((header, name), control) in headers.iter().zip(&names).zip(&controls).take(received) {
         let (len, cut) = (header.msg_len, header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
-        let joined = control.joined(header.msg_hdr.msg_controllen as usize).filter(|bytes| *bytes != 0);
+        let joined = control.joined(header.msg_hdr.msg_controllen).filter(|bytes| *bytes != 0);
         out.push(Landed { len, cut, segment: joined.map_or(len, u32::from), from: *name });
     }
     Ok(())

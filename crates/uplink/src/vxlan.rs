@@ -19,12 +19,14 @@ mod error;
 mod hops;
 mod leaving;
 mod networks;
+mod saved;
 mod sockets;
 mod wire;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKETS, PortId, Progress, Time, Uplink,
 };
@@ -38,6 +40,7 @@ pub use wire::{PORT as VXLAN_PORT, Vni, VniError, inner_mtu};
 use self::arriving::{Arriving, Judge};
 use self::leaving::{Guide, Leaving, Trouble};
 use self::networks::Networks;
+use self::saved::SavedTunnel;
 use self::sockets::Sockets;
 use crate::joining::Joining;
 use crate::watch::Watch;
@@ -55,6 +58,13 @@ pub struct VxlanSettings {
     pub networks: Vec<Network>,
 }
 
+/// What the log reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Said {
+    trouble: Trouble,
+    is_alone: bool,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Vxlan {
@@ -70,8 +80,12 @@ pub struct Vxlan {
     /// Sockets whose room the watch reports, a bit each.
     watched: u32,
     room: bool,
-    /// The trouble that the log has already reported.
-    logged: Option<Trouble>,
+    /// There was no hop in the last turn.
+    is_alone: bool,
+    /// The peer whose way carries shorter packets than it should, and how long these are, when it was opened.
+    narrow: Option<(IpAddr, u32)>,
+    /// What the log has already reported: nothing, or these.
+    logged: Option<Said>,
 }
 
 impl Vxlan {
@@ -81,8 +95,33 @@ impl Vxlan {
     /// The address is not this host's, or the port is in use.
     pub fn open(settings: VxlanSettings, hops: Hops, seed: u64) -> Result<Self, VxlanError> {
         Self::fits(&settings)?;
+        let is_alone = hops.lock().is_alone();
         let sockets = Sockets::open(SocketAddr::new(settings.address, settings.port), seed)?;
-        Self::with(settings, hops, seed, sockets)
+        let narrow = sockets::narrowest(settings.address, hops.addresses().into_iter());
+        let narrow = narrow.filter(|(_, mtu)| *mtu < settings.mtu.into());
+        Ok(Self { narrow, is_alone, ..Self::with(settings, hops, seed, sockets)? })
+    }
+
+    /// Goes on with the parts of another process's tunnel, which has the same settings. It sends nothing before its first turn.
+    ///
+    /// # Errors
+    /// The state is damaged or another version's.
+    pub fn go_on(
+        settings: VxlanSettings,
+        hops: Hops,
+        seed: u64,
+        state: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Self, VxlanError> {
+        let saved = SavedTunnel::from_bytes(state).map_err(VxlanError::State)?;
+        let wrong = VxlanError::State(RestoreError::Impossible("descriptors"));
+        let sockets = Sockets::go_on(descriptors).ok_or(wrong)?;
+        let mut this = Self::with(settings, hops, seed, sockets)?;
+        this.arriving.restore(&saved.arrived);
+        this.leaving.restore(&saved, this.sockets.sending.len()).map_err(VxlanError::State)?;
+        this.watch_room();
+        this.logged = Some(this.said());
+        Ok(this)
     }
 
     /// Finds out whether [`Vxlan::open`] would open these now.
@@ -112,6 +151,8 @@ impl Vxlan {
             leaving: Leaving::new()?,
             watched: 0,
             room: false,
+            is_alone: false,
+            narrow: None,
             logged: None,
         })
     }
@@ -138,6 +179,36 @@ impl Vxlan {
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn said(&self) -> Said {
+        Said { trouble: self.leaving.trouble, is_alone: self.is_alone }
+    }
+
+    /// The reason why nothing passes.
+    fn why(&self, said: Said) -> Option<String> {
+        let VxlanSettings { address, .. } = self.settings;
+        match said.trouble.error {
+            Some(error) => Some(format!("nothing leaves from {address} to other hosts: {error}")),
+            None if said.is_alone => Some("it has no peers yet: name them (`peers`)".to_owned()),
+            None => None,
+        }
+    }
+
+    /// Which frames fit, and which do not.
+    fn lengths(&self, said: Said) -> String {
+        let VxlanSettings { address, mtu, .. } = self.settings;
+        let fits = |mtu: u32| inner_mtu(mtu.try_into().unwrap_or(u16::MAX), address);
+        let of = format!("an MTU of {mtu} leaves guests one of {}", fits(mtu.into()));
+        match (said.trouble.too_long, self.narrow) {
+            (Some(bytes), _) => {
+                format!("{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both")
+            }
+            (None, Some((peer, mtu))) => {
+                format!("{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}", fits(mtu))
+            }
+            (None, None) => of,
         }
     }
 
@@ -170,6 +241,7 @@ impl Uplink for Vxlan {
         batch.start(self.arriving.map(), port, 0);
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
+        self.is_alone = table.is_alone();
         let mut judge = Judge { table: &mut table, networks: &self.networks, frame_max, now };
         let (mut frames, mut drained, mut armed) = (0, false, false);
         // A frame may end the open packet and be a packet of its own: two packets must fit.
@@ -211,6 +283,7 @@ impl Uplink for Vxlan {
         self.room = false;
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
+        self.is_alone = table.is_alone();
         let mut guide = Guide {
             table: &mut table,
             networks: &self.networks,
@@ -238,7 +311,23 @@ impl Uplink for Vxlan {
         vec!["VXLAN"]
     }
 
+    fn vacant(&self) -> Option<String> {
+        self.why(self.said())
+    }
+
+    fn news(&mut self) -> Option<News> {
+        let said = self.said();
+        if self.logged == Some(said) {
+            return None;
+        }
+        self.logged = Some(said);
+        Some(self.why(said).map_or_else(|| News::Back(self.lengths(said)), News::Vacant))
+    }
+
     fn hand_over(&self) -> HandOver<'_> {
-        HandOver::Never("a tunnel cannot be handed over yet")
+        let mut saved = SavedTunnel { arrived: self.arriving.save(), ..SavedTunnel::default() };
+        self.leaving.save(&mut saved);
+        let descriptors = std::iter::once(&self.sockets.receiving).chain(&self.sockets.sending).map(AsFd::as_fd);
+        HandOver::Parts { descriptors: descriptors.collect(), state: saved.to_bytes() }
     }
 }

@@ -1,7 +1,7 @@
 //! Receiving from a tunnel. Datagrams that the kernel has joined (UDP_GRO) come in one piece, and are taken apart here. What is in them is
 //! not trusted: each is checked, and dropped and counted if it is wrong.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -14,9 +14,10 @@ use rustix::io::Errno;
 
 use super::hops::Table;
 use super::networks::Networks;
+use super::saved::SavedArrived;
 use super::wire::{self, HEADER_BYTES};
 use crate::buffers::{Buffers, SLOT_BYTES};
-use crate::system::{self, Landed, MESSAGES};
+use crate::system::{self, Address, Landed, MESSAGES};
 
 /// Pieces of memory: one for each message of a receiving call.
 const SLOTS: usize = MESSAGES;
@@ -89,6 +90,28 @@ impl Arriving {
     /// Whether all that was received was examined.
     pub(super) fn is_empty(&self) -> bool {
         self.next >= self.ready.len()
+    }
+
+    /// What was received and not examined.
+    pub(super) fn save(&self) -> Vec<SavedArrived> {
+        let saved = |(at, (slot, landed)): (u32, &(u8, Landed))| {
+            let span = self.buffers.span(u32::from(*slot) * SLOT_STRIDE + at, landed.len - at);
+            let mut bytes = vec![0; span.len() as usize];
+            self.buffers.map().read_span(span, &mut bytes);
+            Some(SavedArrived { from: landed.from.ip()?, segment: landed.segment, bytes })
+        };
+        let starts = std::iter::once(self.at).chain(std::iter::repeat(0));
+        starts.zip(self.ready.iter().skip(self.next)).filter_map(saved).collect()
+    }
+
+    /// Goes on with that.
+    pub(super) fn restore(&mut self, saved: &[SavedArrived]) {
+        for (slot, saved) in (0..SLOTS as u8).zip(saved) {
+            let len = saved.bytes.len().min(SLOT_BYTES as usize);
+            self.buffers.map().write_span(self.buffers.span(u32::from(slot) * SLOT_STRIDE, len as u32), &saved.bytes[..len]);
+            let (from, segment) = (Address::new(SocketAddr::new(saved.from, 0)), saved.segment.max(1));
+            self.ready.push((slot, Landed { len: len as u32, cut: false, segment, from }));
+        }
     }
 
     /// Receives what is waiting, into slots that are free. True if there are no further messages now.

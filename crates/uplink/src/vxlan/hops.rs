@@ -114,6 +114,11 @@ impl Hops {
         self.lock().set(hops);
     }
 
+    /// The addresses of all.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.lock().numbers.iter().map(|(address, _)| *address).collect()
+    }
+
     /// Says where an address is from now on.
     ///
     /// # Errors

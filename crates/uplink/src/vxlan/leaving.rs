@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{
     Checked, Counters, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Time, Unfolded, Wants,
 };
+use nicety_adapter::snapshot::RestoreError;
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{TAG_OFFSET, is_tpid};
 use nicety_frame::{Layout, Mac};
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 
 use super::hops::{HOPS_MAX, Table};
 use super::networks::Networks;
+use super::saved::{SavedMessage, SavedTunnel};
 use super::sockets::SOURCES;
 use super::wire::{self, HEADER_BYTES, Vni};
 use crate::buffers::Buffers;
@@ -32,15 +34,26 @@ const RUN_BYTES: u32 = 65_535 - 20 - 8;
 const RUN_DATAGRAMS: u32 = 64;
 /// Most messages that wait: a broadcast is one for each hop.
 const WAITING_MAX: usize = 4 * HOPS_MAX;
+const WRONG: RestoreError = RestoreError::Impossible("waiting messages");
 /// Runs begin at a cache line.
 const ALIGN: u32 = 64;
 
 /// A message that is written and not sent yet.
 #[derive(Clone, Copy, Debug)]
 struct Message {
+    /// The place of its bytes.
+    at: u32,
     departing: Departing,
     socket: u8,
     count: Count,
+}
+
+impl Message {
+    fn save(&self) -> Option<SavedMessage> {
+        let Self { at, departing: Departing { span, to, segment }, socket, count } = *self;
+        let (to, port, len) = (to.ip()?, to.port(), span.len());
+        Some(SavedMessage { to, port, socket, segment, at, len, count: [count.packets, count.frames, count.bytes] })
+    }
 }
 
 /// What is counted when a message was sent, or dropped. The first message of a run to several hosts has the counts of all.
@@ -133,6 +146,35 @@ impl Leaving {
         !self.messages.is_empty()
     }
 
+    /// What waits for room.
+    pub(super) fn save(&self, into: &mut SavedTunnel) {
+        into.leaving = vec![0; self.at as usize];
+        self.buffers.map().read_span(self.buffers.span(0, self.at), &mut into.leaving);
+        into.messages = self.messages.iter().filter_map(Message::save).collect();
+    }
+
+    /// Goes on with that.
+    ///
+    /// # Errors
+    /// A message is none of these bytes, or of no socket.
+    pub(super) fn restore(&mut self, saved: &SavedTunnel, sockets: usize) -> Result<(), RestoreError> {
+        self.at = u32::try_from(saved.leaving.len()).ok().filter(|len| *len <= LEAVING_BYTES).ok_or(WRONG)?;
+        self.buffers.map().write_span(self.buffers.span(0, self.at), &saved.leaving);
+        for message in saved.messages.iter().take(WAITING_MAX) {
+            let end = message.at.checked_add(message.len).filter(|end| *end <= self.at && message.len > 0);
+            let socket = Some(message.socket).filter(|socket| usize::from(*socket) < sockets);
+            let (_, socket) = end.zip(socket).ok_or(WRONG)?;
+            let span = self.buffers.span(message.at, message.len);
+            let to = Address::new(SocketAddr::new(message.to, message.port));
+            let [packets, frames, bytes] = message.count;
+            let departing = Departing { span, to, segment: message.segment };
+            self.messages.push(Message { at: message.at, departing, socket, count: Count { packets, frames, bytes } });
+            // Whether it has room is found out in the first turn.
+            self.blocked |= 1 << socket;
+        }
+        Ok(())
+    }
+
     /// Offers frames.
     pub(super) fn deliver(&mut self, frames: &Frames<'_>, guide: &mut Guide<'_>, counters: &mut Counters) -> Delivery {
         let mut delivery = Delivery::default();
@@ -148,7 +190,10 @@ impl Leaving {
                 Err(reason) => counters.receive_drop(reason),
             }
         }
-        self.send(guide, counters);
+        // What waits is sent in the next turn, which then reports that refused frames are wanted.
+        if self.blocked == 0 {
+            self.send(guide, counters);
+        }
         delivery
     }
 
@@ -223,7 +268,7 @@ impl Leaving {
         let mut message = |address: IpAddr| {
             let to = Address::new(SocketAddr::new(address, guide.port));
             let (departing, socket) = (Departing { span, to, segment }, run.route.socket);
-            self.messages.push(Message { departing, socket, count: std::mem::take(&mut count) });
+            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count) });
         };
         match run.route.hop {
             Some(hop) => guide.table.hop(hop).into_iter().for_each(|hop| message(hop.address)),
@@ -245,7 +290,7 @@ impl Leaving {
             self.send_by(number, socket, counters);
         }
         let blocked = self.blocked;
-        self.messages.retain(|message| blocked & (1 << message.socket) != 0 && message.departing.span.len() > 0);
+        self.messages.retain(|message| blocked & (1 << message.socket) != 0 && !message.departing.span.is_empty());
         if self.messages.is_empty() {
             self.at = 0;
         }

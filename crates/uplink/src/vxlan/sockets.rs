@@ -71,6 +71,20 @@ impl Sockets {
     }
 }
 
+/// The peer whose way carries the shortest packets, and how long these are (ip(7), `IP_MTU`), of those to which there is a way.
+pub(super) fn narrowest(own: IpAddr, peers: impl Iterator<Item = IpAddr>) -> Option<(IpAddr, u32)> {
+    let mtu = |peer: IpAddr| {
+        let socket = bound(SocketAddr::new(own, 0)).ok()?;
+        rustix::net::connect(&socket, &SocketAddr::new(peer, DISCARD)).ok()?;
+        let mtu = if own.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) };
+        Some((peer, mtu.ok()?))
+    };
+    peers.filter_map(mtu).min_by_key(|(_, mtu)| *mtu)
+}
+
+/// A port, to ask the kernel for a route. Nothing is sent.
+const DISCARD: u16 = 9;
+
 fn bound(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
