@@ -11,6 +11,7 @@ use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
+use super::super::tunnel::VlanVni;
 use super::super::{EtcdEndpoint, KINDS, Kind, PeerAddress};
 use super::*;
 
@@ -66,6 +67,9 @@ fn what_a_pattern_allows_is_parsed() {
     }
     for text in allowed(CHECKPOINT) {
         assert!((5..=10_000).contains(&parsed::<Milliseconds>(&text).0), "{text}");
+    }
+    for text in allowed(Form::Vnis(64)) {
+        assert!(text.split(',').map(parsed::<VlanVni>).count() <= 64);
     }
     for text in allowed(Form::EtcdEndpoints(16)) {
         assert!(text.split(',').map(parsed::<EtcdEndpoint>).count() <= 16);
@@ -129,6 +133,18 @@ fn what_a_value_prints_is_allowed_and_what_is_beyond_its_range_is_not() {
         ("http://a:1,http://b:1,http://c:1", false),
     ] {
         assert_eq!(is_allowed(Form::EtcdEndpoints(2), text), fits, "{text}");
+    }
+    for (text, fits) in [
+        ("10=5010,untagged=1", true),
+        ("4094=16777215", true),
+        ("0=1", false),
+        ("4095=1", false),
+        ("10=0", false),
+        ("10=16777216", false),
+        ("10", false),
+        ("1=1,2=2,3=3", false),
+    ] {
+        assert_eq!(is_allowed(Form::Vnis(2), text), fits, "{text}");
     }
     let ips = Form::Ips(2);
     let groups = |bits: u16| std::array::from_fn(|at| if bits >> at & 1 == 1 { 0x1f0 + at as u16 } else { 0 });

@@ -55,5 +55,6 @@ pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};
 pub use vxlan::{
     HOPS_MAX, Hop, Hops, Network, Place, TellError, VXLAN_PORT, Vni, VniError, Vxlan, VxlanError, VxlanSettings, inner_mtu,
+    is_tunnel_end,
 };
 pub use xdp::{Xdp, XdpError};

@@ -35,6 +35,7 @@ use nicety_memory::Map;
 pub use error::VxlanError;
 pub use hops::{HOPS_MAX, Hop, Hops, Place, TellError};
 pub use networks::Network;
+pub use sockets::is_tunnel_end;
 pub use wire::{PORT as VXLAN_PORT, Vni, VniError, inner_mtu};
 
 use self::arriving::{Arriving, Judge};
@@ -131,7 +132,7 @@ impl Vxlan {
     }
 
     fn fits(settings: &VxlanSettings) -> Result<(), VxlanError> {
-        if sockets::fits(settings.address) { Ok(()) } else { Err(VxlanError::Address(settings.address)) }
+        if is_tunnel_end(settings.address) { Ok(()) } else { Err(VxlanError::Address(settings.address)) }
     }
 
     fn with(settings: VxlanSettings, hops: Hops, seed: u64, sockets: Sockets) -> Result<Self, VxlanError> {

@@ -114,8 +114,8 @@ pub(super) fn check(address: SocketAddr) -> Result<(), VxlanError> {
     Sockets::open(address, 0).map(drop)
 }
 
-/// Whether an address can be a tunnel's end.
-pub(super) fn fits(address: IpAddr) -> bool {
+/// Whether an address can be a tunnel's end: it is one host's, and on any link.
+pub fn is_tunnel_end(address: IpAddr) -> bool {
     let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some());
     !(address.is_unspecified() || address.is_multicast() || is_link_local || address == IpAddr::from([255; 4]))
 }
