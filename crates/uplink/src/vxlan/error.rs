@@ -22,14 +22,12 @@ pub enum VxlanError {
     /// An address that cannot be the end of a tunnel.
     #[error("{0} cannot be the end of a tunnel: give an address of one host, not link-local")]
     Address(IpAddr),
-    /// A host of IPv4 and one of IPv6.
-    #[error("the tunnel's own address is {own}, and a peer's is {peer}: all must be IPv4, or all IPv6")]
-    Families {
-        /// The tunnel's own address.
-        own: IpAddr,
-        /// A peer's.
-        peer: IpAddr,
-    },
+    /// The daemon runs, and no thread of it may open sockets of this kind any more.
+    #[error(
+        "the sockets of a tunnel are opened when the daemon starts, before it confines itself: write uplink {0} into the host file, and \
+         restart the daemon; `peers` alone can change while it runs"
+    )]
+    Running(String),
     /// An error of the operating system.
     #[error("{doing} {address}: {source}")]
     Os {

@@ -20,6 +20,12 @@ fn vni(number: u32) -> Vni {
     Vni::new(number).unwrap()
 }
 
+/// A loopback address of this test and process: another run of these tests has the same ports.
+fn own(test: u8, last: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{low}.{}", high | 1, test * 16 + last)
+}
+
 /// VLAN 10 as network 5010, and 20 as 5020.
 fn settings(own: IpAddr) -> VxlanSettings {
     let networks =
@@ -61,7 +67,7 @@ fn come_in(uplink: &mut impl Uplink, counters: &mut Counters, count: usize) -> V
 
 #[test]
 fn a_frame_of_a_vlan_comes_out_at_the_other_end_in_the_same_vlan() {
-    let (mut one, mut other) = (tunnel("127.0.1.1", &["127.0.1.2"]), tunnel("127.0.1.2", &["127.0.1.1"]));
+    let (mut one, mut other) = (tunnel(&own(1, 1), &[&own(1, 2)]), tunnel(&own(1, 2), &[&own(1, 1)]));
     let mut counters = Counters::default();
     let frame = tcp(&payload(100));
     deliver(&mut one, &mut counters, 10, &[(frame.clone(), Offload::default())]);
@@ -72,7 +78,7 @@ fn a_frame_of_a_vlan_comes_out_at_the_other_end_in_the_same_vlan() {
 
 #[test]
 fn a_packet_of_64_kb_is_cut_once_and_is_one_packet_again_at_the_other_end() {
-    let (mut one, mut other) = (tunnel("127.0.2.1", &["127.0.2.2"]), tunnel("127.0.2.2", &["127.0.2.1"]));
+    let (mut one, mut other) = (tunnel(&own(2, 1), &[&own(2, 2)]), tunnel(&own(2, 2), &[&own(2, 1)]));
     let data = payload(60_000);
     let mut counters = Counters::default();
     // A guest behind a tunnel has an MTU of 1450.
@@ -116,7 +122,7 @@ fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
 
 #[test]
 fn a_datagram_has_the_header_of_rfc_7348_the_frame_without_its_tag_and_a_port_by_its_flow() {
-    let (mut tunnel, peer) = (tunnel("127.0.3.1", &["127.0.3.2"]), peer("127.0.3.2"));
+    let (mut tunnel, peer) = (tunnel(&own(3, 1), &[&own(3, 2)]), peer(&own(3, 2)));
     let mut counters = Counters::default();
     let frame = tcp(&payload(100));
     let flow = |port| udp(&payload(100), [2, 0, 0, 0, 0, 2], [10, 9, 8, 1].into(), port);
@@ -137,9 +143,9 @@ fn a_datagram_has_the_header_of_rfc_7348_the_frame_without_its_tag_and_a_port_by
 
 #[test]
 fn what_is_no_frame_of_a_peer_in_a_known_network_is_dropped_with_the_reason() {
-    let (mut tunnel, peer) = (tunnel("127.0.4.1", &["127.0.4.2"]), peer("127.0.4.2"));
-    let stranger = UdpSocket::bind("127.0.4.3:0").unwrap();
-    let target = ("127.0.4.1", VXLAN_PORT);
+    let (mut tunnel, peer) = (tunnel(&own(4, 1), &[&own(4, 2)]), peer(&own(4, 2)));
+    let stranger = UdpSocket::bind((own(4, 3), 0)).unwrap();
+    let target = (&*own(4, 1), VXLAN_PORT);
     let frame = tcp(&payload(100));
     let (whole, other_network) = (datagram(&frame), [&[8, 0, 0, 0, 0, 0, 7, 0][..], &frame].concat());
     let without_flag = [&[0xf7, 0, 0, 0, 0, 0x13, 0x92, 0][..], &frame].concat();
@@ -166,7 +172,7 @@ fn what_is_no_frame_of_a_peer_in_a_known_network_is_dropped_with_the_reason() {
     // Reserved bits are ignored, and the port from which a peer sends is not looked at.
     let reserved = [&[0xff, 1, 2, 3, 0, 0x13, 0x92, 0xff][..], &frame].concat();
     peer.send_to(&reserved, target).unwrap();
-    UdpSocket::bind("127.0.4.2:0").unwrap().send_to(&longest, target).unwrap();
+    UdpSocket::bind((own(4, 2), 0)).unwrap().send_to(&longest, target).unwrap();
     let mut counters = Counters::default();
     let found = come_in(&mut tunnel, &mut counters, 2);
     assert_eq!(found, [tagged(&frame, 10), tagged(&longest[8..], 10)]);
@@ -174,12 +180,12 @@ fn what_is_no_frame_of_a_peer_in_a_known_network_is_dropped_with_the_reason() {
     // Nothing was learned of a stranger, or of another network.
     let places = tunnel.hops().places(Time::ZERO);
     assert_eq!(places.len(), 1);
-    assert_eq!((places[0].vni, places[0].hop), (vni(5010), IpAddr::from([127, 0, 4, 2])));
+    assert_eq!((places[0].vni, places[0].hop), (vni(5010), own(4, 2).parse::<IpAddr>().unwrap()));
 }
 
 #[test]
 fn what_cannot_leave_is_dropped_with_the_reason() {
-    let (mut one, peer) = (tunnel("127.0.5.1", &["127.0.5.2"]), peer("127.0.5.2"));
+    let (mut one, peer) = (tunnel(&own(5, 1), &[&own(5, 2)]), peer(&own(5, 2)));
     let mut counters = Counters::default();
     let mut wanted = Counters::default();
     let frame = tcp(&payload(100));
@@ -201,7 +207,7 @@ fn what_cannot_leave_is_dropped_with_the_reason() {
     deliver(&mut one, &mut counters, 10, &plain(&longest));
     assert_eq!(receive(&peer).unwrap().0, datagram(&longest), "nothing else was sent");
     assert_eq!(counters.taken().frames, 1);
-    let mut alone = tunnel("127.0.5.3", &[]);
+    let mut alone = tunnel(&own(5, 3), &[]);
     deliver(&mut alone, &mut counters, 10, &plain(&frame));
     assert_eq!(counters.receive_drops[Reason::NoReceiver as usize], 1);
     assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`)"));
@@ -209,9 +215,10 @@ fn what_cannot_leave_is_dropped_with_the_reason() {
 
 #[test]
 fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_which_it_is() {
-    let addresses = ["127.0.6.2", "127.0.6.3", "127.0.6.4"];
-    let mut tunnel = tunnel("127.0.6.1", &addresses);
-    let peers = addresses.map(peer);
+    let addresses = [2, 3, 4].map(|last| own(6, last));
+    let [one, another, third] = &addresses;
+    let mut tunnel = tunnel(&own(6, 1), &[one, another, third]);
+    let peers = [one, another, third].map(|address| peer(address));
     let mut counters = Counters::default();
     let arrived = |peers: &[UdpSocket]| {
         let quick = |peer: &UdpSocket| {
@@ -232,7 +239,7 @@ fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_whi
     assert_eq!(counters.taken().frames, 2, "a copy is not another frame");
     // The station answers from the second host; nothing of that goes to the others.
     let answer = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &frame[12..]].concat();
-    peers[1].send_to(&datagram(&answer), ("127.0.6.1", VXLAN_PORT)).unwrap();
+    peers[1].send_to(&datagram(&answer), (own(6, 1), VXLAN_PORT)).unwrap();
     assert_eq!(come_in(&mut tunnel, &mut counters, 1), [tagged(&answer, 10)]);
     deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
     deliver(&mut tunnel, &mut counters, 20, &[(frame.clone(), Offload::default())]);
@@ -240,11 +247,11 @@ fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_whi
     assert_eq!(found[1], [frame.clone(), frame.clone()]);
     assert_eq!([&found[0], &found[2]], [&vec![frame.clone()]; 2], "in VLAN 20 nothing is known");
     // Whoever knows better is believed, until a host leaves.
-    tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), "127.0.6.4".parse().unwrap()).unwrap();
+    tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), own(6, 4).parse().unwrap()).unwrap();
     deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
     assert_eq!(arrived(&peers), [vec![], vec![], vec![frame.clone()]]);
     let hop = |address: &str| Hop { address: address.parse().unwrap(), networks: Some(vec![vni(5010)]) };
-    tunnel.hops().set(&[hop("127.0.6.2"), hop("127.0.6.3")]);
+    tunnel.hops().set(&[hop(&own(6, 2)), hop(&own(6, 3))]);
     deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
     assert_eq!(arrived(&peers), [vec![], vec![frame.clone()], vec![]], "it was learned behind the second one");
     deliver(&mut tunnel, &mut counters, 20, &[(frame, Offload::default())]);
@@ -258,10 +265,11 @@ fn a_tunnel_that_cannot_be_opened_says_what_to_do() {
         assert!(Vxlan::check(&settings).is_err());
         Vxlan::open(settings, Hops::new(1), 1).unwrap_err()
     };
-    let _here = tunnel("127.0.7.1", &[]);
-    let error = open("127.0.7.1", VXLAN_PORT);
+    let _here = tunnel(&own(7, 1), &[]);
+    let error = open(own(7, 1), VXLAN_PORT);
     assert!(matches!(error, VxlanError::InUse(_)));
-    assert!(error.to_string().starts_with("UDP port 4789 of 127.0.7.1 is in use: another tunnel has it, or"), "{error}");
+    let wanted = format!("UDP port 4789 of {} is in use: another tunnel has it, or", own(7, 1));
+    assert!(error.to_string().starts_with(&wanted), "{error}");
     let error = open("198.51.100.7", VXLAN_PORT).to_string();
     assert_eq!(
         error,
@@ -275,10 +283,10 @@ fn a_tunnel_that_cannot_be_opened_says_what_to_do() {
 
 #[test]
 fn another_process_goes_on_with_a_tunnel_and_what_had_come_is_not_lost() {
-    let (mut tunnel, peer) = (tunnel("127.0.8.1", &["127.0.8.2"]), peer("127.0.8.2"));
+    let (mut tunnel, peer) = (tunnel(&own(8, 1), &[&own(8, 2)]), peer(&own(8, 2)));
     let frames_of = |number| udp(&payload(100), [2, 0, 0, 0, 0, 1], [10, 9, 8, 2].into(), number);
     for number in 0..100 {
-        peer.send_to(&datagram(&frames_of(number)), ("127.0.8.1", VXLAN_PORT)).unwrap();
+        peer.send_to(&datagram(&frames_of(number)), (own(8, 1), VXLAN_PORT)).unwrap();
     }
     let mut counters = Counters::default();
     // One call receives what is waiting, and a turn takes a part of it.
@@ -292,7 +300,7 @@ fn another_process_goes_on_with_a_tunnel_and_what_had_come_is_not_lost() {
     let own = descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect::<Vec<_>>();
     assert_eq!(own.len(), 17);
     let hops = tunnel.hops().clone();
-    let own_settings = settings("127.0.8.1".parse().unwrap());
+    let own_settings = settings(own(8, 1).parse().unwrap());
     assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state[..state.len() - 1], Vec::new()).is_err());
     assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state, Vec::new()).is_err(), "without sockets");
     let mut next = Vxlan::go_on(own_settings, hops, 1, &state, own).unwrap();
