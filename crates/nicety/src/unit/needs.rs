@@ -121,9 +121,7 @@ impl Needs<'_> {
 
     /// UDP with other hosts.
     fn tunnel(&mut self, name: &str, tunnel: &TunnelConfig) {
-        let own = format!("uplink {name}: address");
-        self.inet(&own, With::Address(tunnel.settings.address));
-        self.low_port(&own, tunnel.settings.port);
+        self.low_port(&format!("uplink {name}: udp_port"), tunnel.settings.port);
         for peer in &tunnel.peers {
             self.inet(&format!("uplink {name}: peers"), With::Address(*peer));
         }
