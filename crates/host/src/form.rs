@@ -132,9 +132,7 @@ impl Form {
             Self::Macs(most) => list(&mac(), most),
             Self::Ips(most) => list(&ip(), most),
             Self::Ip => ip(),
-            Self::Vnis(most) => {
-                list(&format!("(untagged|{})={}", digits(1, 4094), digits(1, Vni::MAX.into())), most)
-            }
+            Self::Vnis(most) => list(&format!("(untagged|{})={}", digits(1, 4094), digits(1, Vni::MAX.into())), most),
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
             Self::ListenAddress => format!(r"(({}|\[{}\]):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix()),

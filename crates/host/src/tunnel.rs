@@ -20,7 +20,11 @@ const MTU_MIN: u32 = 1280;
 const UNTAGGED: &str = "untagged";
 
 pub(super) const KEYS: [Key; 5] = [
-    Key::new("address", Form::Ip, "with kind = \"vxlan\": this host's IPv4 or IPv6 address on the network between hosts"),
+    Key::new(
+        "address",
+        Form::Ip,
+        "with kind = \"vxlan\": this host's IPv4 or IPv6 address on the network between hosts",
+    ),
     Key::new("udp_port", Form::Number(1, u16::MAX as u32), "with kind = \"vxlan\": a whole number from 1 to 65535"),
     Key::new(
         "peers",
@@ -132,8 +136,7 @@ fn networks(walk: &mut Walk, section: Section<'_>, vlan: &Vlan) -> (Vec<Network>
         walk.wrong(section, "qinq", line, "a service VLAN does not go through a tunnel: use vlan, or trunk");
         return (networks, String::new());
     }
-    for Found { value: VlanVni(Network { vlan: number, vni }), line } in
-        walk.list::<VlanVni>(section, "vnis", VNIS_MAX)
+    for Found { value: VlanVni(Network { vlan: number, vni }), line } in walk.list::<VlanVni>(section, "vnis", VNIS_MAX)
     {
         let name = number.map_or_else(|| UNTAGGED.to_owned(), |number| format!("VLAN {number}"));
         let id = number.and_then(VlanId::new);

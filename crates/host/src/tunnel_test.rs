@@ -25,7 +25,8 @@ fn network(vlan: Option<u16>, vni: u32) -> Network {
 #[test]
 fn a_tunnel_has_an_address_peers_and_a_network_for_each_vlan() {
     let address = IpAddr::from([192, 0, 2, 1]);
-    let whole = "address = \"192.0.2.1\"\npeers = \"192.0.2.2, 192.0.2.3\"\ntrunk = \"10,20\"\nvnis = \"10=5010, 20 = 5020\"";
+    let whole =
+        "address = \"192.0.2.1\"\npeers = \"192.0.2.2, 192.0.2.3\"\ntrunk = \"10,20\"\nvnis = \"10=5010, 20 = 5020\"";
     let settings = VxlanSettings {
         address,
         port: VXLAN_PORT,
@@ -58,7 +59,9 @@ fn the_peers_of_a_tunnel_change_while_it_is_open_and_what_it_is_does_not() {
     let uplink = |lines: &str| parse(&text(lines)).unwrap().uplinks.remove(0);
     let one = uplink("address = \"192.0.2.1\"\nvnis = \"10=5010\"");
     assert!(one.is_same_link(&uplink("address = \"192.0.2.1\"\nvnis = \"10=5010\"\npeers = \"192.0.2.2\"")));
-    for other in ["address = \"192.0.2.1\"\nvnis = \"10=5011\"", "address = \"192.0.2.1\"\nvnis = \"10=5010\"\nmtu = 9000"] {
+    for other in
+        ["address = \"192.0.2.1\"\nvnis = \"10=5011\"", "address = \"192.0.2.1\"\nvnis = \"10=5010\"\nmtu = 9000"]
+    {
         assert!(!one.is_same_link(&uplink(other)), "{other}");
     }
 }
@@ -119,7 +122,9 @@ fn each_mistake_of_a_tunnel_is_named() {
             assert!(found.starts_with(wanted), "{found}, not {wanted}");
         }
     }
-    let other = errors("[uplink]\nkind = \"null\"\naddress = \"192.0.2.1\"\npeers = \"192.0.2.2\"\nvnis = \"10=1\"\nmtu = 1500\nudp_port = 1");
+    let other = errors(
+        "[uplink]\nkind = \"null\"\naddress = \"192.0.2.1\"\npeers = \"192.0.2.2\"\nvnis = \"10=1\"\nmtu = 1500\nudp_port = 1",
+    );
     assert_eq!(other.len(), 5, "{other:?}");
     let team = "[[uplink]]\nkind = \"vxlan\"\naddress = \"192.0.2.1\"\nvnis = \"10=1\"\n[[team]]\nname = \"up\"\nmembers = \"vxlan\"\nmode = \"802.3ad\"\n";
     assert!(errors(team)[0].contains("uplink vxlan is no link to a neighbour: its kind is \"vxlan\""));

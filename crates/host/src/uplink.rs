@@ -249,43 +249,7 @@ pub(super) fn uplink(
     paths: &mut Paths,
 ) -> Option<UplinkConfig> {
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // For each key: the kinds of uplinks that have it, and whether it is required.
-    let keys: [(&str, &[UplinkWord], bool); 11] = [
-        (
-            "name",
-            &[
-                UplinkWord::Tap,
-                UplinkWord::Xdp,
-                UplinkWord::Pair,
-                UplinkWord::Stream,
-                UplinkWord::Vxlan,
-                UplinkWord::Capture,
-                UplinkWord::Null,
-                UplinkWord::Querier,
-            ],
-            false,
-        ),
-        ("interface", &[UplinkWord::Xdp], true),
-        ("queues", &[UplinkWord::Tap, UplinkWord::Xdp], false),
-        ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
-        ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
-        ("address", &[UplinkWord::Vxlan], true),
-        ("udp_port", &[UplinkWord::Vxlan], false),
-        ("peers", &[UplinkWord::Vxlan], false),
-        ("vnis", &[UplinkWord::Vxlan], true),
-        ("mtu", &[UplinkWord::Vxlan], false),
-        ("file", &[UplinkWord::Capture], true),
-    ];
-    for (key, its, needed) in keys {
-        match (walk.place(section, key), its.contains(&word)) {
-            (None, true) if needed => walk.missing(section, key),
-            (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
-            _ => {}
-        }
-    }
-    if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
-        walk.missing(section, "name");
-    }
+    own_keys(walk, section, word);
     match (word, walk.place(section, "rate")) {
         (UplinkWord::None, Some(line)) => {
             walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
@@ -339,6 +303,47 @@ pub(super) fn uplink(
     Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, blocked, in_loop, team })
 }
 
+/// Checks that an uplink has the keys of its kind, and none of another's.
+fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord) {
+    // For each key: the kinds of uplinks that have it, and whether it is required.
+    let keys: [(&str, &[UplinkWord], bool); 11] = [
+        (
+            "name",
+            &[
+                UplinkWord::Tap,
+                UplinkWord::Xdp,
+                UplinkWord::Pair,
+                UplinkWord::Stream,
+                UplinkWord::Vxlan,
+                UplinkWord::Capture,
+                UplinkWord::Null,
+                UplinkWord::Querier,
+            ],
+            false,
+        ),
+        ("interface", &[UplinkWord::Xdp], true),
+        ("queues", &[UplinkWord::Tap, UplinkWord::Xdp], false),
+        ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
+        ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
+        ("address", &[UplinkWord::Vxlan], true),
+        ("udp_port", &[UplinkWord::Vxlan], false),
+        ("peers", &[UplinkWord::Vxlan], false),
+        ("vnis", &[UplinkWord::Vxlan], true),
+        ("mtu", &[UplinkWord::Vxlan], false),
+        ("file", &[UplinkWord::Capture], true),
+    ];
+    for (key, its, needed) in keys {
+        match (walk.place(section, key), its.contains(&word)) {
+            (None, true) if needed => walk.missing(section, key),
+            (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
+            _ => {}
+        }
+    }
+    if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
+        walk.missing(section, "name");
+    }
+}
+
 fn inward(walk: &mut Walk, section: Section<'_>, word: UplinkWord, rate: Option<Rate>) -> Option<InwardConfig> {
     let found = walk.parsed::<Rate>(section, "inward_rate");
     let buffer = walk
@@ -348,8 +353,7 @@ fn inward(walk: &mut Walk, section: Section<'_>, word: UplinkWord, rate: Option<
         walk.wrong(section, "receive_buffer", line, "without inward_rate nothing waits here");
     }
     let Found { value, line } = found?;
-    if !matches!(word, UplinkWord::Tap | UplinkWord::Xdp | UplinkWord::Pair | UplinkWord::Stream | UplinkWord::Vxlan)
-    {
+    if !matches!(word, UplinkWord::Tap | UplinkWord::Xdp | UplinkWord::Pair | UplinkWord::Stream | UplinkWord::Vxlan) {
         walk.wrong(section, "inward_rate", line, "nothing comes in by this kind of uplink");
     } else if let Some(rate) = rate.filter(|rate| *rate < value) {
         let what = format!(

@@ -276,7 +276,9 @@ impl Address {
         let [first, address @ .., _scope] = &self.rest;
         match i32::from(self.family) {
             libc::AF_INET => Some(IpAddr::V4(Ipv4Addr::from(*first))),
-            libc::AF_INET6 => <[u8; 16]>::try_from(address.as_flattened()).ok().map(|ip| IpAddr::V6(Ipv6Addr::from(ip))),
+            libc::AF_INET6 => {
+                <[u8; 16]>::try_from(address.as_flattened()).ok().map(|ip| IpAddr::V6(Ipv6Addr::from(ip)))
+            }
             _ => None,
         }
     }
@@ -399,7 +401,12 @@ pub(crate) fn receive_datagrams(
 }
 
 /// Sets an option of a socket that is a number (`IP_MTU_DISCOVER`, `UDP_GRO`).
-pub(crate) fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let bytes = size_of_val(&value) as u32;
     // SAFETY: setsockopt(2) reads `bytes` of the number, which is alive for the call.
     if unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), bytes) } < 0 {

@@ -204,10 +204,15 @@ impl Vxlan {
         let of = format!("an MTU of {mtu} leaves guests one of {}", fits(mtu.into()));
         match (said.trouble.too_long, self.narrow) {
             (Some(bytes), _) => {
-                format!("{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both")
+                format!(
+                    "{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both"
+                )
             }
             (None, Some((peer, mtu))) => {
-                format!("{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}", fits(mtu))
+                format!(
+                    "{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}",
+                    fits(mtu)
+                )
             }
             (None, None) => of,
         }

@@ -7,7 +7,8 @@ use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink};
 use nicety_host::{Host, Role, UplinkConfig, UplinkKind};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Stream, Tap, TapError, Tokens, Vxlan, VxlanError, Xdp, XdpError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Stream, Tap, TapError, Tokens, Vxlan, VxlanError, Xdp,
+    XdpError,
 };
 use tracing::warn;
 

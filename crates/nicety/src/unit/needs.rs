@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nicety_daemon::paths::{self, HostPath, PathUse};
 use nicety_host::{
-    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, TunnelConfig, UplinkConfig, UplinkKind, group_number,
+    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, TunnelConfig, UplinkConfig, UplinkKind,
+    group_number,
 };
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;

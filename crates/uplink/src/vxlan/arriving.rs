@@ -108,7 +108,9 @@ impl Arriving {
     pub(super) fn restore(&mut self, saved: &[SavedArrived]) {
         for (slot, saved) in (0..SLOTS as u8).zip(saved) {
             let len = saved.bytes.len().min(SLOT_BYTES as usize);
-            self.buffers.map().write_span(self.buffers.span(u32::from(slot) * SLOT_STRIDE, len as u32), &saved.bytes[..len]);
+            self.buffers
+                .map()
+                .write_span(self.buffers.span(u32::from(slot) * SLOT_STRIDE, len as u32), &saved.bytes[..len]);
             let (from, segment) = (Address::new(SocketAddr::new(saved.from, 0)), saved.segment.max(1));
             self.ready.push((slot, Landed { len: len as u32, cut: false, segment, from }));
         }

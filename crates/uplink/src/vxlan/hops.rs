@@ -165,7 +165,11 @@ impl Table {
                 self.hops[number] = None;
                 self.told.retain(|_, hop| usize::from(*hop) != number);
                 let behind = |entry: &&mut Entry| usize::from(entry.hop) == number;
-                self.sets.iter_mut().flat_map(|set| &mut set.0).filter(behind).for_each(|entry| *entry = Entry::default());
+                self.sets
+                    .iter_mut()
+                    .flat_map(|set| &mut set.0)
+                    .filter(behind)
+                    .for_each(|entry| *entry = Entry::default());
             }
         }
         for hop in hops {

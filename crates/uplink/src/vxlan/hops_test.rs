@@ -124,7 +124,9 @@ fn a_flood_of_addresses_displaces_learned_ones_and_no_told_one() {
 #[test]
 fn hops_beyond_the_most_are_left_out() {
     let hops = Hops::new(SEED);
-    let many = |count: usize| (0..count as u32).map(|n| Hop { address: IpAddr::from((0x0a00_0000 + n).to_be_bytes()), networks: None });
+    let many = |count: usize| {
+        (0..count as u32).map(|n| Hop { address: IpAddr::from((0x0a00_0000 + n).to_be_bytes()), networks: None })
+    };
     hops.set(&many(HOPS_MAX + 5).collect::<Vec<_>>());
     assert_eq!(hops.lock().numbers.len(), HOPS_MAX);
 }

@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use arrayvec::ArrayVec;
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
     Checked, Counters, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Time, Unfolded, Wants,
 };
-use nicety_adapter::snapshot::RestoreError;
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{TAG_OFFSET, is_tpid};
 use nicety_frame::{Layout, Mac};
@@ -233,7 +233,8 @@ impl Leaving {
     }
 
     fn has_room(&self, bytes: u32) -> bool {
-        self.at.next_multiple_of(ALIGN) + bytes <= self.buffers.len() && self.messages.len() + 2 * HOPS_MAX <= WAITING_MAX
+        self.at.next_multiple_of(ALIGN) + bytes <= self.buffers.len()
+            && self.messages.len() + 2 * HOPS_MAX <= WAITING_MAX
     }
 
     /// Writes a frame behind the others: into the open run, or into another one.
@@ -243,7 +244,8 @@ impl Leaving {
             self.end_run(guide);
             self.at = self.at.next_multiple_of(ALIGN);
             let (start, segment, datagrams) = (self.at, len, 0);
-            self.run = Some(Run { start, end: start, segment, datagrams, closed: false, route, count: Count::default() });
+            self.run =
+                Some(Run { start, end: start, segment, datagrams, closed: false, route, count: Count::default() });
         }
         self.buffers.map().write_span(self.buffers.span(self.at, HEADER_BYTES), &wire::encode(route.vni));
         let body = self.buffers.span(self.at + HEADER_BYTES, piece.len());

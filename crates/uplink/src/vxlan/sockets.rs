@@ -116,6 +116,7 @@ pub(super) fn check(address: SocketAddr) -> Result<(), VxlanError> {
 
 /// Whether an address can be a tunnel's end: it is one host's, and on any link.
 pub fn is_tunnel_end(address: IpAddr) -> bool {
-    let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some());
+    let is_link_local =
+        matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some());
     !(address.is_unspecified() || address.is_multicast() || is_link_local || address == IpAddr::from([255; 4]))
 }

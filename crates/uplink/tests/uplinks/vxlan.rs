@@ -75,7 +75,6 @@ fn a_frame_of_a_vlan_comes_out_at_the_other_end_in_the_same_vlan() {
     assert_eq!((counters.transmitted().frames, counters.taken().frames), (1, 1));
 }
 
-
 #[test]
 fn a_packet_of_64_kb_is_cut_once_and_is_one_packet_again_at_the_other_end() {
     let (mut one, mut other) = (tunnel(&own(2, 1), &[&own(2, 2)]), tunnel(&own(2, 2), &[&own(2, 1)]));
@@ -126,7 +125,12 @@ fn a_datagram_has_the_header_of_rfc_7348_the_frame_without_its_tag_and_a_port_by
     let mut counters = Counters::default();
     let frame = tcp(&payload(100));
     let flow = |port| udp(&payload(100), [2, 0, 0, 0, 0, 2], [10, 9, 8, 1].into(), port);
-    deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default()), (frame.clone(), Offload::default())]);
+    deliver(
+        &mut tunnel,
+        &mut counters,
+        10,
+        &[(frame.clone(), Offload::default()), (frame.clone(), Offload::default())],
+    );
     let (one, port) = receive(&peer).unwrap();
     let (other, same_port) = receive(&peer).unwrap();
     assert_eq!((&one, &other, same_port), (&datagram(&frame), &datagram(&frame), port), "a flow keeps its port");
@@ -223,7 +227,8 @@ fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_whi
     let arrived = |peers: &[UdpSocket]| {
         let quick = |peer: &UdpSocket| {
             peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            let mut found: Vec<_> = std::iter::from_fn(|| receive(peer)).map(|(bytes, _)| bytes[8..].to_vec()).collect();
+            let mut found: Vec<_> =
+                std::iter::from_fn(|| receive(peer)).map(|(bytes, _)| bytes[8..].to_vec()).collect();
             // Of two flows any may come first.
             found.sort();
             found
@@ -232,7 +237,12 @@ fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_whi
     };
     let broadcast = arp([2, 0, 0, 0, 0, 1], [10, 9, 8, 2], [10, 9, 8, 1]);
     let frame = tcp(&payload(100));
-    deliver(&mut tunnel, &mut counters, 10, &[(broadcast.clone(), Offload::default()), (frame.clone(), Offload::default())]);
+    deliver(
+        &mut tunnel,
+        &mut counters,
+        10,
+        &[(broadcast.clone(), Offload::default()), (frame.clone(), Offload::default())],
+    );
     for found in arrived(&peers) {
         assert_eq!(found, [frame.clone(), broadcast.clone()], "nobody knows where the station is");
     }
@@ -266,7 +276,7 @@ fn a_tunnel_that_cannot_be_opened_says_what_to_do() {
         Vxlan::open(settings, Hops::new(1), 1).unwrap_err()
     };
     let _here = tunnel(&own(7, 1), &[]);
-    let error = open(own(7, 1), VXLAN_PORT);
+    let error = open(&own(7, 1), VXLAN_PORT);
     assert!(matches!(error, VxlanError::InUse(_)));
     let wanted = format!("UDP port 4789 of {} is in use: another tunnel has it, or", own(7, 1));
     assert!(error.to_string().starts_with(&wanted), "{error}");
@@ -277,7 +287,10 @@ fn a_tunnel_that_cannot_be_opened_says_what_to_do() {
     );
     for address in ["0.0.0.0", "224.0.0.1", "fe80::1", "255.255.255.255", "::ffff:192.0.2.1"] {
         let error = open(address, VXLAN_PORT).to_string();
-        assert!(error.ends_with("cannot be the end of a tunnel: give an address of one host, not link-local"), "{error}");
+        assert!(
+            error.ends_with("cannot be the end of a tunnel: give an address of one host, not link-local"),
+            "{error}"
+        );
     }
 }
 
@@ -297,13 +310,13 @@ fn another_process_goes_on_with_a_tunnel_and_what_had_come_is_not_lost() {
     assert_eq!(found.len(), 5);
     tunnel.complete(&batch);
     let HandOver::Parts { descriptors, state } = tunnel.hand_over() else { panic!() };
-    let own = descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect::<Vec<_>>();
-    assert_eq!(own.len(), 17);
+    let handed = descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect::<Vec<_>>();
+    assert_eq!(handed.len(), 17);
     let hops = tunnel.hops().clone();
     let own_settings = settings(own(8, 1).parse().unwrap());
     assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state[..state.len() - 1], Vec::new()).is_err());
     assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state, Vec::new()).is_err(), "without sockets");
-    let mut next = Vxlan::go_on(own_settings, hops, 1, &state, own).unwrap();
+    let mut next = Vxlan::go_on(own_settings, hops, 1, &state, handed).unwrap();
     drop(tunnel);
     found.extend(come_in(&mut next, &mut counters, 95));
     assert_eq!(found, (0..100).map(|number| tagged(&frames_of(number), 10)).collect::<Vec<_>>());
@@ -357,7 +370,8 @@ impl Wired {
         let there = elsewhere.run(|| {
             let tap = cable(far);
             let udp6 = if own.contains(':') { "udp6zerocsumrx" } else { "" };
-            ip(format!("link add vx10 type vxlan id 5010 dstport 4789 local {far} remote {own} dev under0 {udp6}").trim());
+            ip(format!("link add vx10 type vxlan id 5010 dstport 4789 local {far} remote {own} dev under0 {udp6}")
+                .trim());
             ip(&format!("address add {BEYOND}/24 dev vx10"));
             ip(&format!("link set vx10 address 02:00:00:00:00:02 mtu {inner} up"));
             tap
@@ -481,7 +495,8 @@ fn a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back() {
     assert_eq!(wired.counters.transmit_drops.iter().sum::<u64>(), 0);
     assert!(wired.judged().len() >= 4, "both asked for addresses first");
     // Linux has learned where the guest is, and so have we of the other.
-    let learned = wired.far.run(|| Command::new("bridge").args(["fdb", "show", "dev", "vx10"]).output().unwrap().stdout);
+    let learned =
+        wired.far.run(|| Command::new("bridge").args(["fdb", "show", "dev", "vx10"]).output().unwrap().stdout);
     let learned = String::from_utf8(learned).unwrap();
     assert!(learned.lines().any(|line| line.starts_with("02:00:00:00:00:01") && line.contains(OWN)), "{learned}");
     let places = wired.tunnel.hops().places(Time::ZERO);
@@ -510,7 +525,12 @@ fn tcp_both_ways(own: &str, far: &str) {
     here.join().unwrap();
     beyond.join().unwrap();
     // Packets are whole on both sides of the tunnel, and single frames in it.
-    assert!(wired.longest_sent > 16_000 && wired.longest_received > 4000, "{} {}", wired.longest_sent, wired.longest_received);
+    assert!(
+        wired.longest_sent > 16_000 && wired.longest_received > 4000,
+        "{} {}",
+        wired.longest_sent,
+        wired.longest_received
+    );
     let judged = wired.judged();
     for address in [own, far] {
         let carried = judged.iter().filter(|(from, ..)| *from == address.parse::<IpAddr>().unwrap());
@@ -578,7 +598,8 @@ fn a_slow_way_refuses_frames_until_it_has_room_and_a_copy_in_another_process_sen
     let mut bytes = [0; 2000];
     wired.until(|_| far.recv(&mut bytes).ok());
     // Slower than the cable is looked at.
-    let shaped = Command::new("tc").args("qdisc add dev under0 root tbf rate 10mbit burst 64kb limit 100mb".split(' ')).output();
+    let shaped =
+        Command::new("tc").args("qdisc add dev under0 root tbf rate 10mbit burst 64kb limit 100mb".split(' ')).output();
     let shaped = shaped.unwrap();
     assert!(shaped.status.success(), "{}", String::from_utf8_lossy(&shaped.stderr));
     let mut counters = Counters::default();
