@@ -4,5 +4,6 @@ pub mod frame;
 pub mod pair;
 pub mod peer;
 pub mod snapshot;
+pub mod tunnel;
 pub mod vfio;
 pub mod vhost;

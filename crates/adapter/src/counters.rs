@@ -86,6 +86,12 @@ reasons! {
     MirrorPort = "mirror-port",
     /// A mirror's copy beyond the mirror's rate.
     MirrorLimit = "mirror-limit",
+    /// A datagram that is no VXLAN: too short, or without the flag that its network identifier is valid.
+    NotVxlan = "not-vxlan",
+    /// It came to a tunnel from a host that is not among its peers.
+    UnknownPeer = "unknown-peer",
+    /// It is of a network that the tunnel does not carry.
+    UnknownNetwork = "unknown-network",
     /// No drop: a frame for the switch itself (LACP, LLDP, a probe for loops). It is counted here so that the sum has every frame, and shown
     /// apart.
     Taken = "taken",

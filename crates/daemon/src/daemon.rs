@@ -32,6 +32,7 @@ mod save;
 mod set;
 mod settle;
 mod team;
+mod tunnels;
 mod watch;
 
 use std::collections::{BTreeMap, HashSet};
@@ -48,7 +49,7 @@ use nicety_keeper::{Holder, Opener};
 use nicety_plane::{Group, Loop, Neighbour, Plane, Port, State, Trace, TraceError};
 use nicety_sandbox::Kind;
 use nicety_switch::{Learned, Limits, Policy, Vlan, Wanted};
-use nicety_uplink::Interface;
+use nicety_uplink::{Hops, Interface};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
@@ -254,6 +255,8 @@ pub struct Daemon {
     teams: Mutex<Vec<RunningTeam>>,
     /// The common parts of the queues of interfaces, by their names.
     interfaces: Mutex<BTreeMap<String, Arc<Interface>>>,
+    /// Where tunnels find other hosts, by the tunnels' names.
+    hops: Mutex<BTreeMap<String, Hops>>,
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
@@ -327,6 +330,7 @@ impl Daemon {
             uplinks: Mutex::default(),
             teams: Mutex::default(),
             interfaces: Mutex::default(),
+            hops: Mutex::default(),
             cards: Mutex::default(),
             mirrors: Mutex::default(),
             link_words: Mutex::default(),

@@ -115,7 +115,11 @@ pub fn of_uplink(uplink: &UplinkConfig) -> Option<HostPath<'_>> {
             Some(HostPath::new(key("socket"), socket, at_socket(*role)))
         }
         UplinkKind::Capture { file } => Some(HostPath::new(key("file"), file, PathUse::Captures)),
-        UplinkKind::Tap { .. } | UplinkKind::Xdp { .. } | UplinkKind::Null | UplinkKind::Querier => None,
+        UplinkKind::Tap { .. }
+        | UplinkKind::Xdp { .. }
+        | UplinkKind::Vxlan(_)
+        | UplinkKind::Null
+        | UplinkKind::Querier => None,
     }
 }
 

@@ -21,7 +21,7 @@ use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, PortConfig, RomFileError, TeamConfig, TeamMode, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder, Opener};
 use nicety_switch::{Limits, Policy};
-use nicety_uplink::{CaptureError, SocketError, TapError, Xdp, XdpError};
+use nicety_uplink::{CaptureError, SocketError, TapError, VxlanError, XdpError};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
@@ -35,7 +35,7 @@ pub use check::{Before, check, prepare, prepare_from};
 pub(crate) use check::{check_team, check_uplink_again, checked_spec};
 use open::maker;
 pub(crate) use open::{keep_uplinks, uplink_again};
-pub(crate) use reconcile::{HandedOver, PortArrival, Reconciled, Steps, UplinkArrival, reconcile};
+pub(crate) use reconcile::{HandedOver, OpenedLink, PortArrival, Reconciled, Steps, UplinkArrival, reconcile};
 
 /// Reasons why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,9 @@ pub enum ServeError {
     /// A pair or a stream cannot be opened.
     #[error("the uplink: {0}")]
     Socket(#[from] SocketError),
+    /// A tunnel cannot be opened.
+    #[error("the uplink: {0}")]
+    Vxlan(#[from] VxlanError),
     /// A capture file cannot be opened.
     #[error("the uplink: {0}")]
     Capture(#[from] CaptureError),
@@ -123,8 +126,8 @@ pub struct Prepared<'a> {
     uplinks: HeldUplinks,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
-    /// Queues that are open already, by uplinks.
-    opened: BTreeMap<String, Vec<Xdp>>,
+    /// What is open already, by uplinks.
+    opened: BTreeMap<String, OpenedLink>,
     /// Sockets that another process serves, and where peers connect to it. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
 }
@@ -252,6 +255,9 @@ fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
             let name = queue_name(&config.name, place);
             daemon.set_uplink(&name, &settings(config), &policy(config), maker(config, place))
         });
+    }
+    if let UplinkKind::Vxlan(tunnel) = &config.kind {
+        ahead::set_peers(tunnel, &daemon.hops(&config.name));
     }
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
     daemon.set_uplink_agents(&config.name, agents(config, None));

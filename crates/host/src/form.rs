@@ -1,6 +1,7 @@
 //! The form of each key's value in a host file: for the parser, and for the API's schemas (`crates/control/src/schemas.rs`).
 
 use nicety_adapters::REGISTRY;
+use nicety_uplink::Vni;
 
 use super::quantity::{Bytes, Milliseconds, Seconds};
 
@@ -36,6 +37,10 @@ pub enum Form {
     Macs(usize),
     /// At most so many IP addresses, with commas between them.
     Ips(usize),
+    /// An IP address.
+    Ip,
+    /// At most so many VLANs, or `untagged`, each with `=` and a VXLAN network identifier, with commas between them.
+    Vnis(usize),
     /// An IP address, or a network: `10.0.0.0/8`.
     Network,
     /// A TCP and UDP port, or a range of them.
@@ -126,6 +131,8 @@ impl Form {
             Self::Mac => mac(),
             Self::Macs(most) => list(&mac(), most),
             Self::Ips(most) => list(&ip(), most),
+            Self::Ip => ip(),
+            Self::Vnis(most) => list(&format!("(untagged|{})={}", digits(1, 4094), digits(1, Vni::MAX.into())), most),
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
             Self::ListenAddress => format!(r"(({}|\[{}\]):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix()),

@@ -11,6 +11,7 @@ use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
+use super::super::tunnel::VlanVni;
 use super::super::{EtcdEndpoint, KINDS, Kind, PeerAddress};
 use super::*;
 
@@ -67,6 +68,9 @@ fn what_a_pattern_allows_is_parsed() {
     for text in allowed(CHECKPOINT) {
         assert!((5..=10_000).contains(&parsed::<Milliseconds>(&text).0), "{text}");
     }
+    for text in allowed(Form::Vnis(64)) {
+        assert!(text.split(',').map(parsed::<VlanVni>).count() <= 64);
+    }
     for text in allowed(Form::EtcdEndpoints(16)) {
         assert!(text.split(',').map(parsed::<EtcdEndpoint>).count() <= 16);
     }
@@ -77,6 +81,22 @@ fn what_a_pattern_allows_is_parsed() {
         // A pattern cannot say that a range's first number is not above its last.
         let turned = |part: &str| part.split_once('-').is_some_and(|(a, b)| parsed::<u16>(a) > parsed::<u16>(b));
         assert!(text == "all" || text.parse::<VlanSet>().is_ok() || text.split(',').any(turned), "{text}");
+    }
+}
+
+#[test]
+fn vlans_have_a_network_each_and_no_more_than_allowed() {
+    for (text, fits) in [
+        ("10=5010,untagged=1", true),
+        ("4094=16777215", true),
+        ("0=1", false),
+        ("4095=1", false),
+        ("10=0", false),
+        ("10=16777216", false),
+        ("10", false),
+        ("1=1,2=2,3=3", false),
+    ] {
+        assert_eq!(is_allowed(Form::Vnis(2), text), fits, "{text}");
     }
 }
 

@@ -293,7 +293,11 @@ fn members(
             walk.wrong(section, "members", line, what);
             continue;
         }
-        if matches!(uplink.kind, UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier) {
+        let is_no_link = matches!(
+            uplink.kind,
+            UplinkKind::Vxlan(_) | UplinkKind::Capture { .. } | UplinkKind::Null | UplinkKind::Querier
+        );
+        if is_no_link {
             let what = format!("uplink {wanted} is no link to a neighbour: its kind is {:?}", uplink.kind.name());
             walk.wrong(section, "members", line, what);
             continue;

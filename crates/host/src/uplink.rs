@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nicety_switch::{Private, Vlan};
-use nicety_uplink::Rate;
+use nicety_uplink::{Rate, VXLAN_PORT};
 
 use super::form::{Form, words};
 use super::names::{Ways, interface, name};
@@ -12,6 +12,7 @@ use super::paths::Paths;
 use super::policy;
 use super::quantity::Bytes;
 use super::role::{ROLES, Role};
+use super::tunnel::{self, TunnelConfig};
 use super::walk::{Found, Key, Kind, Section, Walk, within};
 
 /// The range of the room for what comes in by an uplink for one class and port.
@@ -25,7 +26,7 @@ const WAYS: [(&str, (bool, bool)); 4] =
 const LLDP: Key = Key::new(
     "lldp",
     Form::Words(&words(&WAYS)),
-    "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"",
+    "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\" or \"vxlan\"",
 );
 
 /// `[uplink]`, or one of several `[[uplink]]`.
@@ -64,7 +65,7 @@ impl UplinkConfig {
         let (blocked, in_loop) = (self.blocked, self.in_loop.clone());
         let other = Self { rate: self.rate, inward: self.inward, blocked, in_loop, ..other.clone() };
         let is_whole = |uplink: &Self| uplink.queues() > 1 && *self != other;
-        let is_same = self.name == other.name && self.kind == other.kind;
+        let is_same = self.name == other.name && self.kind.is_same_link(&other.kind);
         is_same && self.team == other.team && !is_whole(self) && !is_whole(&other)
     }
 
@@ -131,6 +132,8 @@ pub enum UplinkKind {
         /// This end's role.
         role: Role,
     },
+    /// A tunnel to other hosts.
+    Vxlan(TunnelConfig),
     /// Outgoing frames are written to a capture file.
     Capture {
         /// The file.
@@ -143,6 +146,14 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
+    /// Whether another kind has the same link: the peers of a tunnel can change while it is open.
+    fn is_same_link(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Vxlan(one), Self::Vxlan(other)) => one.settings == other.settings,
+            _ => self == other,
+        }
+    }
+
     /// A tap's name, or the kind.
     pub fn name(&self) -> &str {
         match self {
@@ -150,6 +161,7 @@ impl UplinkKind {
             Self::Xdp { .. } => "xdp",
             Self::Pair { .. } => "pair",
             Self::Stream { .. } => "stream",
+            Self::Vxlan(_) => "vxlan",
             Self::Capture { .. } => "capture",
             Self::Null => "null",
             Self::Querier => "querier",
@@ -164,7 +176,7 @@ pub(super) static UPLINK: Kind = Kind {
         Key::new(
             "kind",
             Form::Words(&words(&UPLINK_WORDS)),
-            "\"tap\", \"xdp\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"",
+            "\"tap\", \"xdp\", \"pair\", \"stream\", \"vxlan\", \"capture\", \"null\", \"querier\" or \"none\"",
         )
         .required(),
         Key::new(
@@ -176,12 +188,17 @@ pub(super) static UPLINK: Kind = Kind {
         Key::new("queues", Form::Number(1, QUEUES_MAX), "with kind = \"tap\" or \"xdp\": a whole number from 1 to 16"),
         Key::new("socket", Form::Socket, "with kind = \"pair\" or \"stream\": a path of at most 107 bytes"),
         Key::new("role", Form::Words(&words(&ROLES)), "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\""),
+        tunnel::KEYS[0],
+        tunnel::KEYS[1],
+        tunnel::KEYS[2],
+        tunnel::KEYS[3],
+        tunnel::KEYS[4],
         Key::new("file", Form::Path, "with kind = \"capture\": a path, of no other file or socket here"),
         Key::new("rate", Form::Rate, "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\""),
         Key::new(
             "inward_rate",
             Form::Rate,
-            "with kind = \"tap\", \"xdp\", \"pair\" or \"stream\": an amount per second, a little below the link's, and at most rate",
+            "with kind = \"tap\", \"xdp\", \"pair\", \"stream\" or \"vxlan\": an amount per second, a little below the link's, and at most rate",
         ),
         Key::new("receive_buffer", Form::Bytes(INWARD.0, INWARD.1), "with inward_rate: \"512KiB\" to \"64MiB\""),
         policy::KEYS[0],
@@ -204,17 +221,19 @@ enum UplinkWord {
     Xdp,
     Pair,
     Stream,
+    Vxlan,
     Capture,
     Null,
     Querier,
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 8] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 9] = [
     ("tap", UplinkWord::Tap),
     ("xdp", UplinkWord::Xdp),
     ("pair", UplinkWord::Pair),
     ("stream", UplinkWord::Stream),
+    ("vxlan", UplinkWord::Vxlan),
     ("capture", UplinkWord::Capture),
     ("null", UplinkWord::Null),
     ("querier", UplinkWord::Querier),
@@ -230,37 +249,7 @@ pub(super) fn uplink(
     paths: &mut Paths,
 ) -> Option<UplinkConfig> {
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // For each key: the kinds of uplinks that have it, and whether it is required.
-    let keys: [(&str, &[UplinkWord], bool); 6] = [
-        (
-            "name",
-            &[
-                UplinkWord::Tap,
-                UplinkWord::Xdp,
-                UplinkWord::Pair,
-                UplinkWord::Stream,
-                UplinkWord::Capture,
-                UplinkWord::Null,
-                UplinkWord::Querier,
-            ],
-            false,
-        ),
-        ("interface", &[UplinkWord::Xdp], true),
-        ("queues", &[UplinkWord::Tap, UplinkWord::Xdp], false),
-        ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
-        ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
-        ("file", &[UplinkWord::Capture], true),
-    ];
-    for (key, its, needed) in keys {
-        match (walk.place(section, key), its.contains(&word)) {
-            (None, true) if needed => walk.missing(section, key),
-            (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
-            _ => {}
-        }
-    }
-    if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
-        walk.missing(section, "name");
-    }
+    own_keys(walk, section, word);
     match (word, walk.place(section, "rate")) {
         (UplinkWord::None, Some(line)) => {
             walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
@@ -271,8 +260,10 @@ pub(super) fn uplink(
     if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "snooping")) {
         walk.wrong(section, "snooping", line, "a querier needs to hear what hosts say");
     }
-    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "lldp")) {
-        walk.wrong(section, "lldp", line, "a querier has no neighbour");
+    match (word, walk.place(section, "lldp")) {
+        (UplinkWord::Querier, Some(line)) => walk.wrong(section, "lldp", line, "a querier has no neighbour"),
+        (UplinkWord::Vxlan, Some(line)) => walk.wrong(section, "lldp", line, "a tunnel has no neighbour"),
+        _ => {}
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let inward = inward(walk, section, word, rate);
@@ -290,6 +281,7 @@ pub(super) fn uplink(
                 _ => UplinkKind::Stream { socket, role },
             }
         }
+        UplinkWord::Vxlan => UplinkKind::Vxlan(tunnel::tunnel(walk, section, &vlan)?),
         UplinkWord::Capture => UplinkKind::Capture { file: paths.capture(walk, section, dir)? },
         UplinkWord::Null => UplinkKind::Null,
         UplinkWord::Querier => UplinkKind::Querier,
@@ -311,6 +303,47 @@ pub(super) fn uplink(
     Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp, trust_marks, inward, blocked, in_loop, team })
 }
 
+/// Checks that an uplink has the keys of its kind, and none of another's.
+fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord) {
+    // For each key: the kinds of uplinks that have it, and whether it is required.
+    let keys: [(&str, &[UplinkWord], bool); 11] = [
+        (
+            "name",
+            &[
+                UplinkWord::Tap,
+                UplinkWord::Xdp,
+                UplinkWord::Pair,
+                UplinkWord::Stream,
+                UplinkWord::Vxlan,
+                UplinkWord::Capture,
+                UplinkWord::Null,
+                UplinkWord::Querier,
+            ],
+            false,
+        ),
+        ("interface", &[UplinkWord::Xdp], true),
+        ("queues", &[UplinkWord::Tap, UplinkWord::Xdp], false),
+        ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
+        ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
+        ("address", &[UplinkWord::Vxlan], true),
+        ("udp_port", &[UplinkWord::Vxlan], false),
+        ("peers", &[UplinkWord::Vxlan], false),
+        ("vnis", &[UplinkWord::Vxlan], true),
+        ("mtu", &[UplinkWord::Vxlan], false),
+        ("file", &[UplinkWord::Capture], true),
+    ];
+    for (key, its, needed) in keys {
+        match (walk.place(section, key), its.contains(&word)) {
+            (None, true) if needed => walk.missing(section, key),
+            (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
+            _ => {}
+        }
+    }
+    if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
+        walk.missing(section, "name");
+    }
+}
+
 fn inward(walk: &mut Walk, section: Section<'_>, word: UplinkWord, rate: Option<Rate>) -> Option<InwardConfig> {
     let found = walk.parsed::<Rate>(section, "inward_rate");
     let buffer = walk
@@ -320,7 +353,7 @@ fn inward(walk: &mut Walk, section: Section<'_>, word: UplinkWord, rate: Option<
         walk.wrong(section, "receive_buffer", line, "without inward_rate nothing waits here");
     }
     let Found { value, line } = found?;
-    if !matches!(word, UplinkWord::Tap | UplinkWord::Xdp | UplinkWord::Pair | UplinkWord::Stream) {
+    if !matches!(word, UplinkWord::Tap | UplinkWord::Xdp | UplinkWord::Pair | UplinkWord::Stream | UplinkWord::Vxlan) {
         walk.wrong(section, "inward_rate", line, "nothing comes in by this kind of uplink");
     } else if let Some(rate) = rate.filter(|rate| *rate < value) {
         let what = format!(
@@ -354,7 +387,15 @@ pub fn link_words(uplink: &UplinkConfig) -> BTreeMap<String, String> {
     let UplinkConfig { rate, lldp: Lldp { sends, receives }, inward, .. } = uplink;
     let lldp = WAYS.iter().find(|(_, ways)| *ways == (*sends, *receives)).map(|(word, _)| (*word).to_owned());
     let buffer = inward.map(|inward| inward.buffer).filter(|buffer| *buffer != InwardConfig::BUFFER);
+    let tunnel = if let UplinkKind::Vxlan(tunnel) = &uplink.kind { Some(tunnel) } else { None };
+    let peers = tunnel.map(TunnelConfig::peers_text).filter(|peers| !peers.is_empty());
+    let port = tunnel.map(|tunnel| tunnel.settings.port).filter(|port| *port != VXLAN_PORT);
+    let mtu = tunnel.map(|tunnel| tunnel.settings.mtu).filter(|mtu| *mtu != TunnelConfig::MTU);
     let words = [
+        ("peers", peers),
+        ("vnis", tunnel.map(|tunnel| tunnel.vnis.clone())),
+        ("udp_port", port.map(|port| port.to_string())),
+        ("mtu", mtu.map(|mtu| mtu.to_string())),
         ("rate", rate.map(|rate| rate.to_string())),
         ("lldp", lldp.filter(|_| *sends || *receives)),
         ("inward_rate", inward.map(|inward| inward.rate.to_string())),

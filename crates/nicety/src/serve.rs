@@ -25,12 +25,13 @@ use nicety_daemon::serve::{Before, OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
-    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, link_words,
-    policy_words,
+    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig, UplinkConfig, UplinkKind,
+    link_words, policy_words,
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
 use nicety_socket::{ListenError, Listener, Place};
+use nicety_uplink::{VxlanSettings, inner_mtu};
 use tracing::{info, warn};
 
 use crate::cli::Serve;
@@ -521,6 +522,9 @@ fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> Stri
         UplinkKind::Xdp { interface, queues } => format!("{queues} queues of {interface} by AF_XDP"),
         UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
         UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
+        UplinkKind::Vxlan(TunnelConfig { settings: VxlanSettings { address, port, mtu, .. }, .. }) => {
+            format!("VXLAN from {address}, UDP port {port}, guests' MTU at most {}", inner_mtu(*mtu, *address))
+        }
         UplinkKind::Capture { file } => format!("capture {}", file.display()),
         UplinkKind::Null => "null".to_owned(),
         UplinkKind::Querier => "querier".to_owned(),

@@ -36,6 +36,8 @@ fn lines(daemon: &str, rest: &str) -> Vec<String> {
 
 const FT: &str = "[ft]\nlisten = \"unix:/run/nicety/ft.sock\"\nkey = \"/etc/nicety/ft.key\"\n";
 
+const TUNNEL: &str = "[[uplink]]\nkind = \"vxlan\"\nvnis = \"10=5010\"\n";
+
 /// A port, and its VM with these keys.
 fn vm(keys: &str) -> String {
     format!("{}\n[[vm]]\nname = \"web\"\nports = \"vm1\"\n{keys}\n", port(SOCKET).replace("e1000", "virtio-net"))
@@ -97,6 +99,21 @@ fn what_the_shipped_unit_does_not_allow_has_a_drop_in_with_which_it_does() {
                 "LimitMEMLOCK=infinity",
                 "RestrictAddressFamilies=AF_XDP",
                 "SystemCallFilter=bpf",
+            ],
+        ),
+        (
+            "",
+            format!("{TUNNEL}address = \"10.0.0.1\"\npeers = \"10.0.0.2,10.0.0.3\"\n"),
+            &["IPAddressAllow=10.0.0.2", "IPAddressAllow=10.0.0.3", inet],
+        ),
+        (
+            "",
+            format!("{TUNNEL}address = \"fd00::1\"\npeers = \"fd00::2\"\nudp_port = 80\n"),
+            &[
+                "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+                "IPAddressAllow=fd00::2",
+                "RestrictAddressFamilies=AF_INET6",
             ],
         ),
         ("", port("socket = \"/srv/vms/vm1.sock\""), &["ReadWritePaths=/srv/vms"]),

@@ -4,6 +4,7 @@
 //! - [`Xdp`]: a queue of an interface of the host, past the host's network stack (AF_XDP).
 //! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole in both directions.
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
+//! - [`Vxlan`]: other hosts, through a tunnel that Linux's `vxlan` device understands.
 //! - [`Capture`]: a pcapng file of the frames that leave the switch, as the wire would see them.
 //! - [`Null`]: drops everything, and counts.
 //! - [`Paced`]: decorates an uplink with a token bucket per direction; [`Rate`] is its speed as a person writes it.
@@ -36,6 +37,7 @@ mod stream;
 mod system;
 mod tap;
 mod virtio_header;
+mod vxlan;
 mod watch;
 mod xdp;
 
@@ -51,4 +53,8 @@ pub use pcapng::Direction;
 pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};
+pub use vxlan::{
+    HOPS_MAX, Hop, Hops, Network, Place, TellError, VXLAN_PORT, Vni, VniError, Vxlan, VxlanError, VxlanSettings,
+    inner_mtu, is_tunnel_end,
+};
 pub use xdp::{Xdp, XdpError};

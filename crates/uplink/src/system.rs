@@ -1,8 +1,10 @@
 //! System calls without a safe wrapper: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
-//! `include/uapi/linux/if_tun.h`), and `send(2)`, `sendmmsg(2)` and `recvmmsg(2)` on private memory.
+//! `include/uapi/linux/if_tun.h`), and `send(2)`, `sendmmsg(2)` and `recvmmsg(2)` on private memory, also of datagrams with their addresses
+//! (`ip(7)`, `ipv6(7)`, `udp(7)`).
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
@@ -235,6 +237,180 @@ pub(crate) fn receive_many(
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     for header in headers.iter().take(received) {
         out.push(Received { len: header.msg_len, cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 });
+    }
+    Ok(())
+}
+
+/// The address of a datagram's other end: `struct sockaddr_in` or `struct sockaddr_in6`, by its family.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Address {
+    family: u16,
+    /// In network byte order, as all that follows.
+    port: [u8; 2],
+    /// IPv4: the address, and 8 zeros. IPv6: the flow label, the address, and the scope.
+    rest: [[u8; 4]; 6],
+}
+
+const _: () = assert!(size_of::<Address>() == size_of::<libc::sockaddr_in6>());
+const _: () = assert!(size_of::<libc::sockaddr_in>() == 16);
+
+impl Address {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let (port, mut rest) = (address.port().to_be_bytes(), [[0; 4]; 6]);
+        let family = match address.ip() {
+            IpAddr::V4(ip) => {
+                rest[0] = ip.octets();
+                libc::AF_INET
+            }
+            IpAddr::V6(ip) => {
+                rest[1..5].as_flattened_mut().copy_from_slice(&ip.octets());
+                libc::AF_INET6
+            }
+        };
+        Self { family: family as u16, port, rest }
+    }
+
+    /// The IP address. `None`: of another family.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        let [first, address @ .., _scope] = &self.rest;
+        match i32::from(self.family) {
+            libc::AF_INET => Some(IpAddr::V4(Ipv4Addr::from(*first))),
+            libc::AF_INET6 => {
+                <[u8; 16]>::try_from(address.as_flattened()).ok().map(|ip| IpAddr::V6(Ipv6Addr::from(ip)))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        u16::from_be_bytes(self.port)
+    }
+
+    /// Bytes that the kernel reads.
+    fn len(&self) -> libc::socklen_t {
+        if i32::from(self.family) == libc::AF_INET6 { size_of::<Self>() as u32 } else { 16 }
+    }
+}
+
+/// Control data with one number: a header, and room for the number and its padding.
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    number: [u8; 8],
+}
+
+impl Control {
+    /// Control data with `UDP_SEGMENT`, a 16-bit number.
+    fn segment(bytes: u16) -> Self {
+        // SAFETY: `cmsghdr` is plain numbers, for which zeros are valid.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+        (header.cmsg_level, header.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+        let [a, b] = bytes.to_ne_bytes();
+        Self { header, number: [a, b, 0, 0, 0, 0, 0, 0] }
+    }
+
+    fn empty() -> Self {
+        Self { number: [0; 8], ..Self::segment(0) }
+    }
+
+    /// The `UDP_GRO` in control data of this length: an int.
+    fn joined(&self, len: usize) -> Option<u16> {
+        let is_it = (self.header.cmsg_level, self.header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
+        let whole = len >= size_of::<libc::cmsghdr>() + size_of::<libc::c_int>();
+        let [a, b, c, d, ..] = self.number;
+        if is_it && whole { u16::try_from(i32::from_ne_bytes([a, b, c, d])).ok() } else { None }
+    }
+}
+
+/// Datagrams to one address in one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departing {
+    pub(crate) span: Span,
+    pub(crate) to: Address,
+    /// Bytes of each datagram but the last; 0: it is one.
+    pub(crate) segment: u16,
+}
+
+/// Sends datagrams, as many as there is room for. Returns how many of these were sent; the error is the first one's.
+pub(crate) fn send_datagrams(fd: BorrowedFd<'_>, map: &Map, departing: &[Departing]) -> io::Result<usize> {
+    let spans: ArrayVec<Span, MESSAGES> = departing.iter().take(MESSAGES).map(|departing| departing.span).collect();
+    let mut vectors = vectors(map, &spans);
+    let mut headers = headers(&mut vectors);
+    let mut controls: ArrayVec<Control, MESSAGES> =
+        departing.iter().take(MESSAGES).map(|departing| Control::segment(departing.segment)).collect();
+    for ((header, departing), control) in headers.iter_mut().zip(departing).zip(&mut controls) {
+        header.msg_hdr.msg_name = (&raw const departing.to).cast_mut().cast();
+        header.msg_hdr.msg_namelen = departing.to.len();
+        if departing.segment != 0 {
+            header.msg_hdr.msg_control = (&raw mut *control).cast();
+            header.msg_hdr.msg_controllen = size_of::<Control>() as _;
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: each header points at one live vector, at an address and at control data that live as long, and each vector at bytes of
+    // `map`, which is borrowed for the call. The kernel only reads them, and no Rust reference to the bytes exists.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Datagrams that have come from one address, one behind the other. Their index is that of their span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Landed {
+    pub(crate) len: u32,
+    /// The last one was longer than its span.
+    pub(crate) cut: bool,
+    /// Bytes of each datagram but the last.
+    pub(crate) segment: u32,
+    pub(crate) from: Address,
+}
+
+/// Receives datagrams into each span, up to as many as are waiting. Those that the kernel has joined (`UDP_GRO`) come into one span.
+pub(crate) fn receive_datagrams(
+    fd: BorrowedFd<'_>,
+    map: &Map,
+    spans: &[Span],
+    out: &mut ArrayVec<Landed, MESSAGES>,
+) -> io::Result<()> {
+    out.clear();
+    let mut vectors = vectors(map, spans);
+    let mut headers = headers(&mut vectors);
+    let mut names = [Address::default(); MESSAGES];
+    let mut controls: [Control; MESSAGES] = std::array::from_fn(|_| Control::empty());
+    for ((header, name), control) in headers.iter_mut().zip(&mut names).zip(&mut controls) {
+        header.msg_hdr.msg_name = (&raw mut *name).cast();
+        header.msg_hdr.msg_namelen = size_of::<Address>() as u32;
+        header.msg_hdr.msg_control = (&raw mut *control).cast();
+        header.msg_hdr.msg_controllen = size_of::<Control>() as _;
+    }
+    // SAFETY: each header points at one live vector, at an address and at control data that live as long, each of the length that is
+    // given, and each vector at bytes of `map`, which is borrowed for the call and mapped for writing (it is private memory of an uplink).
+    // No Rust reference to the bytes exists. Addresses and control data are plain numbers, of which every value is valid.
+    let received = unsafe {
+        let none = std::ptr::null_mut();
+        libc::recvmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, libc::MSG_DONTWAIT, none)
+    };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    for ((header, name), control) in headers.iter().zip(&names).zip(&controls).take(received) {
+        let (len, cut) = (header.msg_len, header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
+        let joined = control.joined(header.msg_hdr.msg_controllen).filter(|bytes| *bytes != 0);
+        out.push(Landed { len, cut, segment: joined.map_or(len, u32::from), from: *name });
+    }
+    Ok(())
+}
+
+/// Sets an option of a socket that is a number (`IP_MTU_DISCOVER`, `UDP_GRO`).
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let bytes = size_of_val(&value) as u32;
+    // SAFETY: setsockopt(2) reads `bytes` of the number, which is alive for the call.
+    if unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), bytes) } < 0 {
+        return Err(io::Error::last_os_error());
     }
     Ok(())
 }

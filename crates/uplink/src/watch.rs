@@ -28,6 +28,11 @@ impl Watch {
         Ok(epoll::modify(&self.0, fd, EventData::new_u64(0), flags)?)
     }
 
+    /// Makes this readable when `fd` can be written. Only then: what comes in at `fd` is nobody's.
+    pub(crate) fn add_for_room(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(0), EventFlags::OUT)?)
+    }
+
     /// Stops watching `fd`.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _not_watched = epoll::delete(&self.0, fd);

@@ -31,8 +31,12 @@ pub(crate) fn name(config: &UplinkConfig, place: usize) -> Option<String> {
     let mut what = match &config.kind {
         UplinkKind::Tap { .. } | UplinkKind::Capture { .. } => named::uplink(config)?,
         UplinkKind::Xdp { interface, .. } => format!("xdp {interface}"),
-        // A peer connects again, and bytes that were read of a message are lost with the process.
-        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => return None,
+        // A peer connects again, and bytes that were read of a message are lost with the process. A tunnel has no connection.
+        UplinkKind::Pair { .. }
+        | UplinkKind::Stream { .. }
+        | UplinkKind::Vxlan(_)
+        | UplinkKind::Null
+        | UplinkKind::Querier => return None,
     };
     if what.len() > WHAT_MAX {
         let digest = Sha256::digest(&what);

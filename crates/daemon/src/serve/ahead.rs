@@ -1,30 +1,34 @@
-//! Opens what only a process with rights can that it gives up before its threads start: the queues of interfaces (AF_XDP). After a kill
-//! they go on: the keeper has held them.
+//! Opens what only a process with rights can that it gives up before its threads start: the queues of interfaces (AF_XDP), and the sockets of
+//! tunnels. After a kill queues go on: the keeper has held them. Tunnels are opened anew.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use nicety_host::{Host, UplinkConfig, UplinkKind};
+use nicety_host::{Host, TunnelConfig, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder};
-use nicety_uplink::{Xdp, XdpError};
+use nicety_uplink::{Hop, Hops, Vxlan, VxlanError, Xdp, XdpError};
 
+use crate::random::random;
 use crate::run::kept_uplinks::{HeldUplinks, let_go_first};
 
-/// The queues of the host file's interfaces.
+/// The queues of the host file's interfaces, and its tunnels.
 #[derive(Debug, Default)]
 pub struct OpenedAhead {
     /// By uplinks: the queues, or why they could not be opened.
     pub(super) queues: BTreeMap<String, Result<Vec<Xdp>, XdpError>>,
+    /// By uplinks: the tunnel, or why it could not be opened.
+    pub(super) tunnels: BTreeMap<String, Result<Vxlan, VxlanError>>,
     /// Warnings for the log, which has not begun.
     pub notes: Vec<String>,
 }
 
 impl OpenedAhead {
     pub(super) fn has(&self, config: &UplinkConfig) -> bool {
-        self.queues.contains_key(&config.name)
+        self.queues.contains_key(&config.name) || self.tunnels.contains_key(&config.name)
     }
 }
 
-/// Opens the queues of a host file's interfaces. A keeper may hold those of a daemon that was killed: they are taken out of `groups`.
+/// Opens the queues of a host file's interfaces, and its tunnels. A keeper may hold those of a daemon that was killed: they are taken out of `groups`.
 pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>) -> OpenedAhead {
     let mut opened = OpenedAhead::default();
     let mut held = HeldUplinks::take_queues(groups);
@@ -33,6 +37,9 @@ pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>)
         held.keep_only(&host.uplinks, holder);
     }
     for config in &host.uplinks {
+        if let UplinkKind::Vxlan(tunnel) = &config.kind {
+            opened.tunnels.insert(config.name.clone(), open_tunnel(tunnel, Hops::new(random())));
+        }
         let UplinkKind::Xdp { interface, queues } = &config.kind else { continue };
         let again = match resumed(config, interface, &mut held) {
             None => Xdp::open(interface, *queues),
@@ -53,6 +60,18 @@ pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>)
         opened.queues.insert(config.name.clone(), again);
     }
     opened
+}
+
+/// Opens a tunnel to the peers that the host file names.
+pub(super) fn open_tunnel(config: &TunnelConfig, hops: Hops) -> Result<Vxlan, VxlanError> {
+    set_peers(config, &hops);
+    Vxlan::open(config.settings.clone(), hops, random())
+}
+
+/// The hops of a tunnel are the peers that the host file names. Each has all networks.
+pub(super) fn set_peers(config: &TunnelConfig, hops: &Hops) {
+    let hop = |address: &IpAddr| Hop { address: *address, networks: None };
+    hops.set(&config.peers.iter().map(hop).collect::<Vec<_>>());
 }
 
 /// The queues of an uplink, if they are held.

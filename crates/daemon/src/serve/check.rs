@@ -8,9 +8,9 @@ use std::sync::Arc;
 use nicety_host::{Host, PortConfig, Role, TeamConfig, UplinkConfig, UplinkKind};
 use nicety_keeper::{Group, Holder, Opener};
 use nicety_socket::{Access, ListenError, Place};
-use nicety_uplink::{Capture, SocketError, Tap, Xdp, XdpError};
+use nicety_uplink::{Capture, SocketError, Tap, Vxlan, VxlanError, Xdp, XdpError};
 
-use super::{Held, OpenedAhead, Prepared, Refused, ServeError, spec};
+use super::{Held, OpenedAhead, OpenedLink, Prepared, Refused, ServeError, spec};
 use crate::daemon::{PortSpec, StartError};
 use crate::paths::{PathUse, of_uplink};
 use crate::protection::{self, ProtectionError};
@@ -89,12 +89,18 @@ fn checked<'a>(
     }
     // Uplinks that are held are open already.
     for config in host.uplinks.iter().filter(|config| !ahead.has(config) && !uplinks.has(config)) {
-        errors.extend(check_uplink(config, &mut served, look, opener.as_deref()).err());
+        errors.extend(check_uplink(config, &mut served, look, opener.as_deref(), is_beside).err());
     }
     errors.extend(host.teams.iter().filter_map(|team| check_team(host, team).err()));
     for (name, queues) in ahead.queues {
         match queues {
-            Ok(queues) => _ = opened.insert(name, queues),
+            Ok(queues) => _ = opened.insert(name, OpenedLink::Queues(queues)),
+            Err(error) => errors.push(error.into()),
+        }
+    }
+    for (name, tunnel) in ahead.tunnels {
+        match tunnel {
+            Ok(tunnel) => _ = opened.insert(name, OpenedLink::Tunnel(Box::new(tunnel))),
             Err(error) => errors.push(error.into()),
         }
     }
@@ -157,11 +163,16 @@ fn check_uplink(
     served: &mut Vec<PathBuf>,
     look: SocketCheck,
     opener: Option<&Opener>,
+    is_beside: bool,
 ) -> Result<(), ServeError> {
     match &config.kind {
         UplinkKind::Tap { name, queues: 1 } => Tap::check(opener, name)?,
         UplinkKind::Tap { name, .. } => Tap::check_queues(opener, name, 0)?,
         UplinkKind::Xdp { interface, queues } => Xdp::check(interface, *queues)?,
+        UplinkKind::Vxlan(tunnel) => match Vxlan::check(&tunnel.settings) {
+            Err(VxlanError::InUse(_)) if is_beside => {}
+            checked => checked?,
+        },
         // The opener that opens it checks.
         UplinkKind::Capture { .. } if nicety_socket::opener().is_some() => {}
         UplinkKind::Capture { file } => Capture::check(file)?,
@@ -186,6 +197,11 @@ pub fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig, opener: Opti
     if matches!(new.kind, UplinkKind::Xdp { .. }) {
         return Err(XdpError::Running(new.name.clone()).into());
     }
+    if let UplinkKind::Vxlan(_) = &new.kind {
+        // Whether its address is free is found out when the old one is closed.
+        let is_confined = nicety_sandbox::is_on();
+        return if is_confined { Err(VxlanError::Running(new.name.clone()).into()) } else { Ok(()) };
+    }
     if let UplinkKind::Tap { name, queues: 2.. } = &new.kind {
         let is_same =
             |config: &&UplinkConfig| matches!(&config.kind, UplinkKind::Tap { name: held, .. } if held == name);
@@ -193,7 +209,7 @@ pub fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig, opener: Opti
         return Ok(Tap::check_queues(opener, name, held)?);
     }
     let mut served = Vec::new();
-    check_uplink(new, &mut served, connecting, opener)?;
+    check_uplink(new, &mut served, connecting, opener, false)?;
     match served.pop() {
         Some(path) if !old.iter().filter_map(own_socket).any(|ours| *ours == path) => {
             Err(SocketError::from(ListenError::InUse(path)).into())

@@ -7,12 +7,15 @@ use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{PortId, Uplink};
 use nicety_host::{Host, Role, UplinkConfig, UplinkKind};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Stream, Tap, TapError, Tokens, Xdp, XdpError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Stream, Tap, TapError, Tokens, Vxlan, VxlanError, Xdp,
+    XdpError,
 };
 use tracing::warn;
 
+use super::ahead::{open_tunnel, set_peers};
 use super::{ServeError, agents, policy, queue_name, queues_spec, settings};
 use crate::daemon::{ArrivingUplink, Daemon, JoiningUplink, UplinkMaker};
+use crate::random::random;
 use crate::run::image::PortImage;
 use crate::run::kept_uplinks::{HeldUplinks, let_go_first, name};
 
@@ -71,6 +74,13 @@ fn link(
         }
         (UplinkKind::Stream { socket, role: Role::Listen }, _) => paced.alone(Stream::listen(socket)?),
         (UplinkKind::Stream { socket, role: Role::Connect }, _) => paced.alone(Stream::connect(socket)?),
+        (UplinkKind::Vxlan(tunnel), Origin::Parts(descriptors, _)) => {
+            let hops = daemon.hops(&config.name);
+            set_peers(tunnel, &hops);
+            paced.alone(Vxlan::go_on(tunnel.settings.clone(), hops, random(), &state, descriptors)?)
+        }
+        (UplinkKind::Vxlan(_), _) if nicety_sandbox::is_on() => Err(VxlanError::Running(config.name.clone()).into()),
+        (UplinkKind::Vxlan(tunnel), _) => paced.alone(open_tunnel(tunnel, daemon.hops(&config.name))?),
         (UplinkKind::Capture { .. }, Origin::Parts(descriptors, _)) => {
             paced.alone(Capture::go_on(only(descriptors)?, &state, &capture_options(daemon))?)
         }
@@ -184,6 +194,12 @@ pub(super) fn open_xdp(daemon: &Daemon, config: &UplinkConfig, mut queues: Vec<X
     }
     let Some(only) = queues.pop() else { return Ok(()) };
     add(daemon, config, Pacing::new(config).alone(only)?)
+}
+
+/// Adds a tunnel, which is open, to the switch.
+pub(super) fn add_tunnel(daemon: &Daemon, config: &UplinkConfig, tunnel: Vxlan) -> Result<(), ServeError> {
+    daemon.feed_by(&config.name, tunnel.hops().clone());
+    add(daemon, config, Pacing::new(config).alone(tunnel)?)
 }
 
 /// Adds an uplink with one link to the switch, or to its team.

@@ -7,10 +7,10 @@ use nicety_adapter::Time;
 use nicety_host::{Host, List, UplinkConfig};
 use nicety_keeper::Group;
 use nicety_plane::{SavedAgent, SavedFrames};
-use nicety_uplink::Xdp;
+use nicety_uplink::{Vxlan, Xdp};
 
 use super::kept::{begin_anew, revive};
-use super::open::{open_uplink, open_uplink_with, open_xdp};
+use super::open::{add_tunnel, open_uplink, open_uplink_with, open_xdp};
 use super::{ServeError, close_uplink, set_uplink, settle_agents};
 use crate::daemon::{Arriving, ArrivingUplink, Daemon, PortSpec, PortView, TeamSpec};
 use crate::run::image::{LearnedImage, TeamImage};
@@ -38,10 +38,19 @@ pub(crate) enum UplinkArrival {
     New,
     /// It was closed, to be opened with other settings.
     Reopened,
-    /// Its queues were opened before this process gave rights up.
-    Opened(Vec<Xdp>),
+    /// It was opened before this process gave rights up.
+    Opened(OpenedLink),
     /// The keeper holds what it had opened for a daemon that was killed.
     Held(HeldUplinks),
+}
+
+/// What was opened before this process gave rights up.
+#[derive(Debug)]
+pub(crate) enum OpenedLink {
+    /// The queues of an interface.
+    Queues(Vec<Xdp>),
+    /// A tunnel.
+    Tunnel(Box<Vxlan>),
 }
 
 /// The ports, uplinks and teams that another daemon hands over. It stands still meanwhile.
@@ -126,7 +135,8 @@ pub(crate) fn reconcile<'a, E>(
         let is_new = matches!(arrival, UplinkArrival::New);
         let opened = match arrival {
             UplinkArrival::New | UplinkArrival::Reopened => open_uplink(daemon, &config),
-            UplinkArrival::Opened(queues) => open_xdp(daemon, &config, queues),
+            UplinkArrival::Opened(OpenedLink::Queues(queues)) => open_xdp(daemon, &config, queues),
+            UplinkArrival::Opened(OpenedLink::Tunnel(tunnel)) => add_tunnel(daemon, &config, *tunnel),
             UplinkArrival::Held(mut held) => open_uplink_with(daemon, &config, &mut held),
         };
         if let Err(error) = opened {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nicety_daemon::paths::{self, HostPath, PathUse};
 use nicety_host::{
-    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, UplinkConfig, UplinkKind, group_number,
+    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, TunnelConfig, UplinkConfig, UplinkKind,
+    group_number,
 };
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;
@@ -45,13 +46,13 @@ impl Needs<'_> {
     fn network(&mut self, host: &Host) {
         if let Some(PageAddress::Loopback(address)) = host.daemon.page {
             let what = format!("daemon.page = \"{address}\"");
-            self.tcp(&what, With::Address(address.ip()));
+            self.inet(&what, With::Address(address.ip()));
             self.low_port(&what, address.port());
         }
         if let Some(ListenAddress::Address(address)) = host.tolerance.as_ref().and_then(|ft| ft.listen.as_ref()) {
             let with = if address.ip().is_loopback() { With::Address(address.ip()) } else { With::Anybody };
             let what = format!("ft.listen = \"{address}\"");
-            self.tcp(&what, with);
+            self.inet(&what, with);
             self.low_port(&what, address.port());
         }
         for (what, peer) in host.vms.iter().map(|vm| (format!("vm {}: peer", vm.name), &vm.peer)) {
@@ -61,12 +62,12 @@ impl Needs<'_> {
                 PeerAddress::Name { .. } => With::Anybody,
                 PeerAddress::Unix(_) => continue,
             };
-            self.tcp(&what, with);
+            self.inet(&what, with);
         }
         if let Some(LeasePlace::Etcd(etcd)) = host.tolerance.as_ref().and_then(|ft| ft.lease.as_ref()) {
             for endpoint in &etcd.endpoints {
                 let with = endpoint.host.parse().map_or(With::Anybody, With::Address);
-                self.tcp(&format!("ft.etcd: {endpoint}"), with);
+                self.inet(&format!("ft.etcd: {endpoint}"), with);
             }
         }
     }
@@ -82,7 +83,7 @@ impl Needs<'_> {
         }
     }
 
-    fn tcp(&mut self, what: &str, with: With) {
+    fn inet(&mut self, what: &str, with: With) {
         let families: &[&str] = match with {
             With::Address(IpAddr::V4(_)) => &["AF_INET"],
             With::Address(IpAddr::V6(_)) => &["AF_INET6"],
@@ -113,8 +114,17 @@ impl Needs<'_> {
             match kind {
                 UplinkKind::Xdp { .. } => self.xdp(name),
                 UplinkKind::Tap { .. } => self.tap(name),
+                UplinkKind::Vxlan(tunnel) => self.tunnel(name, tunnel),
                 _ => {}
             }
+        }
+    }
+
+    /// UDP with other hosts.
+    fn tunnel(&mut self, name: &str, tunnel: &TunnelConfig) {
+        self.low_port(&format!("uplink {name}: udp_port"), tunnel.settings.port);
+        for peer in &tunnel.peers {
+            self.inet(&format!("uplink {name}: peers"), With::Address(*peer));
         }
     }
 

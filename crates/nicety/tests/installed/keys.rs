@@ -88,6 +88,21 @@ fn tcp() -> Forbidden {
     }
 }
 
+fn tunnel() -> Forbidden {
+    Forbidden {
+        host: host(
+            "",
+            "[[uplink]]\nkind = \"vxlan\"\naddress = \"127.0.0.1\"\nudp_port = 4790\npeers = \"127.0.0.2\"\ntrunk = \"10\"\n\
+             vnis = \"10=5010\"\nmtu = 1550\n",
+        ),
+        before: "",
+        whys: &["uplink vxlan: peers: "],
+        drop_in: &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET"],
+        without: "binding a UDP socket to 127.0.0.1:4790",
+        seen: &["ss -lun | grep -F 127.0.0.1:4790", "nicety ports vxlan --control /run/nicety/keys.sock | grep VXLAN"],
+    }
+}
+
 fn folders() -> Forbidden {
     let listens = "[[uplink]]\nkind = \"pair\"\nname = \"near\"\nsocket = \"/srv/vms/near.sock\"\nvlan = 11\n\
                    [[uplink]]\nkind = \"stream\"\nname = \"far\"\nsocket = \"/srv/vms/far.sock\"\nvlan = 12\n\
@@ -209,8 +224,8 @@ fn keys(text: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 fn each_key_of_the_host_file_is_tried_under_the_packaged_unit() {
-    let all: [String; 7] =
-        [SHIPPED.to_owned(), tcp().host, folders().host, home().host, accounts().host, group().host, XDP.to_owned()];
+    let cases = [tcp(), tunnel(), folders(), home(), accounts(), group()];
+    let all: Vec<String> = [SHIPPED, XDP].map(str::to_owned).into_iter().chain(cases.map(|case| case.host)).collect();
     let tried: BTreeSet<_> = all.iter().flat_map(|text| keys(text)).collect();
     let known = nicety_host::KINDS.into_iter();
     let known = known.flat_map(|kind| kind.keys.iter().map(|key| (kind.name.to_owned(), key.name.to_owned())));
@@ -389,7 +404,7 @@ fn keys_take_effect_under_the_packaged_unit_as_it_is_or_with_the_drop_in_that_ch
     closed_as_installed(guest);
     as_shipped(guest);
     refuses(guest);
-    for case in [tcp(), folders(), home(), accounts(), group()] {
+    for case in [tcp(), tunnel(), folders(), home(), accounts(), group()] {
         with_drop_in(guest, &case);
     }
     println!("processors: {:?}", guest.cpu_time());

@@ -13,4 +13,5 @@ mod pcapng;
 mod stream;
 mod tags;
 mod tap;
+mod vxlan;
 mod xdp;

@@ -401,10 +401,10 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
 }
 
 /// A second network namespace; it ends when this is dropped.
-struct Elsewhere(Child);
+pub struct Elsewhere(Child);
 
 impl Elsewhere {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut child = Command::new("unshare");
         child.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().unwrap();
@@ -414,7 +414,7 @@ impl Elsewhere {
     }
 
     /// Calls `act` in that namespace.
-    fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
+    pub fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
         let namespace = File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
         std::thread::scope(|scope| {
             let there = scope.spawn(|| {

@@ -1,0 +1,339 @@
+//! A tunnel to other hosts by VXLAN (RFC 7348), as Linux's `vxlan` device speaks it. The tunnel is one port of the switch.
+//!
+//! ```text
+//!   switch ──► VLAN 10 ─► network 5010 ─┐  (network, address) ─► hop    UDP 4789 of hop 1
+//!              VLAN 20 ─► network 5020 ─┴─────► hops ──────────────────► UDP 4789 of hop 2
+//! ```
+//!
+//! - Which VLAN of the switch is which network stands in `networks.rs`. A frame of another VLAN does not leave, one of another network does
+//!   not come in, and neither does one with a tag of its own (section 6.1).
+//! - `hops.rs` says behind which host an address is. A frame for an address that is nowhere goes to all hosts that have its network, as
+//!   broadcasts do. Nothing goes from hop to hop: the switch returns no frame to its own port.
+//! - A packet that is to be cut is cut once, and leaves by one call (UDP_SEGMENT); datagrams of one flow come in by one call (UDP_GRO), and
+//!   TCP segments are joined again (`joining.rs`). On the wire there are plain datagrams, each in one IP packet: none is cut into fragments
+//!   (section 4.3). A frame that is too long for that is dropped.
+//! - A datagram of a host that is not among the hops is dropped. Source addresses can be forged: the network between hosts must be theirs.
+
+mod arriving;
+mod error;
+mod hops;
+mod leaving;
+mod networks;
+mod saved;
+mod sockets;
+mod wire;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nicety_adapter::snapshot::RestoreError;
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, HandOver, News, PACKETS, PortId, Progress, Time, Uplink,
+};
+use nicety_memory::Map;
+
+pub use error::VxlanError;
+pub use hops::{HOPS_MAX, Hop, Hops, Place, TellError};
+pub use networks::Network;
+pub use sockets::is_tunnel_end;
+pub use wire::{PORT as VXLAN_PORT, Vni, VniError, inner_mtu};
+
+use self::arriving::{Arriving, Judge};
+use self::leaving::{Guide, Leaving, Trouble};
+use self::networks::Networks;
+use self::saved::SavedTunnel;
+use self::sockets::Sockets;
+use crate::joining::Joining;
+use crate::watch::Watch;
+
+/// What a tunnel is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VxlanSettings {
+    /// This host's address on the network between hosts.
+    pub address: IpAddr,
+    /// The UDP port at which this host and all others listen.
+    pub port: u16,
+    /// Longest IP packet of the network between hosts.
+    pub mtu: u16,
+    /// The VLANs that go through it.
+    pub networks: Vec<Network>,
+}
+
+/// What the log reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Said {
+    trouble: Trouble,
+    is_alone: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Vxlan {
+    settings: VxlanSettings,
+    networks: Networks,
+    hops: Hops,
+    seed: u64,
+    sockets: Sockets,
+    watch: Watch,
+    arriving: Arriving,
+    joining: Joining,
+    leaving: Leaving,
+    /// Sockets whose room the watch reports, a bit each.
+    watched: u32,
+    room: bool,
+    /// There was no hop in the last turn.
+    is_alone: bool,
+    /// The peer whose way carries shorter packets than it should, and how long these are, when it was opened.
+    narrow: Option<(IpAddr, u32)>,
+    /// What the log has already reported: nothing, or these.
+    logged: Option<Said>,
+}
+
+impl Vxlan {
+    /// Opens a tunnel's sockets. The seed is secret.
+    ///
+    /// # Errors
+    /// The address is not this host's, or the port is in use.
+    pub fn open(settings: VxlanSettings, hops: Hops, seed: u64) -> Result<Self, VxlanError> {
+        Self::fits(&settings)?;
+        let is_alone = hops.lock().is_alone();
+        let sockets = Sockets::open(SocketAddr::new(settings.address, settings.port), seed)?;
+        let narrow = sockets::narrowest(settings.address, hops.addresses().into_iter());
+        let narrow = narrow.filter(|(_, mtu)| *mtu < settings.mtu.into());
+        Ok(Self { narrow, is_alone, ..Self::with(settings, hops, seed, sockets)? })
+    }
+
+    /// Goes on with the parts of another process's tunnel, which has the same settings. It sends nothing before its first turn.
+    ///
+    /// # Errors
+    /// The state is damaged or another version's.
+    pub fn go_on(
+        settings: VxlanSettings,
+        hops: Hops,
+        seed: u64,
+        state: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Self, VxlanError> {
+        let saved = SavedTunnel::from_bytes(state).map_err(VxlanError::State)?;
+        let wrong = VxlanError::State(RestoreError::Impossible("descriptors"));
+        let sockets = Sockets::go_on(descriptors).ok_or(wrong)?;
+        let mut this = Self::with(settings, hops, seed, sockets)?;
+        this.arriving.restore(&saved.arrived);
+        this.leaving.restore(&saved, this.sockets.sending.len()).map_err(VxlanError::State)?;
+        this.watch_room();
+        this.logged = Some(this.said());
+        Ok(this)
+    }
+
+    /// Finds out whether [`Vxlan::open`] would open these now.
+    pub fn check(settings: &VxlanSettings) -> Result<(), VxlanError> {
+        Self::fits(settings)?;
+        sockets::check(SocketAddr::new(settings.address, settings.port))
+    }
+
+    fn fits(settings: &VxlanSettings) -> Result<(), VxlanError> {
+        if is_tunnel_end(settings.address) { Ok(()) } else { Err(VxlanError::Address(settings.address)) }
+    }
+
+    fn with(settings: VxlanSettings, hops: Hops, seed: u64, sockets: Sockets) -> Result<Self, VxlanError> {
+        let address = SocketAddr::new(settings.address, settings.port);
+        let os = |source| VxlanError::Os { doing: "watching a UDP socket at", address, source };
+        let watch = Watch::new().map_err(os)?;
+        watch.add(&sockets.receiving).map_err(os)?;
+        Ok(Self {
+            networks: Networks::new(&settings.networks),
+            settings,
+            hops,
+            seed,
+            sockets,
+            watch,
+            arriving: Arriving::new()?,
+            joining: Joining::new(),
+            leaving: Leaving::new()?,
+            watched: 0,
+            room: false,
+            is_alone: false,
+            narrow: None,
+            logged: None,
+        })
+    }
+
+    /// The hops, for whoever feeds them.
+    pub fn hops(&self) -> &Hops {
+        &self.hops
+    }
+
+    fn frame_max(&self) -> u32 {
+        wire::frame_max(self.settings.mtu, self.settings.address)
+    }
+
+    /// The watch reports room in the sockets that have none, and in no other.
+    fn watch_room(&mut self) {
+        let blocked = self.leaving.blocked();
+        for (number, socket) in self.sockets.sending.iter().enumerate() {
+            let bit = 1 << number;
+            match (self.watched & bit != 0, blocked & bit != 0) {
+                (false, true) if self.watch.add_for_room(socket).is_ok() => self.watched |= bit,
+                (true, false) => {
+                    self.watch.remove(socket);
+                    self.watched &= !bit;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn said(&self) -> Said {
+        Said { trouble: self.leaving.trouble, is_alone: self.is_alone }
+    }
+
+    /// The reason why nothing passes.
+    fn why(&self, said: Said) -> Option<String> {
+        let VxlanSettings { address, .. } = self.settings;
+        match said.trouble.error {
+            Some(error) => Some(format!("nothing leaves from {address} to other hosts: {error}")),
+            None if said.is_alone => Some("it has no peers yet: name them (`peers`)".to_owned()),
+            None => None,
+        }
+    }
+
+    /// Which frames fit, and which do not.
+    fn lengths(&self, said: Said) -> String {
+        let VxlanSettings { address, mtu, .. } = self.settings;
+        let fits = |mtu: u32| inner_mtu(mtu.try_into().unwrap_or(u16::MAX), address);
+        let of = format!("an MTU of {mtu} leaves guests one of {}", fits(mtu.into()));
+        match (said.trouble.too_long, self.narrow) {
+            (Some(bytes), _) => {
+                format!(
+                    "{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both"
+                )
+            }
+            (None, Some((peer, mtu))) => {
+                format!(
+                    "{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}",
+                    fits(mtu)
+                )
+            }
+            (None, None) => of,
+        }
+    }
+
+    /// Sends what waits for room.
+    fn send_waiting(&mut self, counters: &mut Counters) {
+        if self.leaving.is_waiting() {
+            self.leaving.send_waiting(&self.sockets.sending, counters);
+            self.watch_room();
+            self.room = !self.leaving.is_waiting();
+        }
+    }
+}
+
+impl Uplink for Vxlan {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        self.room = false;
+        self.send_waiting(counters);
+        if self.arriving.is_lent() {
+            batch.start(&Map::empty(), port, 0);
+            return Progress { more: true, armed: false };
+        }
+        self.arriving.give_back();
+        batch.start(self.arriving.map(), port, 0);
+        let frame_max = self.frame_max();
+        let mut table = self.hops.lock();
+        self.is_alone = table.is_alone();
+        let mut judge = Judge { table: &mut table, networks: &self.networks, frame_max, now };
+        let (mut frames, mut drained, mut armed) = (0, false, false);
+        // A frame may end the open packet and be a packet of its own: two packets must fit.
+        let enough = |batch: &Batch, joining: &Joining| {
+            let bytes = batch.bytes() + joining.bytes();
+            batch.len() + 2 > PACKETS || (bytes > 0 && bytes >= budget.bytes)
+        };
+        while frames < budget.packets.max(1) && !enough(batch, &self.joining) {
+            match self.arriving.next(&mut judge) {
+                Some(Ok(span)) => {
+                    frames += 1;
+                    self.joining.take(self.arriving.map(), span, batch, counters);
+                }
+                Some(Err(reason)) => {
+                    frames += 1;
+                    counters.transmit_drop(reason);
+                }
+                None if drained => {
+                    armed = true;
+                    break;
+                }
+                None => {
+                    drained = self.arriving.receive(&self.sockets.receiving);
+                    if !drained && self.arriving.is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.joining.close(batch, counters);
+        Progress { more: !armed, armed }
+    }
+
+    fn complete(&mut self, _batch: &Batch) {
+        self.arriving.give_back();
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        self.room = false;
+        let frame_max = self.frame_max();
+        let mut table = self.hops.lock();
+        self.is_alone = table.is_alone();
+        let mut guide = Guide {
+            table: &mut table,
+            networks: &self.networks,
+            port: self.settings.port,
+            frame_max,
+            sockets: &self.sockets.sending,
+            seed: self.seed,
+            now,
+        };
+        let delivery = self.leaving.deliver(frames, &mut guide, counters);
+        drop(table);
+        self.watch_room();
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.descriptor())
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.room.then_some(Time::ZERO)
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        vec!["VXLAN"]
+    }
+
+    fn vacant(&self) -> Option<String> {
+        self.why(self.said())
+    }
+
+    fn news(&mut self) -> Option<News> {
+        let said = self.said();
+        if self.logged == Some(said) {
+            return None;
+        }
+        self.logged = Some(said);
+        Some(self.why(said).map_or_else(|| News::Back(self.lengths(said)), News::Vacant))
+    }
+
+    fn hand_over(&self) -> HandOver<'_> {
+        let mut saved = SavedTunnel { arrived: self.arriving.save(), ..SavedTunnel::default() };
+        self.leaving.save(&mut saved);
+        let descriptors = std::iter::once(&self.sockets.receiving).chain(&self.sockets.sending).map(AsFd::as_fd);
+        HandOver::Parts { descriptors: descriptors.collect(), state: saved.to_bytes() }
+    }
+}

@@ -1,0 +1,266 @@
+//! The other hosts of a tunnel, and behind which of them an address is: Linux's forwarding database of a `vxlan` device (bridge(8), `fdb`).
+//!
+//! A *hop* is another host, by its address on the network between them. Its number stays as long as it is there. An entry (network, address
+//! of a guest) is *told* by whoever knows where guests are, or *learned* from what comes in: the source address of a frame is behind the hop
+//! that sent it. A told entry wins over a learned one, and does not age. Guests choose addresses: so the table of learned ones has a fixed size,
+//! and its hash has a seed. A frame for an address that is not here goes to each hop that has the network: that is always correct.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nicety_adapter::Time;
+use nicety_frame::Mac;
+
+use super::wire::Vni;
+
+/// Most hops.
+pub const HOPS_MAX: usize = 1024;
+/// Entries that share a set: one cache line.
+const WAYS: usize = 4;
+/// Sets: 65,536 entries, 1 MiB.
+const SETS: usize = 1 << 14;
+/// Most entries that are told: 100 for each hop.
+const TOLD_MAX: usize = 100 * HOPS_MAX;
+/// Age at which a learned entry is forgotten: the switch's default, and Linux's (IEEE 802.1Q section 8.8.3).
+const AGEING_S: u32 = 300;
+
+/// Another host, and the networks that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its address on the network between hosts.
+    pub address: IpAddr,
+    /// Its networks, to which broadcasts are sent; `None`: all.
+    pub networks: Option<Vec<Vni>>,
+}
+
+/// Where an address of a guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The network.
+    pub vni: Vni,
+    /// The guest's address.
+    pub mac: Mac,
+    /// The host.
+    pub hop: IpAddr,
+    /// Whether somebody has told it; else it was learned.
+    pub is_told: bool,
+}
+
+/// The reason why an address was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TellError {
+    /// The hop is not among the hops.
+    #[error("{0} is none of the tunnel's peers: add it first")]
+    NoHop(IpAddr),
+    /// It is a group's address, or none.
+    #[error("{0} is no address of one guest")]
+    NotUnicast(Mac),
+    /// There are as many as there may be.
+    #[error("the tunnel's table has no room for {0}: its frames go to all peers of their network")]
+    Full(Mac),
+}
+
+/// A learned entry: 16 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    mac: [u8; 6],
+    hop: u16,
+    /// The network; 0: the entry is free.
+    vni: u32,
+    /// Second of the last frame.
+    seen_s: u32,
+}
+
+impl Entry {
+    fn is(&self, vni: Vni, mac: Mac) -> bool {
+        self.vni == vni.number() && self.mac == mac.0
+    }
+
+    fn is_old(&self, now_s: u32) -> bool {
+        self.vni == 0 || now_s.saturating_sub(self.seen_s) >= AGEING_S
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Set([Entry; WAYS]);
+
+/// The table itself, locked: once for each batch of frames, and for each change.
+#[derive(Debug)]
+pub(crate) struct Table {
+    told: HashMap<(Vni, Mac), u16>,
+    sets: Box<[Set]>,
+    seed: u64,
+    /// By number.
+    hops: Vec<Option<Hop>>,
+    /// Sorted by address.
+    numbers: Vec<(IpAddr, u16)>,
+}
+
+/// The hops of a tunnel: its own, and whoever feeds it, have the same.
+#[derive(Clone, Debug)]
+pub struct Hops(Arc<Mutex<Table>>);
+
+impl Hops {
+    /// None yet. The seed is secret.
+    pub fn new(seed: u64) -> Self {
+        let sets = vec![Set::default(); SETS].into_boxed_slice();
+        Self(Arc::new(Mutex::new(Table { told: HashMap::new(), sets, seed, hops: Vec::new(), numbers: Vec::new() })))
+    }
+
+    /// Replaces the list of hops. What was behind a hop that is not in it any more is forgotten. Those beyond [`HOPS_MAX`] are left out.
+    pub fn set(&self, hops: &[Hop]) {
+        self.lock().set(hops);
+    }
+
+    /// The addresses of all.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.lock().numbers.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Says where an address is from now on.
+    ///
+    /// # Errors
+    /// The hop is unknown, the address is no guest's, or there is no room.
+    pub fn tell(&self, vni: Vni, mac: Mac, hop: IpAddr) -> Result<(), TellError> {
+        self.lock().tell(vni, mac, hop)
+    }
+
+    /// Takes back what was told or learned of an address.
+    pub fn forget(&self, vni: Vni, mac: Mac) {
+        let mut table = self.lock();
+        table.told.remove(&(vni, mac));
+        if let Some(entry) = table.entry(vni, mac) {
+            *entry = Entry::default();
+        }
+    }
+
+    /// All that is known now.
+    pub fn places(&self, now: Time) -> Vec<Place> {
+        let (table, now_s) = (self.lock(), seconds(now));
+        let learned = table.sets.iter().flat_map(|set| &set.0).filter(|entry| !entry.is_old(now_s));
+        let learned = learned.filter_map(|entry| Some((Vni::new(entry.vni)?, Mac(entry.mac), entry.hop, false)));
+        let learned = learned.filter(|(vni, mac, ..)| !table.told.contains_key(&(*vni, *mac)));
+        let told = table.told.iter().map(|(&(vni, mac), &hop)| (vni, mac, hop, true));
+        let place = |(vni, mac, hop, is_told)| Some(Place { vni, mac, hop: table.hop(hop)?.address, is_told });
+        told.chain(learned).filter_map(place).collect()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        // A thread that panicked has left the table as valid as it was: a lost entry is a flood.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn seconds(now: Time) -> u32 {
+    u32::try_from(now.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
+}
+
+impl Table {
+    fn set(&mut self, hops: &[Hop]) {
+        for number in 0..self.hops.len() {
+            let stays = self.hops[number].as_ref().is_none_or(|old| hops.iter().any(|hop| hop.address == old.address));
+            if !stays {
+                self.hops[number] = None;
+                self.told.retain(|_, hop| usize::from(*hop) != number);
+                let behind = |entry: &&mut Entry| usize::from(entry.hop) == number;
+                self.sets
+                    .iter_mut()
+                    .flat_map(|set| &mut set.0)
+                    .filter(behind)
+                    .for_each(|entry| *entry = Entry::default());
+            }
+        }
+        for hop in hops {
+            let is_same = |old: &&mut Option<Hop>| old.as_ref().is_some_and(|old| old.address == hop.address);
+            if let Some(old) = self.hops.iter_mut().find(is_same) {
+                *old = Some(hop.clone());
+            } else if let Some(free) = self.hops.iter_mut().find(|slot| slot.is_none()) {
+                *free = Some(hop.clone());
+            } else if self.hops.len() < HOPS_MAX {
+                self.hops.push(Some(hop.clone()));
+            }
+        }
+        let numbered = (0..).zip(&self.hops).filter_map(|(number, hop)| Some((hop.as_ref()?.address, number)));
+        self.numbers = numbered.collect();
+        self.numbers.sort_unstable();
+    }
+
+    fn tell(&mut self, vni: Vni, mac: Mac, hop: IpAddr) -> Result<(), TellError> {
+        let number = self.number(hop).ok_or(TellError::NoHop(hop))?;
+        if !mac.is_unicast() {
+            return Err(TellError::NotUnicast(mac));
+        }
+        if self.told.len() >= TOLD_MAX && !self.told.contains_key(&(vni, mac)) {
+            return Err(TellError::Full(mac));
+        }
+        self.told.insert((vni, mac), number);
+        Ok(())
+    }
+
+    /// The source of a frame that this hop has sent is behind it.
+    pub(crate) fn learn(&mut self, vni: Vni, mac: Mac, hop: u16, now: Time) {
+        if !mac.is_unicast() {
+            return;
+        }
+        let seen = Entry { mac: mac.0, hop, vni: vni.number(), seen_s: seconds(now) };
+        let set = &mut self.set_of(vni, mac).0;
+        let at = set.iter().position(|entry| entry.is(vni, mac));
+        // A free entry, or the one that has been silent for longest.
+        let at = at.or_else(|| (0..WAYS).min_by_key(|at| (set[*at].vni != 0, set[*at].seen_s)));
+        if let Some(entry) = at.and_then(|at| set.get_mut(at)) {
+            *entry = seen;
+        }
+    }
+
+    /// The hop behind which an address is.
+    pub(crate) fn place_of(&mut self, vni: Vni, mac: Mac, now: Time) -> Option<u16> {
+        if !self.told.is_empty()
+            && let Some(hop) = self.told.get(&(vni, mac))
+        {
+            return Some(*hop);
+        }
+        let now_s = seconds(now);
+        self.entry(vni, mac).filter(|entry| !entry.is_old(now_s)).map(|entry| entry.hop)
+    }
+
+    /// The addresses of all hops that have a network.
+    pub(crate) fn all_of(&self, vni: Vni) -> impl Iterator<Item = IpAddr> + '_ {
+        let has = move |hop: &&Hop| hop.networks.as_ref().is_none_or(|networks| networks.contains(&vni));
+        self.hops.iter().flatten().filter(has).map(|hop| hop.address)
+    }
+
+    /// The hop at this address.
+    pub(crate) fn number(&self, address: IpAddr) -> Option<u16> {
+        let at = self.numbers.binary_search_by_key(&address, |(address, _)| *address).ok()?;
+        self.numbers.get(at).map(|(_, number)| *number)
+    }
+
+    /// A hop.
+    pub(crate) fn hop(&self, number: u16) -> Option<&Hop> {
+        self.hops.get(usize::from(number))?.as_ref()
+    }
+
+    /// Whether there is no hop.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    fn entry(&mut self, vni: Vni, mac: Mac) -> Option<&mut Entry> {
+        self.set_of(vni, mac).0.iter_mut().find(|entry| entry.is(vni, mac))
+    }
+
+    fn set_of(&mut self, vni: Vni, mac: Mac) -> &mut Set {
+        let key = mac.to_u64() ^ u64::from(vni.number()) << 40;
+        // The high bits of a product with an odd secret depend on all bits of the key.
+        let mixed = (key ^ self.seed).wrapping_mul(self.seed | 1);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = (mixed >> (u64::BITS - SETS.trailing_zeros())) as usize;
+        &mut self.sets[at]
+    }
+}
+
+#[cfg(test)]
+#[path = "hops_test.rs"]
+mod tests;

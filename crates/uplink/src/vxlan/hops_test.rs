@@ -1,0 +1,132 @@
+use std::time::Duration;
+
+use super::*;
+
+const SEED: u64 = 0x1234_5678_9abc_def1;
+
+fn vni(number: u32) -> Vni {
+    Vni::new(number).unwrap()
+}
+
+fn ip(last: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, last])
+}
+
+fn mac(number: u32) -> Mac {
+    let [a, b, c, d] = number.to_be_bytes();
+    Mac([2, 0, a, b, c, d])
+}
+
+fn at(second: u64) -> Time {
+    Time::ZERO.after(Duration::from_secs(second))
+}
+
+fn hop(last: u8) -> Hop {
+    Hop { address: ip(last), networks: None }
+}
+
+fn of(hops: &Hops, number: u32, address: u32, now: Time) -> Option<IpAddr> {
+    let mut table = hops.lock();
+    let number = table.place_of(vni(number), mac(address), now)?;
+    table.hop(number).map(|hop| hop.address)
+}
+
+fn learn(hops: &Hops, number: u32, address: u32, last: u8, now: Time) {
+    let mut table = hops.lock();
+    let hop = table.number(ip(last)).unwrap();
+    table.learn(vni(number), mac(address), hop, now);
+}
+
+#[test]
+fn an_address_is_behind_the_hop_that_sent_from_it_last_and_only_in_its_network() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2), hop(3)]);
+    learn(&hops, 10, 1, 2, at(1));
+    assert_eq!(of(&hops, 10, 1, at(2)), Some(ip(2)));
+    assert_eq!(of(&hops, 11, 1, at(2)), None, "another network");
+    learn(&hops, 10, 1, 3, at(3));
+    assert_eq!(of(&hops, 10, 1, at(3)), Some(ip(3)), "it has moved");
+}
+
+#[test]
+fn a_learned_address_is_forgotten_after_five_silent_minutes_and_a_told_one_never() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2)]);
+    learn(&hops, 10, 1, 2, at(0));
+    hops.tell(vni(10), mac(2), ip(2)).unwrap();
+    assert_eq!(of(&hops, 10, 1, at(299)), Some(ip(2)));
+    assert_eq!(of(&hops, 10, 1, at(300)), None);
+    assert_eq!(of(&hops, 10, 2, at(1 << 33)), Some(ip(2)));
+}
+
+#[test]
+fn a_told_address_is_not_learned_elsewhere_until_it_is_taken_back() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2), hop(3)]);
+    learn(&hops, 10, 1, 3, at(0));
+    hops.tell(vni(10), mac(1), ip(2)).unwrap();
+    learn(&hops, 10, 1, 3, at(1));
+    assert_eq!(of(&hops, 10, 1, at(1)), Some(ip(2)));
+    hops.forget(vni(10), mac(1));
+    assert_eq!(of(&hops, 10, 1, at(1)), None);
+    learn(&hops, 10, 1, 3, at(2));
+    assert_eq!(of(&hops, 10, 1, at(2)), Some(ip(3)));
+}
+
+#[test]
+fn what_was_behind_a_hop_that_leaves_is_forgotten_and_the_others_keep_their_numbers() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2), hop(3)]);
+    learn(&hops, 10, 1, 2, at(0));
+    hops.tell(vni(10), mac(2), ip(2)).unwrap();
+    learn(&hops, 10, 3, 3, at(0));
+    hops.set(&[hop(4), hop(3)]);
+    assert_eq!([1, 2, 3].map(|address| of(&hops, 10, address, at(0))), [None, None, Some(ip(3))]);
+    let table = hops.lock();
+    assert_eq!((table.number(ip(2)), table.number(ip(3)), table.number(ip(4))), (None, Some(1), Some(0)));
+    assert_eq!(table.numbers.len(), 2);
+}
+
+#[test]
+fn a_broadcast_goes_to_the_hops_that_have_its_network() {
+    let hops = Hops::new(SEED);
+    let some = Hop { address: ip(3), networks: Some(vec![vni(10), vni(11)]) };
+    hops.set(&[hop(2), some, Hop { address: ip(4), networks: Some(Vec::new()) }]);
+    let all = |number| hops.lock().all_of(vni(number)).collect::<Vec<_>>();
+    assert_eq!(all(11), [ip(2), ip(3)]);
+    assert_eq!(all(12), [ip(2)]);
+}
+
+#[test]
+fn what_cannot_be_told_is_refused_with_the_reason() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2)]);
+    let said = |mac, last| hops.tell(vni(10), mac, ip(last)).unwrap_err().to_string();
+    assert_eq!(said(mac(1), 3), "192.0.2.3 is none of the tunnel's peers: add it first");
+    assert_eq!(said(Mac::BROADCAST, 2), "ff:ff:ff:ff:ff:ff is no address of one guest");
+    assert_eq!(said(Mac::ZERO, 2), "00:00:00:00:00:00 is no address of one guest");
+}
+
+#[test]
+fn a_flood_of_addresses_displaces_learned_ones_and_no_told_one() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2), hop(3)]);
+    (0..10_000).for_each(|address| hops.tell(vni(10), mac(address), ip(2)).unwrap());
+    (10_000..400_000).for_each(|address| learn(&hops, 10, address, 3, at(1)));
+    assert!((0..10_000).all(|address| of(&hops, 10, address, at(1)) == Some(ip(2))));
+    let places = hops.places(at(1));
+    assert_eq!(places.iter().filter(|place| place.is_told).count(), 10_000);
+    assert!(places.len() > SETS * WAYS * 9 / 10, "the table is in use: {}", places.len());
+    let error = (10_000..1 << 17).find_map(|address| hops.tell(vni(10), mac(address), ip(2)).err()).unwrap();
+    assert!(error.to_string().ends_with("its frames go to all peers of their network"), "{error}");
+}
+
+#[test]
+fn hops_beyond_the_most_are_left_out() {
+    let hops = Hops::new(SEED);
+    let many = |count: usize| {
+        (0..count as u32).map(|n| Hop { address: IpAddr::from((0x0a00_0000 + n).to_be_bytes()), networks: None })
+    };
+    hops.set(&many(HOPS_MAX + 5).collect::<Vec<_>>());
+    assert_eq!(hops.lock().numbers.len(), HOPS_MAX);
+}

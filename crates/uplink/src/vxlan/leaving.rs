@@ -1,0 +1,411 @@
+//! Sending by a tunnel. Frames are written one behind the other, each behind its header. A *run* is frames of one flow to the same hosts, of
+//! one length but for the last: the kernel cuts it into datagrams behind the card's queue (UDP_SEGMENT), or the card does. A packet that was
+//! to be cut is cut here once, and is a run; so are single frames of one flow that follow each other.
+//!
+//! Runs that find no room in a socket stay, and no frame is taken until they are sent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use arrayvec::ArrayVec;
+use nicety_adapter::snapshot::RestoreError;
+use nicety_adapter::{
+    Checked, Counters, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Time, Unfolded, Wants,
+};
+use nicety_frame::ethernet::ethertype;
+use nicety_frame::vlan::{TAG_OFFSET, is_tpid};
+use nicety_frame::{Layout, Mac};
+use nicety_memory::{MapError, Span};
+use rustix::io::Errno;
+
+use super::hops::{HOPS_MAX, Table};
+use super::networks::Networks;
+use super::saved::{SavedMessage, SavedTunnel};
+use super::sockets::SOURCES;
+use super::wire::{self, HEADER_BYTES, Vni};
+use crate::buffers::Buffers;
+use crate::system::{self, Address, Departing, MESSAGES};
+
+/// Most bytes that are written before they are sent.
+const LEAVING_BYTES: u32 = 256 << 10;
+/// Most bytes of a run: the payload of a UDP datagram over IPv4.
+const RUN_BYTES: u32 = 65_535 - 20 - 8;
+/// Most datagrams of a run (`UDP_MAX_SEGMENTS` of Linux until 6.9).
+const RUN_DATAGRAMS: u32 = 64;
+/// Most messages that wait: a broadcast is one for each hop.
+const WAITING_MAX: usize = 4 * HOPS_MAX;
+const WRONG: RestoreError = RestoreError::Impossible("waiting messages");
+/// Runs begin at a cache line.
+const ALIGN: u32 = 64;
+
+/// A message that is written and not sent yet.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    /// The place of its bytes.
+    at: u32,
+    departing: Departing,
+    socket: u8,
+    count: Count,
+}
+
+impl Message {
+    fn save(&self) -> Option<SavedMessage> {
+        let Self { at, departing: Departing { span, to, segment }, socket, count } = *self;
+        let (to, port, len) = (to.ip()?, to.port(), span.len());
+        Some(SavedMessage { to, port, socket, segment, at, len, count: [count.packets, count.frames, count.bytes] })
+    }
+}
+
+/// What is counted when a message was sent, or dropped. The first message of a run to several hosts has the counts of all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    packets: u32,
+    frames: u32,
+    bytes: u32,
+}
+
+/// Frames one behind the other that have one destination.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u32,
+    end: u32,
+    /// Bytes of each datagram but the last.
+    segment: u32,
+    datagrams: u32,
+    /// The last datagram is shorter: no other can follow.
+    closed: bool,
+    route: Route,
+    count: Count,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Route {
+    vni: Vni,
+    socket: u8,
+    /// One hop; `None`: all that have the network.
+    hop: Option<u16>,
+}
+
+/// The facts by which frames are sent.
+pub(super) struct Guide<'a> {
+    pub table: &'a mut Table,
+    pub networks: &'a Networks,
+    /// The port at which hops listen.
+    pub port: u16,
+    /// The longest frame, without a tag.
+    pub frame_max: u32,
+    pub sockets: &'a [OwnedFd],
+    pub seed: u64,
+    pub now: Time,
+}
+
+/// Errors of the last sending calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// The last error, if nothing was sent since.
+    pub error: Option<Errno>,
+    /// The length of the last datagram that was longer than its way permits.
+    pub too_long: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Leaving {
+    buffers: Buffers,
+    /// First byte that is free.
+    at: u32,
+    run: Option<Run>,
+    messages: Vec<Message>,
+    /// Sockets that have no room, a bit each.
+    blocked: u32,
+    /// The kernel cuts runs. Without it each datagram is sent by itself.
+    cuts: bool,
+    pub trouble: Trouble,
+}
+
+impl Leaving {
+    pub(super) fn new() -> Result<Self, MapError> {
+        Ok(Self {
+            buffers: Buffers::new(LEAVING_BYTES)?,
+            at: 0,
+            run: None,
+            messages: Vec::with_capacity(WAITING_MAX),
+            blocked: 0,
+            cuts: true,
+            trouble: Trouble::default(),
+        })
+    }
+
+    /// Sockets that have no room, a bit each.
+    pub(super) fn blocked(&self) -> u32 {
+        self.blocked
+    }
+
+    /// Whether messages wait for room.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// What waits for room.
+    pub(super) fn save(&self, into: &mut SavedTunnel) {
+        into.leaving = vec![0; self.at as usize];
+        self.buffers.map().read_span(self.buffers.span(0, self.at), &mut into.leaving);
+        into.messages = self.messages.iter().filter_map(Message::save).collect();
+    }
+
+    /// Goes on with that.
+    ///
+    /// # Errors
+    /// A message is none of these bytes, or of no socket.
+    pub(super) fn restore(&mut self, saved: &SavedTunnel, sockets: usize) -> Result<(), RestoreError> {
+        self.at = u32::try_from(saved.leaving.len()).ok().filter(|len| *len <= LEAVING_BYTES).ok_or(WRONG)?;
+        self.buffers.map().write_span(self.buffers.span(0, self.at), &saved.leaving);
+        for message in saved.messages.iter().take(WAITING_MAX) {
+            let end = message.at.checked_add(message.len).filter(|end| *end <= self.at && message.len > 0);
+            let socket = Some(message.socket).filter(|socket| usize::from(*socket) < sockets);
+            let (_, socket) = end.zip(socket).ok_or(WRONG)?;
+            let span = self.buffers.span(message.at, message.len);
+            let to = Address::new(SocketAddr::new(message.to, message.port));
+            let [packets, frames, bytes] = message.count;
+            let departing = Departing { span, to, segment: message.segment };
+            self.messages.push(Message { at: message.at, departing, socket, count: Count { packets, frames, bytes } });
+            // Whether it has room is found out in the first turn.
+            self.blocked |= 1 << socket;
+        }
+        Ok(())
+    }
+
+    /// Offers frames.
+    pub(super) fn deliver(&mut self, frames: &Frames<'_>, guide: &mut Guide<'_>, counters: &mut Counters) -> Delivery {
+        let mut delivery = Delivery::default();
+        let mut scratch = Scratch::new();
+        for (index, pick, packet) in frames.iter() {
+            if self.blocked != 0 {
+                delivery.refuse(index, 0, pick.from.into());
+                continue;
+            }
+            match self.packet((frames, pick, packet), guide, &mut scratch, counters) {
+                Ok(None) => {}
+                Ok(Some(from)) => delivery.refuse(index, 0, from),
+                Err(reason) => counters.receive_drop(reason),
+            }
+        }
+        // What waits is sent in the next turn, which then reports that refused frames are wanted.
+        if self.blocked == 0 {
+            self.send(guide, counters);
+        }
+        delivery
+    }
+
+    /// Writes a packet. The number of its first frame for which there is no room, if there is one.
+    fn packet(
+        &mut self,
+        (frames, pick, packet): (&Frames<'_>, Pick, &Packet),
+        guide: &mut Guide<'_>,
+        scratch: &mut Scratch,
+        counters: &mut Counters,
+    ) -> Result<Option<u32>, Reason> {
+        let wants = Wants { frame_max: guide.frame_max, strip: ethertype::VLAN, ..Wants::default() };
+        let unfolded = Unfolded::new(frames, pick, wants)?;
+        let mut route = None;
+        for index in unfolded.wanted() {
+            let mut piece = unfolded.piece(index, scratch).ok_or(Reason::BadOffload)?;
+            let len = piece.len();
+            // The limit above leaves room for tags.
+            if len > guide.frame_max {
+                return Err(Reason::TooLong);
+            }
+            let route = match route {
+                Some(route) => route,
+                None => *route.insert(guide.route(&piece)?),
+            };
+            if !self.has_room(HEADER_BYTES + len) {
+                self.send(guide, counters);
+                if self.blocked != 0 {
+                    return Ok(Some(index));
+                }
+            }
+            let is_last = index + 1 == unfolded.count();
+            let count = Count { packets: 1, frames: packet.frames(), bytes: packet.len() };
+            self.write(&mut piece, route, if is_last { count } else { Count::default() }, guide);
+        }
+        Ok(None)
+    }
+
+    fn has_room(&self, bytes: u32) -> bool {
+        self.at.next_multiple_of(ALIGN) + bytes <= self.buffers.len()
+            && self.messages.len() + 2 * HOPS_MAX <= WAITING_MAX
+    }
+
+    /// Writes a frame behind the others: into the open run, or into another one.
+    fn write(&mut self, piece: &mut Piece<'_>, route: Route, count: Count, guide: &Guide<'_>) {
+        let len = HEADER_BYTES + piece.len();
+        if !self.cuts || self.run.as_ref().is_none_or(|run| !run.takes(len, route)) {
+            self.end_run(guide);
+            self.at = self.at.next_multiple_of(ALIGN);
+            let (start, segment, datagrams) = (self.at, len, 0);
+            self.run =
+                Some(Run { start, end: start, segment, datagrams, closed: false, route, count: Count::default() });
+        }
+        self.buffers.map().write_span(self.buffers.span(self.at, HEADER_BYTES), &wire::encode(route.vni));
+        let body = self.buffers.span(self.at + HEADER_BYTES, piece.len());
+        let _checked: Checked = piece.write(self.buffers.map(), &[body]);
+        self.at += len;
+        if let Some(run) = &mut self.run {
+            run.end = self.at;
+            run.datagrams += 1;
+            run.closed = len < run.segment;
+            run.count.packets += count.packets;
+            run.count.frames += count.frames;
+            run.count.bytes += count.bytes;
+        }
+    }
+
+    /// Makes messages of the open run: one for each host.
+    fn end_run(&mut self, guide: &Guide<'_>) {
+        let Some(run) = self.run.take() else { return };
+        let span = self.buffers.span(run.start, run.end - run.start);
+        let segment = if run.datagrams > 1 { run.segment as u16 } else { 0 };
+        let mut count = run.count;
+        let mut message = |address: IpAddr| {
+            let to = Address::new(SocketAddr::new(address, guide.port));
+            let (departing, socket) = (Departing { span, to, segment }, run.route.socket);
+            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count) });
+        };
+        match run.route.hop {
+            Some(hop) => guide.table.hop(hop).into_iter().for_each(|hop| message(hop.address)),
+            None => guide.table.all_of(run.route.vni).for_each(message),
+        }
+    }
+
+    /// Sends what is written. What finds no room stays.
+    pub(super) fn send(&mut self, guide: &Guide<'_>, counters: &mut Counters) {
+        self.end_run(guide);
+        self.send_waiting(guide.sockets, counters);
+    }
+
+    /// Sends what waits.
+    pub(super) fn send_waiting(&mut self, sockets: &[OwnedFd], counters: &mut Counters) {
+        self.blocked = 0;
+        let used = self.messages.iter().fold(0u32, |used, message| used | 1 << message.socket);
+        for (number, socket) in (0..).zip(sockets).filter(|(number, _)| used & (1 << number) != 0) {
+            self.send_by(number, socket, counters);
+        }
+        let blocked = self.blocked;
+        self.messages.retain(|message| blocked & (1 << message.socket) != 0 && !message.departing.span.is_empty());
+        if self.messages.is_empty() {
+            self.at = 0;
+        }
+    }
+
+    /// Sends the messages of a socket. Those that are done have no bytes any more.
+    fn send_by(&mut self, number: u8, socket: &OwnedFd, counters: &mut Counters) {
+        let mut first = 0;
+        loop {
+            let mine = |message: &Message| message.socket == number && !message.departing.span.is_empty();
+            let waiting = self.messages.iter().enumerate().skip(first).filter(|(_, message)| mine(message));
+            let (places, departing): (ArrayVec<usize, MESSAGES>, ArrayVec<Departing, MESSAGES>) =
+                waiting.take(MESSAGES).map(|(place, message)| (place, message.departing)).unzip();
+            let Some(next) = places.first() else { return };
+            first = *next;
+            match system::send_datagrams(socket.as_fd(), self.buffers.map(), &departing) {
+                Ok(sent) => {
+                    self.trouble.error = None;
+                    for place in places.iter().take(sent.max(1)) {
+                        let count = self.done(*place);
+                        if count.packets > 0 {
+                            counters.received(0, count.frames.into(), count.bytes.into());
+                        }
+                    }
+                }
+                Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+                    Errno::AGAIN | Errno::INTR => {
+                        self.blocked |= 1 << number;
+                        return;
+                    }
+                    errno => self.failed(first, errno, counters),
+                },
+            }
+        }
+    }
+
+    /// A message could not be sent, and never can.
+    fn failed(&mut self, place: usize, errno: Errno, counters: &mut Counters) {
+        let Some(message) = self.messages.get(place) else { return };
+        let segment = u32::from(message.departing.segment);
+        // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
+        if segment != 0 && errno == Errno::IO {
+            self.cuts = false;
+        }
+        let reason = match errno {
+            // A segment that is too long is invalid (EINVAL) before Linux 6.12.
+            Errno::MSGSIZE => Reason::TooLong,
+            Errno::INVAL if segment != 0 => Reason::TooLong,
+            _ => Reason::UplinkRefused,
+        };
+        if reason == Reason::TooLong {
+            self.trouble.too_long = Some(if segment == 0 { message.departing.span.len() } else { segment });
+        } else {
+            self.trouble.error = Some(errno);
+        }
+        (0..self.done(place).packets).for_each(|_| counters.receive_drop(reason));
+    }
+
+    /// A message waits no more.
+    fn done(&mut self, place: usize) -> Count {
+        let Some(message) = self.messages.get_mut(place) else { return Count::default() };
+        message.departing.span = Span::default();
+        std::mem::take(&mut message.count)
+    }
+}
+
+impl Run {
+    fn takes(&self, len: u32, route: Route) -> bool {
+        self.route == route
+            && !self.closed
+            && len <= self.segment
+            && self.datagrams < RUN_DATAGRAMS
+            && self.end - self.start + len <= RUN_BYTES
+    }
+}
+
+impl Guide<'_> {
+    fn route(&mut self, piece: &Piece<'_>) -> Result<Route, Reason> {
+        let vlan = piece.tag.map_or(0, |tag| tag.id());
+        let vni = self.networks.vni(vlan).ok_or(Reason::Filtered)?;
+        let (head, kind) = piece.head().split_first_chunk::<TAG_OFFSET>().ok_or(Reason::TooShort)?;
+        // RFC 7348 section 6.1: no tag within.
+        if kind.first_chunk().is_some_and(|kind| is_tpid(u16::from_be_bytes(*kind))) {
+            return Err(Reason::Filtered);
+        }
+        let [a, b, c, d, e, f, ..] = *head;
+        let target = Mac([a, b, c, d, e, f]);
+        let hop = if target.is_multicast() { None } else { self.table.place_of(vni, target, self.now) };
+        if hop.is_none() && self.table.all_of(vni).next().is_none() {
+            return Err(Reason::NoReceiver);
+        }
+        let socket = (flow(piece.private_head(), piece.layout(), self.seed) % self.sockets.len().max(1) as u64) as u8;
+        Ok(Route { vni, socket, hop })
+    }
+}
+
+/// A hash of a frame's flow: of its addresses and ports, else of its stations.
+fn flow(head: &[u8], layout: &Layout, seed: u64) -> u64 {
+    let stations = head.get(..TAG_OFFSET).unwrap_or_default();
+    let addresses = layout.l3.and_then(|l3| {
+        let (from, len) = if l3.kind == nicety_frame::L3Kind::V4 { (12, 8) } else { (8, 32) };
+        let start = usize::from(l3.offset) + from;
+        head.get(start..start + len)
+    });
+    let whole = layout.l3.is_none_or(|l3| l3.fragment == nicety_frame::Fragment::Whole);
+    let (one, other) = layout.ports(head).filter(|_| whole).unwrap_or_default();
+    let mut hash = seed ^ u64::from(one) << 16 ^ u64::from(other);
+    for word in addresses.unwrap_or(stations).chunks(8) {
+        let mut bytes = [0; 8];
+        bytes[..word.len()].copy_from_slice(word);
+        hash = (hash.rotate_left(29) ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    hash ^ hash >> 32
+}
+
+const _: () = assert!(SOURCES <= 32);

@@ -1,0 +1,646 @@
+//! A tunnel carries frames as RFC 7348 says: between two of them, between one and a socket of the test, and between one and Linux's `vxlan`
+//! device, by a cable of which every frame is looked at.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use crate::tap::{Elsewhere, inside_as, ip};
+use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
+use nicety_frame::{Tag, Tci};
+use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vni, Vxlan, VxlanError, VxlanSettings};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
+
+const MTU: u16 = 1500;
+
+fn vni(number: u32) -> Vni {
+    Vni::new(number).unwrap()
+}
+
+/// A loopback address of this test and process: another run of these tests has the same ports.
+fn own(test: u8, last: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{low}.{}", high | 1, test * 16 + last)
+}
+
+/// VLAN 10 as network 5010, and 20 as 5020.
+fn settings(own: IpAddr) -> VxlanSettings {
+    let networks =
+        [(10, 5010), (20, 5020)].map(|(vlan, number)| Network { vlan: Some(vlan), vni: vni(number) }).to_vec();
+    VxlanSettings { address: own, port: VXLAN_PORT, mtu: MTU, networks }
+}
+
+/// A tunnel at this address, with these peers. Each test has addresses of its own.
+fn tunnel(own: &str, peers: &[&str]) -> Vxlan {
+    let hops = Hops::new(0x5eed);
+    let hop = |peer: &&str| Hop { address: peer.parse().unwrap(), networks: None };
+    hops.set(&peers.iter().map(hop).collect::<Vec<_>>());
+    Vxlan::open(settings(own.parse().unwrap()), hops, 0x5eed).unwrap()
+}
+
+/// The tag of a VLAN, as the switch puts it in.
+fn tagged(frame: &[u8], vlan: u16) -> Vec<u8> {
+    [&frame[..12], &Tag::customer(Tci::new(0, false, vlan)).to_bytes(), &frame[12..]].concat()
+}
+
+/// Frames of a guest in this VLAN, as the switch sends them to the tunnel.
+fn deliver(uplink: &mut impl Uplink, counters: &mut Counters, vlan: u16, packets: &[(Vec<u8>, Offload)]) {
+    let sender = Sender::new(packets);
+    let edit = Edit::Tag(Tag::customer(Tci::new(0, false, vlan)));
+    let picks: Vec<Pick> = (0..packets.len() as u16).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
+    assert_eq!(uplink.deliver(&Frames::new(&sender.batch, &picks), counters, Time::ZERO).refused(), 0);
+}
+
+/// Waits until so many frames have come in, as they were on the wire.
+fn come_in(uplink: &mut impl Uplink, counters: &mut Counters, count: usize) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    while found.len() < count && readable(uplink) {
+        let (batch, _) = fetch(uplink, counters, Time::ZERO);
+        found.extend(frames(&batch, Wants { frame_max: 1518, ..PLAIN }));
+        uplink.complete(&batch);
+    }
+    found
+}
+
+#[test]
+fn a_frame_of_a_vlan_comes_out_at_the_other_end_in_the_same_vlan() {
+    let (mut one, mut other) = (tunnel(&own(1, 1), &[&own(1, 2)]), tunnel(&own(1, 2), &[&own(1, 1)]));
+    let mut counters = Counters::default();
+    let frame = tcp(&payload(100));
+    deliver(&mut one, &mut counters, 10, &[(frame.clone(), Offload::default())]);
+    assert_eq!(come_in(&mut other, &mut counters, 1), [tagged(&frame, 10)]);
+    assert_eq!((counters.transmitted().frames, counters.taken().frames), (1, 1));
+}
+
+#[test]
+fn a_packet_of_64_kb_is_cut_once_and_is_one_packet_again_at_the_other_end() {
+    let (mut one, mut other) = (tunnel(&own(2, 1), &[&own(2, 2)]), tunnel(&own(2, 2), &[&own(2, 1)]));
+    let data = payload(60_000);
+    let mut counters = Counters::default();
+    // A guest behind a tunnel has an MTU of 1450.
+    let mut offload = tso();
+    offload.segment.as_mut().unwrap().mss = 1398;
+    deliver(&mut one, &mut counters, 10, &[(partial(&data), offload)]);
+    let (mut packets, mut found) = (0, Vec::new());
+    while found.len() < 43 && readable(&other) {
+        let (batch, _) = fetch(&mut other, &mut counters, Time::ZERO);
+        packets += batch.len();
+        found.extend(frames(&batch, Wants { frame_max: 1464, ..PLAIN }));
+        other.complete(&batch);
+    }
+    assert_eq!((packets, found.len()), (1, 43));
+    let untagged = |frame: &Vec<u8>| {
+        assert_eq!(frame[12..16], [0x81, 0, 0, 10]);
+        checked_payload(&[&frame[..12], &frame[16..]].concat())
+    };
+    assert_eq!(found.iter().flat_map(untagged).collect::<Vec<u8>>(), data);
+    assert_eq!((counters.transmitted().frames, counters.taken().frames, counters.taken().packets), (43, 43, 1));
+}
+
+/// The peer of a tunnel, played by the test.
+fn peer(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind((address, VXLAN_PORT)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket
+}
+
+/// A datagram of the network 5010 with this frame.
+fn datagram(frame: &[u8]) -> Vec<u8> {
+    [&[8, 0, 0, 0, 0, 0x13, 0x92, 0][..], frame].concat()
+}
+
+fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
+    let mut bytes = vec![0; 65_536];
+    let (len, from) = socket.recv_from(&mut bytes).ok()?;
+    bytes.truncate(len);
+    Some((bytes, from))
+}
+
+#[test]
+fn a_datagram_has_the_header_of_rfc_7348_the_frame_without_its_tag_and_a_port_by_its_flow() {
+    let (mut tunnel, peer) = (tunnel(&own(3, 1), &[&own(3, 2)]), peer(&own(3, 2)));
+    let mut counters = Counters::default();
+    let frame = tcp(&payload(100));
+    let flow = |port| udp(&payload(100), [2, 0, 0, 0, 0, 2], [10, 9, 8, 1].into(), port);
+    deliver(
+        &mut tunnel,
+        &mut counters,
+        10,
+        &[(frame.clone(), Offload::default()), (frame.clone(), Offload::default())],
+    );
+    let (one, port) = receive(&peer).unwrap();
+    let (other, same_port) = receive(&peer).unwrap();
+    assert_eq!((&one, &other, same_port), (&datagram(&frame), &datagram(&frame), port), "a flow keeps its port");
+    let mut ports = BTreeSet::new();
+    for number in 0..64 {
+        deliver(&mut tunnel, &mut counters, 20, &[(flow(number), Offload::default())]);
+        let (bytes, from) = receive(&peer).unwrap();
+        assert_eq!(bytes, [&[8, 0, 0, 0, 0, 0x13, 0x9c, 0][..], &flow(number)].concat());
+        assert!(from.port() >= 49_152, "{from}");
+        ports.insert(from.port());
+    }
+    assert!((10..=16).contains(&ports.len()), "flows have many ports: {ports:?}");
+}
+
+#[test]
+fn what_is_no_frame_of_a_peer_in_a_known_network_is_dropped_with_the_reason() {
+    let (mut tunnel, peer) = (tunnel(&own(4, 1), &[&own(4, 2)]), peer(&own(4, 2)));
+    let stranger = UdpSocket::bind((own(4, 3), 0)).unwrap();
+    let target = (&*own(4, 1), VXLAN_PORT);
+    let frame = tcp(&payload(100));
+    let (whole, other_network) = (datagram(&frame), [&[8, 0, 0, 0, 0, 0, 7, 0][..], &frame].concat());
+    let without_flag = [&[0xf7, 0, 0, 0, 0, 0x13, 0x92, 0][..], &frame].concat();
+    // With an MTU of 1500, IPv4, UDP and VXLAN leave 1464 bytes.
+    let (longest, too_long) = (datagram(&tcp(&payload(1464 - 54))), datagram(&tcp(&payload(1465 - 54))));
+    let own_tag = datagram(&[&frame[..12], &[0x81, 0, 0, 10], &frame[12..]].concat());
+    let cases: [(&[u8], Reason); 8] = [
+        (&[], Reason::NotVxlan),
+        (&whole[..7], Reason::NotVxlan),
+        (&without_flag, Reason::NotVxlan),
+        (&other_network, Reason::UnknownNetwork),
+        (&whole[..8], Reason::TooShort),
+        (&whole[..8 + 13], Reason::TooShort),
+        (&too_long, Reason::TooLong),
+        (&own_tag, Reason::Vlan),
+    ];
+    let mut wanted = Counters::default();
+    for (bytes, reason) in cases {
+        peer.send_to(bytes, target).unwrap();
+        wanted.transmit_drop(reason);
+    }
+    stranger.send_to(&whole, target).unwrap();
+    wanted.transmit_drop(Reason::UnknownPeer);
+    // Reserved bits are ignored, and the port from which a peer sends is not looked at.
+    let reserved = [&[0xff, 1, 2, 3, 0, 0x13, 0x92, 0xff][..], &frame].concat();
+    peer.send_to(&reserved, target).unwrap();
+    UdpSocket::bind((own(4, 2), 0)).unwrap().send_to(&longest, target).unwrap();
+    let mut counters = Counters::default();
+    let found = come_in(&mut tunnel, &mut counters, 2);
+    assert_eq!(found, [tagged(&frame, 10), tagged(&longest[8..], 10)]);
+    assert_eq!(counters.transmit_drops, wanted.transmit_drops);
+    // Nothing was learned of a stranger, or of another network.
+    let places = tunnel.hops().places(Time::ZERO);
+    assert_eq!(places.len(), 1);
+    assert_eq!((places[0].vni, places[0].hop), (vni(5010), own(4, 2).parse::<IpAddr>().unwrap()));
+}
+
+#[test]
+fn what_cannot_leave_is_dropped_with_the_reason() {
+    let (mut one, peer) = (tunnel(&own(5, 1), &[&own(5, 2)]), peer(&own(5, 2)));
+    let mut counters = Counters::default();
+    let mut wanted = Counters::default();
+    let frame = tcp(&payload(100));
+    let own_tag = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    let plain = |frame: &[u8]| [(frame.to_vec(), Offload::default())];
+    deliver(&mut one, &mut counters, 30, &plain(&frame));
+    wanted.receive_drop(Reason::Filtered);
+    deliver(&mut one, &mut counters, 10, &plain(&own_tag));
+    wanted.receive_drop(Reason::Filtered);
+    Sender::new(&plain(&frame)).deliver(&mut one, &mut counters, Time::ZERO);
+    wanted.receive_drop(Reason::Filtered);
+    deliver(&mut one, &mut counters, 10, &plain(&tcp(&payload(1465 - 54))));
+    wanted.receive_drop(Reason::TooLong);
+    // Its frames of 54 + 1448 bytes would be fragments.
+    deliver(&mut one, &mut counters, 10, &[(partial(&payload(60_000)), tso())]);
+    wanted.receive_drop(Reason::TooLong);
+    assert_eq!(counters.receive_drops, wanted.receive_drops);
+    let longest = tcp(&payload(1464 - 54));
+    deliver(&mut one, &mut counters, 10, &plain(&longest));
+    assert_eq!(receive(&peer).unwrap().0, datagram(&longest), "nothing else was sent");
+    assert_eq!(counters.taken().frames, 1);
+    let mut alone = tunnel(&own(5, 3), &[]);
+    deliver(&mut alone, &mut counters, 10, &plain(&frame));
+    assert_eq!(counters.receive_drops[Reason::NoReceiver as usize], 1);
+    assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`)"));
+}
+
+#[test]
+fn a_broadcast_goes_to_each_peer_and_a_frame_for_a_station_to_the_one_behind_which_it_is() {
+    let addresses = [2, 3, 4].map(|last| own(6, last));
+    let [one, another, third] = &addresses;
+    let mut tunnel = tunnel(&own(6, 1), &[one, another, third]);
+    let peers = [one, another, third].map(|address| peer(address));
+    let mut counters = Counters::default();
+    let arrived = |peers: &[UdpSocket]| {
+        let quick = |peer: &UdpSocket| {
+            peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let mut found: Vec<_> =
+                std::iter::from_fn(|| receive(peer)).map(|(bytes, _)| bytes[8..].to_vec()).collect();
+            // Of two flows any may come first.
+            found.sort();
+            found
+        };
+        peers.iter().map(quick).collect::<Vec<_>>()
+    };
+    let broadcast = arp([2, 0, 0, 0, 0, 1], [10, 9, 8, 2], [10, 9, 8, 1]);
+    let frame = tcp(&payload(100));
+    deliver(
+        &mut tunnel,
+        &mut counters,
+        10,
+        &[(broadcast.clone(), Offload::default()), (frame.clone(), Offload::default())],
+    );
+    for found in arrived(&peers) {
+        assert_eq!(found, [frame.clone(), broadcast.clone()], "nobody knows where the station is");
+    }
+    assert_eq!(counters.taken().frames, 2, "a copy is not another frame");
+    // The station answers from the second host; nothing of that goes to the others.
+    let answer = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &frame[12..]].concat();
+    peers[1].send_to(&datagram(&answer), (own(6, 1), VXLAN_PORT)).unwrap();
+    assert_eq!(come_in(&mut tunnel, &mut counters, 1), [tagged(&answer, 10)]);
+    deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
+    deliver(&mut tunnel, &mut counters, 20, &[(frame.clone(), Offload::default())]);
+    let found = arrived(&peers);
+    assert_eq!(found[1], [frame.clone(), frame.clone()]);
+    assert_eq!([&found[0], &found[2]], [&vec![frame.clone()]; 2], "in VLAN 20 nothing is known");
+    // Whoever knows better is believed, until a host leaves.
+    tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), own(6, 4).parse().unwrap()).unwrap();
+    deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
+    assert_eq!(arrived(&peers), [vec![], vec![], vec![frame.clone()]]);
+    let hop = |address: &str| Hop { address: address.parse().unwrap(), networks: Some(vec![vni(5010)]) };
+    tunnel.hops().set(&[hop(&own(6, 2)), hop(&own(6, 3))]);
+    deliver(&mut tunnel, &mut counters, 10, &[(frame.clone(), Offload::default())]);
+    assert_eq!(arrived(&peers), [vec![], vec![frame.clone()], vec![]], "it was learned behind the second one");
+    deliver(&mut tunnel, &mut counters, 20, &[(frame, Offload::default())]);
+    assert_eq!(counters.receive_drops[Reason::NoReceiver as usize], 1, "no host has VLAN 20 any more");
+}
+
+#[test]
+fn a_tunnel_that_cannot_be_opened_says_what_to_do() {
+    let open = |address: &str, port| {
+        let settings = VxlanSettings { port, ..settings(address.parse().unwrap()) };
+        assert!(Vxlan::check(&settings).is_err());
+        Vxlan::open(settings, Hops::new(1), 1).unwrap_err()
+    };
+    let _here = tunnel(&own(7, 1), &[]);
+    let error = open(&own(7, 1), VXLAN_PORT);
+    assert!(matches!(error, VxlanError::InUse(_)));
+    let wanted = format!("UDP port 4789 of {} is in use: another tunnel has it, or", own(7, 1));
+    assert!(error.to_string().starts_with(&wanted), "{error}");
+    let error = open("198.51.100.7", VXLAN_PORT).to_string();
+    assert_eq!(
+        error,
+        "no interface of this host has the address 198.51.100.7: give it to one (ip address add), or correct `address`"
+    );
+    for address in ["0.0.0.0", "224.0.0.1", "fe80::1", "255.255.255.255", "::ffff:192.0.2.1"] {
+        let error = open(address, VXLAN_PORT).to_string();
+        assert!(
+            error.ends_with("cannot be the end of a tunnel: give an address of one host, not link-local"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn another_process_goes_on_with_a_tunnel_and_what_had_come_is_not_lost() {
+    let (mut tunnel, peer) = (tunnel(&own(8, 1), &[&own(8, 2)]), peer(&own(8, 2)));
+    let frames_of = |number| udp(&payload(100), [2, 0, 0, 0, 0, 1], [10, 9, 8, 2].into(), number);
+    for number in 0..100 {
+        peer.send_to(&datagram(&frames_of(number)), (own(8, 1), VXLAN_PORT)).unwrap();
+    }
+    let mut counters = Counters::default();
+    // One call receives what is waiting, and a turn takes a part of it.
+    let mut batch = Batch::new();
+    let budget = nicety_adapter::Budget { packets: 5, ..nicety_adapter::Budget::TURN };
+    tunnel.fetch(nicety_adapter::PortId(1), budget, &mut batch, &mut counters, Time::ZERO);
+    let mut found = frames(&batch, Wants { frame_max: 1518, ..PLAIN });
+    assert_eq!(found.len(), 5);
+    tunnel.complete(&batch);
+    let HandOver::Parts { descriptors, state } = tunnel.hand_over() else { panic!() };
+    let handed = descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect::<Vec<_>>();
+    assert_eq!(handed.len(), 17);
+    let hops = tunnel.hops().clone();
+    let own_settings = settings(own(8, 1).parse().unwrap());
+    assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state[..state.len() - 1], Vec::new()).is_err());
+    assert!(Vxlan::go_on(own_settings.clone(), hops.clone(), 1, &state, Vec::new()).is_err(), "without sockets");
+    let mut next = Vxlan::go_on(own_settings, hops, 1, &state, handed).unwrap();
+    drop(tunnel);
+    found.extend(come_in(&mut next, &mut counters, 95));
+    assert_eq!(found, (0..100).map(|number| tagged(&frames_of(number), 10)).collect::<Vec<_>>());
+    deliver(&mut next, &mut counters, 10, &[(tcp(b"on"), Offload::default())]);
+    assert_eq!(receive(&peer).unwrap().0[8..62], tcp(b"on")[..54]);
+    assert_eq!(next.news(), None, "the log knows it already");
+}
+
+/// Both ends of a tunnel, one of which is the kernel's, in a namespace of its own. The cable is two taps without any offload: what passes is
+/// what a wire would have, and is kept. Behind our end is the kernel of this namespace, as a guest in VLAN 10, by a tap with all offloads.
+struct Wired {
+    tunnel: Vxlan,
+    guest: Tap,
+    far: Elsewhere,
+    cable: [Tap; 2],
+    seen: Vec<Vec<u8>>,
+    counters: Counters,
+    /// The most that came from the guest in one packet.
+    longest_sent: u32,
+    longest_received: u32,
+}
+
+const OWN: &str = "192.0.2.1";
+const FAR: &str = "192.0.2.2";
+/// The guests' addresses: here, and beyond.
+const HERE: &str = "10.9.8.2";
+const BEYOND: &str = "10.9.8.1";
+const SOON: Duration = Duration::from_secs(20);
+
+fn tap(name: &str, address: &str) -> Tap {
+    let tap = Tap::open(name).unwrap();
+    for (key, value) in [("accept_dad", "0"), ("router_solicitations", "0")] {
+        let _no_ipv6_here = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/{key}"), value);
+    }
+    let rest = if address.contains(':') { "/64 nodad" } else { "/24" };
+    ip(&format!("address add dev {name} {address}{rest}"));
+    ip(&format!("link set {name} up"));
+    tap
+}
+
+impl Wired {
+    fn new(own: &str, far: &str, mtu: u16) -> Self {
+        let cable = |address: &str| {
+            let mut tap = tap("under0", address);
+            tap.expect(false, false).unwrap();
+            tap
+        };
+        let inner = if own.contains(':') { 1430 } else { 1450 };
+        let elsewhere = Elsewhere::new();
+        let here = cable(own);
+        let there = elsewhere.run(|| {
+            let tap = cable(far);
+            let udp6 = if own.contains(':') { "udp6zerocsumrx" } else { "" };
+            ip(format!("link add vx10 type vxlan id 5010 dstport 4789 local {far} remote {own} dev under0 {udp6}")
+                .trim());
+            ip(&format!("address add {BEYOND}/24 dev vx10"));
+            ip(&format!("link set vx10 address 02:00:00:00:00:02 mtu {inner} up"));
+            tap
+        });
+        let guest = tap("guest0", HERE);
+        ip(&format!("link set guest0 address 02:00:00:00:00:01 mtu {inner}"));
+        let hops = Hops::new(0x5eed);
+        hops.set(&[Hop { address: far.parse().unwrap(), networks: None }]);
+        let tunnel = Vxlan::open(VxlanSettings { mtu, ..settings(own.parse().unwrap()) }, hops, 0x5eed).unwrap();
+        let (seen, counters, cable) = (Vec::new(), Counters::default(), [here, there]);
+        Self { tunnel, guest, far: elsewhere, cable, seen, counters, longest_sent: 0, longest_received: 0 }
+    }
+
+    /// Moves what waits, everywhere.
+    fn turn(&mut self) {
+        let [one, other] = &mut self.cable;
+        let counters = &mut self.counters;
+        carry(one, other, Edit::Keep, counters, |batch| self.seen.extend(frames(batch, PLAIN)));
+        carry(other, one, Edit::Keep, counters, |batch| self.seen.extend(frames(batch, PLAIN)));
+        let longest = |batch: &Batch| batch.packets().iter().map(|packet| packet.len()).max().unwrap_or(0);
+        let (sent, received) = (&mut self.longest_sent, &mut self.longest_received);
+        let tag = Edit::Tag(Tag::customer(Tci::new(0, false, 10)));
+        carry(&mut self.guest, &mut self.tunnel, tag, counters, |batch| *sent = longest(batch).max(*sent));
+        carry(&mut self.tunnel, &mut self.guest, Edit::Untag, counters, |batch| {
+            *received = longest(batch).max(*received);
+        });
+    }
+
+    /// Moves what waits, until this has a result.
+    fn until<R>(&mut self, mut done: impl FnMut(&mut Self) -> Option<R>) -> R {
+        let end = Instant::now() + SOON;
+        loop {
+            self.turn();
+            if let Some(result) = done(self) {
+                return result;
+            }
+            assert!(Instant::now() < end, "it takes too long");
+        }
+    }
+
+    /// Judges each frame that was on the cable, and returns those of VXLAN: the outer addresses, the port that sends, and the frame within.
+    fn judged(&self) -> Vec<(IpAddr, u16, Vec<u8>)> {
+        self.seen.iter().filter_map(|frame| judge(frame)).collect()
+    }
+}
+
+/// Moves what waits from one uplink to the other, with this edit.
+fn carry(
+    from: &mut impl Uplink,
+    to: &mut impl Uplink,
+    edit: Edit,
+    counters: &mut Counters,
+    mut look: impl FnMut(&Batch),
+) {
+    let (batch, _) = fetch(from, counters, Time::ZERO);
+    let picks: Vec<Pick> = (0..batch.len() as u16).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
+    look(&batch);
+    let _refused_is_lost = to.deliver(&Frames::new(&batch, &picks), counters, Time::ZERO);
+    from.complete(&batch);
+}
+
+/// Judges an outer frame by RFC 7348 section 5, and takes out what is in it.
+fn judge(frame: &[u8]) -> Option<(IpAddr, u16, Vec<u8>)> {
+    assert!(frame.len() <= 1514, "{} bytes on a wire", frame.len());
+    let ethernet = EthernetFrame::new_checked(frame).unwrap();
+    let (from, to, udp) = match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+            assert!(ip.verify_checksum() && !ip.more_frags() && ip.frag_offset() == 0, "a fragment");
+            if ip.next_header() != IpProtocol::Udp {
+                return None;
+            }
+            assert!(ip.dont_frag() || ip.src_addr().to_string() == FAR);
+            (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()), ip.payload().to_vec())
+        }
+        EthernetProtocol::Ipv6 => {
+            let ip = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+            assert_ne!(ip.next_header(), IpProtocol::Ipv6Frag);
+            if ip.next_header() != IpProtocol::Udp {
+                return None;
+            }
+            (IpAddr::V6(ip.src_addr()), IpAddr::V6(ip.dst_addr()), ip.payload().to_vec())
+        }
+        _ => return None,
+    };
+    let packet = UdpPacket::new_checked(&udp[..]).unwrap();
+    assert!(packet.verify_checksum(&from.into(), &to.into()), "the outer checksum");
+    assert_ne!(packet.checksum(), 0);
+    assert_eq!(packet.dst_port(), VXLAN_PORT);
+    let (header, inner) = packet.payload().split_first_chunk::<8>().unwrap();
+    assert_eq!(*header, [8, 0, 0, 0, 0, 0x13, 0x92, 0]);
+    let ip = EthernetFrame::new_checked(inner).unwrap();
+    if ip.ethertype() == EthernetProtocol::Ipv4 {
+        let ip = Ipv4Packet::new_checked(ip.payload()).unwrap();
+        assert!(ip.verify_checksum());
+        if ip.next_header() == IpProtocol::Tcp {
+            let tcp = smoltcp::wire::TcpPacket::new_checked(ip.payload()).unwrap();
+            assert!(tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()), "the inner checksum");
+        }
+    }
+    Some((from, packet.src_port(), inner.to_vec()))
+}
+
+#[test]
+fn a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back() {
+    if !inside_as("vxlan::a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back") {
+        return;
+    }
+    let mut wired = Wired::new(OWN, FAR, MTU);
+    let (near, far) = (UdpSocket::bind((HERE, 0)).unwrap(), wired.far.run(|| UdpSocket::bind((BEYOND, 7)).unwrap()));
+    near.connect((BEYOND, 7)).unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_nonblocking(true).unwrap();
+    near.send(b"hello").unwrap();
+    let mut bytes = [0; 100];
+    let (len, from) = wired.until(|_| far.recv_from(&mut bytes).ok());
+    assert_eq!((&bytes[..len], from), (&b"hello"[..], near.local_addr().unwrap()));
+    far.send_to(b"world", from).unwrap();
+    let len = wired.until(|_| near.recv(&mut bytes).ok());
+    assert_eq!(bytes[..len], b"world"[..]);
+    assert_eq!(wired.counters.transmit_drops.iter().sum::<u64>(), 0);
+    assert!(wired.judged().len() >= 4, "both asked for addresses first");
+    // Linux has learned where the guest is, and so have we of the other.
+    let learned =
+        wired.far.run(|| Command::new("bridge").args(["fdb", "show", "dev", "vx10"]).output().unwrap().stdout);
+    let learned = String::from_utf8(learned).unwrap();
+    assert!(learned.lines().any(|line| line.starts_with("02:00:00:00:00:01") && line.contains(OWN)), "{learned}");
+    let places = wired.tunnel.hops().places(Time::ZERO);
+    assert!(places.iter().any(|place| place.mac.0 == [2, 0, 0, 0, 0, 2] && place.hop.to_string() == FAR), "{places:?}");
+}
+
+/// Sends bytes by TCP between two kernels through the tunnel, and returns what was on the cable from each end.
+fn tcp_both_ways(own: &str, far: &str) {
+    const BYTES: usize = 2 << 20;
+    let mut wired = Wired::new(own, far, MTU);
+    let listener = wired.far.run(|| TcpListener::bind((BEYOND, 7)).unwrap());
+    let beyond = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; BYTES];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    let here = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect((BEYOND, 7)).unwrap();
+        let (sent, mut received) = (payload(BYTES), vec![0; BYTES]);
+        stream.write_all(&sent).unwrap();
+        stream.read_exact(&mut received).unwrap();
+        assert!(received == sent, "other bytes came back");
+    });
+    wired.until(|_| (here.is_finished() && beyond.is_finished()).then_some(()));
+    here.join().unwrap();
+    beyond.join().unwrap();
+    // Packets are whole on both sides of the tunnel, and single frames in it.
+    assert!(
+        wired.longest_sent > 16_000 && wired.longest_received > 4000,
+        "{} {}",
+        wired.longest_sent,
+        wired.longest_received
+    );
+    let judged = wired.judged();
+    for address in [own, far] {
+        let carried = judged.iter().filter(|(from, ..)| *from == address.parse::<IpAddr>().unwrap());
+        let bytes: usize = carried.map(|(.., frame)| frame.len()).sum();
+        assert!(bytes > BYTES, "{address} sent {bytes}");
+    }
+    assert_eq!(wired.counters.transmit_drops[Reason::TooLong as usize], 0);
+}
+
+#[test]
+fn tcp_of_a_guest_passes_a_tunnel_to_linux_both_ways() {
+    if inside_as("vxlan::tcp_of_a_guest_passes_a_tunnel_to_linux_both_ways") {
+        tcp_both_ways(OWN, FAR);
+    }
+}
+
+#[test]
+fn tcp_of_a_guest_passes_a_tunnel_over_ipv6_to_linux_both_ways() {
+    if inside_as("vxlan::tcp_of_a_guest_passes_a_tunnel_over_ipv6_to_linux_both_ways") {
+        tcp_both_ways("fd00::1", "fd00::2");
+    }
+}
+
+#[test]
+fn a_way_with_a_smaller_mtu_is_named_and_what_does_not_fit_is_no_fragment() {
+    if !inside_as("vxlan::a_way_with_a_smaller_mtu_is_named_and_what_does_not_fit_is_no_fragment") {
+        return;
+    }
+    let mut wired = Wired::new(OWN, FAR, 9000);
+    assert_eq!(
+        wired.tunnel.news(),
+        Some(News::Back(format!(
+            "an MTU of 9000 leaves guests one of 8950, but the way to {FAR} has one of 1500: give the tunnel this `mtu`, and guests 1450"
+        )))
+    );
+    let mut counters = Counters::default();
+    deliver(&mut wired.tunnel, &mut counters, 10, &[(tcp(&payload(3000)), Offload::default())]);
+    let mut offload = tso();
+    offload.segment.as_mut().unwrap().mss = 3000;
+    deliver(&mut wired.tunnel, &mut counters, 10, &[(partial(&payload(60_000)), offload)]);
+    assert_eq!((counters.receive_drops[Reason::TooLong as usize], counters.taken().frames), (2, 0));
+    assert_eq!(
+        wired.tunnel.news(),
+        Some(News::Back(
+            "an MTU of 9000 leaves guests one of 8950, but the way to a peer does not carry datagrams of 3062 bytes, which are \
+             dropped: lower both"
+                .to_owned()
+        ))
+    );
+    (0..20).for_each(|_| wired.turn());
+    assert!(wired.judged().iter().all(|(.., frame)| frame.len() < 200), "nothing of it is on the wire");
+}
+
+#[test]
+fn a_slow_way_refuses_frames_until_it_has_room_and_a_copy_in_another_process_sends_what_waits() {
+    if !inside_as("vxlan::a_slow_way_refuses_frames_until_it_has_room_and_a_copy_in_another_process_sends_what_waits") {
+        return;
+    }
+    let mut wired = Wired::new(OWN, FAR, MTU);
+    // The kernel knows its neighbour before.
+    let far = wired.far.run(|| UdpSocket::bind((BEYOND, 7)).unwrap());
+    far.set_nonblocking(true).unwrap();
+    let near = UdpSocket::bind((HERE, 0)).unwrap();
+    near.send_to(b"there?", (BEYOND, 7)).unwrap();
+    let mut bytes = [0; 2000];
+    wired.until(|_| far.recv(&mut bytes).ok());
+    // Slower than the cable is looked at.
+    let shaped =
+        Command::new("tc").args("qdisc add dev under0 root tbf rate 10mbit burst 64kb limit 100mb".split(' ')).output();
+    let shaped = shaped.unwrap();
+    assert!(shaped.status.success(), "{}", String::from_utf8_lossy(&shaped.stderr));
+    let mut counters = Counters::default();
+    let datagram = |number: u16| {
+        let body = [&number.to_be_bytes()[..], &payload(1298)].concat();
+        udp(&body, [2, 0, 0, 0, 0, 2], [10, 9, 8, 1].into(), 7)
+    };
+    let edit = Edit::Tag(Tag::customer(Tci::new(0, false, 10)));
+    let mut next = 0;
+    let mut offer = |tunnel: &mut Vxlan, counters: &mut Counters| {
+        let packets: Vec<_> = (next..next + 64).map(|number| (datagram(number), Offload::default())).collect();
+        let picks: Vec<Pick> = (0..64).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
+        let delivery = tunnel.deliver(&Frames::new(&Sender::new(&packets).batch, &picks), counters, Time::ZERO);
+        // One flow is in order: those that were refused are the last.
+        next += 64 - delivery.refused().count_ones() as u16;
+        delivery.refused() != 0
+    };
+    let refused = (0..200).any(|_| offer(&mut wired.tunnel, &mut counters));
+    assert!(refused, "a socket holds so much: {next}");
+    let HandOver::Parts { descriptors, state } = wired.tunnel.hand_over() else { panic!() };
+    let own = descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+    let copy = Vxlan::go_on(settings(OWN.parse().unwrap()), wired.tunnel.hops().clone(), 1, &state, own).unwrap();
+    wired.tunnel = copy;
+    let mut wanted = 0;
+    let end = Instant::now() + SOON;
+    while wanted < 1500 {
+        assert!(Instant::now() < end, "{wanted} came");
+        wired.turn();
+        while let Ok(len) = far.recv(&mut bytes) {
+            assert_eq!((len, u16::from_be_bytes([bytes[0], bytes[1]])), (1300, wanted), "all come, in order, once");
+            wanted += 1;
+        }
+        if wired.tunnel.wake() == Some(Time::ZERO) {
+            assert!((0..200).any(|_| offer(&mut wired.tunnel, &mut counters)), "it is full again");
+        }
+    }
+    assert_eq!(counters.receive_drops.iter().sum::<u64>(), 0);
+}
+
+/// A request for the hardware address of `target`.
+fn arp(hardware: [u8; 6], source: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let head = [&[0xff; 6][..], &hardware, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    [&head[..], &hardware, &source, &[0; 6], &target].concat()
+}
