@@ -23,11 +23,15 @@ const AT_MAX: usize = 4;
 ///
 /// A protected VM gives its twin up after 0.3 s of silence, which three guests on two processors may cause. A kill at that moment ends
 /// the VM, as it should.
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 10] = [
     "drivers::both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci",
     "twins::a_vm_goes_on_at_its_twin_when_its_qemu_is_killed_and_takes_a_new_twin_again_and_again",
     "twins::a_vm_goes_on_at_its_twin_when_its_whole_host_dies",
     "twins::a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish",
+    "twins::links::a_link_that_is_cut_both_ways_or_one_way_leaves_one_owner_and_no_wrong_byte",
+    "twins::links::a_link_that_is_slower_than_the_vm_writes_its_memory_ends_the_protection_and_the_vm_goes_on",
+    "twins::links::a_vm_with_two_ports_and_its_lease_in_etcd_goes_on_at_its_twin_with_both",
+    "twins::links::an_upgrade_of_the_twins_daemon_costs_no_takeover_and_a_kill_of_the_owners_keeper_one",
     "twins::a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_is_protected_again",
     "twins::no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_still_says_nothing_afterwards",
 ];

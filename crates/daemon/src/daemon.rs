@@ -613,6 +613,9 @@ impl Daemon {
         if self.takes_over.load(Ordering::Relaxed) {
             return;
         }
+        if let Some(protection) = self.protection.get() {
+            protection.end();
+        }
         let names: Vec<String> = self.ports().values().map(|running| running.spec.config.name.clone()).collect();
         self.close_all(&names);
         for worker in &self.workers {

@@ -15,6 +15,7 @@ mod leases;
 mod listen;
 mod note;
 mod peer;
+mod process;
 mod qemu;
 mod report;
 mod vm;
@@ -24,7 +25,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_host::{Host, LeasePlace, ListenAddress, ToleranceConfig, VmConfig};
@@ -80,6 +82,8 @@ pub(crate) struct Protection {
     boards: BTreeMap<String, Arc<Board>>,
     /// Ends the thread that accepts.
     bell: Arc<Bell>,
+    /// Of the VMs.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What is ready before a port is opened: the key was read, and peers may connect.
@@ -151,7 +155,7 @@ impl Protection {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
-        let mut threads = Vec::new();
+        let mut all = Vec::new();
         for config in vms {
             let (tell, notes) = channel();
             let shown = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
@@ -160,17 +164,29 @@ impl Protection {
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
-            threads.push(Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes)));
+            all.push(Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes)));
         }
-        for vm in threads {
-            // It ends soon after this value.
-            let _detached =
-                nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run()).map_err(ProtectionError::Thread)?;
+        let mut threads = Vec::new();
+        for vm in all {
+            let thread = nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run());
+            threads.push(thread.map_err(ProtectionError::Thread)?);
         }
         let acceptor = Acceptor::new(listener, secret, boards.clone(), Arc::clone(&bell));
         let _detached =
             nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, || acceptor.run()).map_err(ProtectionError::Thread)?;
-        Ok(Self { boards, bell })
+        Ok(Self { boards, bell, threads: Mutex::new(threads) })
+    }
+
+    /// Ends its threads, before the ports are closed. A VM whose ports close in front of it would be said to go on alone, and its twin
+    /// could not take over: QEMU ends the copies when it loses a port.
+    pub fn end(&self) {
+        self.bell.end();
+        self.boards.values().for_each(|board| board.bell.end());
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // One that has panicked has said so.
+            let _panicked = thread.join();
+        }
     }
 
     /// The states of all VMs.

@@ -3,7 +3,11 @@
 mod played;
 mod rings_guest;
 
+use std::io::Read;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +39,13 @@ struct Side {
 
 impl Side {
     fn new(folder: &Path, own: &str, peer: &str, waits: bool, terms: Terms) -> Self {
+        let mut side = Self::without(folder, own, peer, terms);
+        side.qemu = Some(Qemu::at(&folder.join(format!("{own}.qmp")), waits));
+        side
+    }
+
+    /// Its QEMU is not there.
+    fn without(folder: &Path, own: &str, peer: &str, terms: Terms) -> Self {
         let port = |name: &str, number: u8| {
             format!(
                 "[[port]]\nname = \"{name}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
@@ -52,8 +63,7 @@ impl Side {
         daemon.protect_vms(terms).unwrap();
         let other = Guest::new(folder.join(format!("{own}-vm2.sock")));
         let guest = Guest::waiting(folder.join(format!("{own}-vm1.sock")));
-        let qemu = Some(Qemu::at(&folder.join(format!("{own}.qmp")), waits));
-        Self { daemon, qemu, guest, other }
+        Self { daemon, qemu: None, guest, other }
     }
 
     fn qemu(&self) -> &Qemu {
@@ -88,13 +98,18 @@ struct Hosts {
     folder: TempDir,
 }
 
+fn folder() -> TempDir {
+    nicety_sandbox::begin_for_tests();
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
+    std::fs::create_dir(folder.path().join("leases")).unwrap();
+    folder
+}
+
 impl Hosts {
     /// The first copy begins.
     fn joining(terms: Terms) -> Self {
-        nicety_sandbox::begin_for_tests();
-        let folder = TempDir::new().unwrap();
-        std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
-        std::fs::create_dir(folder.path().join("leases")).unwrap();
+        let folder = folder();
         let mut here = Side::new(folder.path(), "a", "b", false, terms);
         here.state("alone");
         here.guest.start([0, 0]);
@@ -289,10 +304,7 @@ fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_bac
 
 #[test]
 fn errors_of_qemu_are_told_in_its_own_words_and_the_vm_goes_on() {
-    nicety_sandbox::begin_for_tests();
-    let folder = TempDir::new().unwrap();
-    std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
-    std::fs::create_dir(folder.path().join("leases")).unwrap();
+    let folder = folder();
     let mut here = Side::new(folder.path(), "a", "b", false, terms());
     here.qemu()
         .answers("migrate-set-capabilities", json!({"error": {"class": "GenericError", "desc": "no x-colo today"}}));
@@ -367,6 +379,18 @@ fn administrators_who_want_a_handover_at_once_are_all_told_what_comes_of_it() {
     assert!(answers.iter().all(|answer| answer.contains("does not reach the lease")), "{answers:?}");
 }
 
+/// Its ports close first. The copies end with them, and the lease must not be told that the VM goes on alone.
+#[test]
+fn a_daemon_that_is_stopped_leaves_its_vm_to_the_twin() {
+    let mut hosts = Hosts::protected(terms());
+    goes_alone(hosts.there.qemu());
+    hosts.here.daemon.stop();
+    hosts.there.state("alone");
+    assert_eq!((hosts.there.report().role, hosts.there.report().takeovers), (VmRole::Owner, 1));
+    hosts.there.send(4);
+    until("a frame of the new owner", || hosts.there.heard().contains(&4));
+}
+
 /// Something between the daemon and QEMU is started again, or an administrator removes the socket's client.
 #[test]
 fn a_control_socket_that_is_cut_ends_no_vm() {
@@ -381,4 +405,90 @@ fn a_control_socket_that_is_cut_ends_no_vm() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(!hosts.here.qemu().has_heard("quit"), "its VM runs");
     assert_eq!(hosts.there.report().takeovers, 0);
+}
+
+/// A part of this test that is a process of its own. It ends with the test.
+struct Part(std::process::Child);
+
+impl Part {
+    fn start(role: &str, folder: &Path) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.args(["--exact", "--nocapture", "a_stale_twin_that_does_not_quit_is_killed_and_nobody_else"]);
+        process.env("NICETY_TEST_PART", role).env("NICETY_TEST_FOLDER", folder).stdin(Stdio::piped());
+        Self(process.spawn().unwrap())
+    }
+
+    fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ended = (self.0.kill(), self.0.wait());
+    }
+}
+
+/// A QEMU that waits, and answers `quit` without ending; or a program between it and the daemon, as socat.
+fn play(role: &str, folder: &Path) {
+    let _played = match role {
+        "between" => {
+            let (listener, hidden) = (UnixListener::bind(folder.join("b.qmp")).unwrap(), folder.join("hidden.qmp"));
+            std::thread::spawn(move || {
+                let (client, _) = listener.accept().unwrap();
+                let qemu = UnixStream::connect(hidden).unwrap();
+                let (mut from, mut to) = (client.try_clone().unwrap(), qemu.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to).unwrap());
+                std::io::copy(&mut &qemu, &mut &client).unwrap();
+            });
+            None
+        }
+        socket => {
+            let qemu = Qemu::at(&folder.join(socket), true);
+            qemu.answers("quit", json!({"return": {}}));
+            Some(qemu)
+        }
+    };
+    let mut rest = Vec::new();
+    std::io::stdin().read_to_end(&mut rest).unwrap();
+}
+
+/// By the process that listens at its control socket. Something that stands between is not QEMU: the answer is a sentence.
+#[test]
+fn a_stale_twin_that_does_not_quit_is_killed_and_nobody_else() {
+    if let (Ok(role), Some(folder)) = (std::env::var("NICETY_TEST_PART"), std::env::var_os("NICETY_TEST_FOLDER")) {
+        return play(&role, Path::new(&folder));
+    }
+    for is_between in [false, true] {
+        let folder = folder();
+        let mut here = Side::new(folder.path(), "a", "b", false, terms());
+        here.state("alone");
+        let there = Side::without(folder.path(), "b", "a", terms());
+        let mut qemu = Part::start(if is_between { "hidden.qmp" } else { "b.qmp" }, folder.path());
+        let mut between = is_between.then(|| {
+            until("QEMU's socket", || folder.path().join("hidden.qmp").exists());
+            Part::start("between", folder.path())
+        });
+        if !is_between {
+            // A copy has begun, and its owner dies: what the twin has is of no use. Without descriptors no copy begins.
+            here.qemu().hears("migrate");
+            here.qemu.take().unwrap().kill(&folder.path().join("a.qmp"));
+        }
+        there.state("stale");
+        if let Some(between) = &mut between {
+            until("a sentence", || there.report().why_not.is_some_and(|why| why.contains("has not ended within 2s")));
+            let why = there.report().why_not.unwrap();
+            let words = format!(
+                "its control socket is another program's (process {}), which takes no descriptors",
+                between.0.id()
+            );
+            assert!(why.contains(&words) && why.contains("No file descriptor supplied via SCM_RIGHTS"), "{why}");
+            assert!(why.contains("systemctl kill -s KILL its unit"), "{why}");
+            assert_eq!((between.has_ended(), qemu.has_ended()), (None, None));
+        } else {
+            until("its end", || qemu.has_ended().is_some());
+            assert_eq!(qemu.has_ended().unwrap().signal(), Some(9));
+            until("nobody", || there.report().why_not.is_some_and(|why| !why.contains("has not ended")));
+        }
+    }
 }

@@ -6,8 +6,8 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 
 use crate::config::Vni;
-use crate::fabric::Fabric;
 use crate::course::Course;
+use crate::fabric::Fabric;
 use crate::hosts::{Hop, Host, Hosts, Known};
 use crate::own::Own;
 use crate::record::{ClaimRecord, HostRecord, Name};

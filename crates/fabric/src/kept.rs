@@ -4,6 +4,7 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
+use crate::Me;
 use crate::config::Config;
 use crate::course::Course;
 use crate::fabric::{Fabric, Settings};
@@ -11,7 +12,6 @@ use crate::group::Claim;
 use crate::hosts::Known;
 use crate::record::{HostRecord, Name};
 use crate::store::Scope;
-use crate::Me;
 
 /// The last known state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

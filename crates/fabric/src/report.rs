@@ -171,7 +171,8 @@ impl Fabric {
     }
 
     fn refused(&self) -> Vec<String> {
-        let mut sentences: Vec<String> = self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
+        let mut sentences: Vec<String> =
+            self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
         if self.refusals.more > 0 {
             sentences.push(format!("and {} more keys", self.refusals.more));
         }

@@ -2,10 +2,10 @@
 
 use nicety_adapter::Time;
 
+use crate::Action;
 use crate::fabric::Fabric;
 use crate::record::{HostRecord, Key};
 use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
-use crate::Action;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -130,12 +130,8 @@ impl Fabric {
         let key = self.keys.text(&Key::Host(self.me.host.clone()));
         // Only a key of this run is written again.
         let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
-        let record = HostRecord {
-            address: self.me.address,
-            mtu: self.me.mtu,
-            run: self.run,
-            version: self.me.version.clone(),
-        };
+        let record =
+            HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
         let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
         self.standing.stage = Stage::Registering(call);

@@ -25,8 +25,8 @@ use nicety_daemon::serve::{Before, OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
-    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig, UplinkConfig, UplinkKind,
-    link_words, policy_words,
+    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig, UplinkConfig,
+    UplinkKind, link_words, policy_words,
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;

@@ -90,9 +90,15 @@ impl Twin {
             // Only an owner may do this: a refusal is an answer too.
             self.actions.extend(self.call.ask(Request::Renew, &self.terms, now));
         }
-        if self.pairing().is_some() && now.since(self.sent) >= self.terms.heartbeat {
+        if self.hears() && now.since(self.sent) >= self.terms.heartbeat {
             self.send(Message::Alive, now);
         }
+    }
+
+    /// A twin that does not hear its owner is silent, too. Otherwise the owner would go on as protected when the link loses what it
+    /// sends and nothing else: its frames would wait for copies that do not come.
+    fn hears(&self) -> bool {
+        matches!(self.stage, TwinStage::Copied { .. })
     }
 
     /// The time after which a silent owner is lost.
@@ -106,7 +112,7 @@ impl Twin {
 
     /// When [`Twin::tick`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Time> {
-        let beat = self.pairing().map(|_| self.sent.after(self.terms.heartbeat));
+        let beat = self.hears().then(|| self.sent.after(self.terms.heartbeat));
         let call = Some(self.call.wake_at(&self.terms));
         let next = match self.stage {
             TwinStage::Copied { .. } if self.probed.is_some() => call,

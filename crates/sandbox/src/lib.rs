@@ -73,7 +73,7 @@ pub enum Kind {
     Starter,
     /// Looks users and groups up.
     Accounts,
-    /// Sends logs of ports to other daemons, and plays theirs.
+    /// Protects a VM, or accepts connections of other daemons.
     Tolerance,
     /// Looks names of hosts up.
     Names,

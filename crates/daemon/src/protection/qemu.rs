@@ -14,6 +14,7 @@ use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 use serde_json::json;
 
+use super::process::{Ending, Identity};
 use crate::random::random;
 
 /// Between two tries to connect.
@@ -40,6 +41,8 @@ pub(super) enum QemuNews {
     Colo(News),
     /// Its VM runs: the answer to the last [`Qemu::ask_whether_it_runs`].
     Runs,
+    /// It was told to end, and has not. What is done about it.
+    Stays(String),
 }
 
 enum State {
@@ -55,8 +58,12 @@ enum State {
 struct Signs {
     /// It is about to end, because somebody has ordered that.
     is_ordered: bool,
+    /// Which process it is.
+    who: Identity,
     /// It last said something.
     heard: Option<Instant>,
+    /// It last wrote into the stream of copies. Meanwhile its main loop may stand still, and answers nothing.
+    wrote: Option<Instant>,
     /// It was last asked whether it lives.
     asked: Option<Instant>,
     /// The question under way whether its VM runs.
@@ -73,6 +80,10 @@ pub(super) struct Qemu {
     signs: Signs,
     /// How it would have ended if it is not there again: its end was not told yet.
     owes: Option<Death>,
+    /// Which process it was, if its control socket is lost.
+    last: Identity,
+    /// The one that was told to end.
+    ending: Option<Ending>,
     news: VecDeque<QemuNews>,
     /// Why it cannot be asked, for a person.
     why_not: Option<String>,
@@ -87,6 +98,8 @@ impl Qemu {
             colo: None,
             signs: Signs::default(),
             owes: None,
+            last: Identity::default(),
+            ending: None,
             news: VecDeque::new(),
             why_not,
         }
@@ -95,6 +108,11 @@ impl Qemu {
     /// Why it cannot be asked.
     pub fn why_not(&self) -> Option<&str> {
         self.why_not.as_deref()
+    }
+
+    /// Why a QEMU that was told to end is still there.
+    pub fn stays(&self) -> Option<&str> {
+        self.ending.as_ref().and_then(Ending::why)
     }
 
     /// The next news.
@@ -121,14 +139,15 @@ impl Qemu {
 
     /// When [`Qemu::turn`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Instant> {
+        let ending = self.ending.as_ref().and_then(Ending::wake_at);
         let (monitor, dialogue) = match &self.state {
-            State::Away(again) => return Some(*again),
+            State::Away(again) => return [Some(*again), ending].into_iter().flatten().min(),
             State::Asks(monitor, inquiry) => (monitor, inquiry.wake_at()),
             State::Marks(monitor, _, mark) => (monitor, mark.wake_at()),
             State::There(monitor, Some(inquiry)) => (monitor, inquiry.wake_at()),
             State::There(monitor, None) => (monitor, self.colo.as_ref().and_then(Colo::wake_at)),
         };
-        [monitor.wake_at(), dialogue].into_iter().flatten().min()
+        [monitor.wake_at(), dialogue, ending].into_iter().flatten().min()
     }
 
     /// Has the VM go to the other host by this descriptor, its stream.
@@ -190,11 +209,16 @@ impl Qemu {
         }
     }
 
-    /// For how long it has said nothing although it was asked. `None`: it was not asked.
+    /// For how long it has said and written nothing although it was asked. `None`: it was not asked.
     pub fn silent_for(&self, now: Instant) -> Option<Duration> {
-        let Signs { heard, asked, .. } = self.signs;
+        let Signs { heard, asked, wrote, .. } = self.signs;
         let asked = asked.filter(|asked| heard.is_none_or(|heard| heard < *asked))?;
-        Some(now - heard.unwrap_or(asked))
+        Some(now - heard.max(wrote).unwrap_or(asked))
+    }
+
+    /// It has written into the stream of copies.
+    pub fn wrote(&mut self, now: Instant) {
+        self.signs.wrote = Some(now);
     }
 
     /// When it has last said something.
@@ -216,16 +240,33 @@ impl Qemu {
         }
     }
 
-    /// Ends it.
-    pub fn end(&mut self, now: Instant) {
-        if let Some(monitor) = self.monitor() {
-            monitor.send(&Command::new("quit", json!({})), now);
-            self.signs.is_ordered = true;
+    /// Ends it. `has_lost`: its VM is another host's, so it is killed if it does not end. A VM that is over may still write its disks.
+    pub fn end(&mut self, has_lost: bool, now: Instant) {
+        let who = match self.monitor() {
+            Some(monitor) => {
+                monitor.send(&Command::new("quit", json!({})), now);
+                self.signs.is_ordered = true;
+                std::mem::take(&mut self.signs.who)
+            }
+            None => std::mem::take(&mut self.last),
+        };
+        self.ending = has_lost.then(|| Ending::new(who, now));
+    }
+
+    /// Sees to a QEMU that was told to end.
+    fn watch_end(&mut self, now: Instant) {
+        let is_connected = !matches!(self.state, State::Away(_));
+        let Some(ending) = &mut self.ending else { return };
+        if ending.is_over(is_connected) {
+            self.ending = None;
+        } else {
+            self.news.extend(ending.turn(now).map(QemuNews::Stays));
         }
     }
 
     /// Sends and receives what is possible now.
     pub fn turn(&mut self, now: Instant) {
+        self.watch_end(now);
         let failed = match &mut self.state {
             State::Away(again) => {
                 if now >= *again
@@ -307,7 +348,9 @@ impl Qemu {
         if let State::There(..) = self.state {
             self.owes = Some(if self.signs.is_ordered { Death::Ordered } else { Death::Sudden });
         }
-        (self.state, self.colo, self.signs) = (State::Away(now + AGAIN), None, Signs::default());
+        (self.state, self.colo) = (State::Away(now + AGAIN), None);
+        self.last = std::mem::take(&mut self.signs).who;
+        self.ending.take_if(|ending| ending.is_over(false));
         self.why_not = Some(why);
     }
 
@@ -315,7 +358,8 @@ impl Qemu {
     fn connect(&mut self, now: Instant) -> bool {
         match Stream::connect(&Place::Unix(self.path.clone())) {
             Ok((Stream::Unix(socket), _)) => {
-                let monitor = Monitor::new(socket.into(), self.path.display().to_string(), Limits::default(), now);
+                let mut monitor = Monitor::new(socket.into(), self.path.display().to_string(), Limits::default(), now);
+                self.signs.who = Identity::ask(&mut monitor, now);
                 self.state = State::Asks(monitor, Box::new(Inquiry::new(INQUIRY)));
                 true
             }
@@ -351,6 +395,7 @@ fn carried(
     let mut dialogue = dialogue;
     while let Some(item) = monitor.next() {
         signs.heard = Some(now);
+        signs.who.hear(&item, monitor, now);
         if matches!(&item, Item::Event { name, .. } if name == "SHUTDOWN") {
             signs.is_ordered = true;
         }

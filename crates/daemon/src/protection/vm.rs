@@ -286,6 +286,7 @@ impl Vm {
                 self.loads.vm_runs();
                 self.whole(time);
             }
+            QemuNews::Stays(why) => warn!(vm = self.config.name, "{why}"),
         }
     }
 
@@ -464,7 +465,12 @@ impl Vm {
         let time = self.time(now);
         self.watch_qemu(now);
         let Some(carrier) = &mut self.carrier else { return };
-        match carrier.turn() {
+        let before = carrier.carried[0];
+        let turned = carrier.turn();
+        if carrier.carried[0] > before {
+            self.qemu.wrote(now);
+        }
+        match turned {
             Ok(true) => {
                 if let Role::Owner(owner) = &mut self.role {
                     owner.moved(time);

@@ -25,8 +25,10 @@ struct State {
     answers: BTreeMap<String, Value>,
     overrides: BTreeMap<String, Value>,
     objects: Vec<Value>,
-    /// The stream that `getfd` brought.
+    /// The last descriptor that `getfd` brought.
     stream: Option<OwnedFd>,
+    /// A descriptor has come, and its `getfd` was not read yet.
+    has_descriptor: bool,
     /// It answers nothing any more, and its sockets stay open.
     is_hung: bool,
     has_ended: bool,
@@ -143,7 +145,8 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
         let Some(count) = count.ok().map(|message| message.bytes).filter(|count| *count > 0) else { return };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                state.lock().unwrap().stream = fds.last();
+                let mut state = state.lock().unwrap();
+                (state.stream, state.has_descriptor) = (fds.last(), true);
             }
         }
         text.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
@@ -160,7 +163,7 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
             }
             // A client that has gone hears nothing.
             let _gone = (&client).write_all(format!("{answer}\r\n").as_bytes());
-            if state.heard.last().is_some_and(|last| last == "quit") {
+            if state.heard.last().is_some_and(|last| last == "quit") && !state.overrides.contains_key("quit") {
                 (state.client, state.has_ended) = (None, true);
                 let _gone = client.shutdown(std::net::Shutdown::Both);
                 return;
@@ -178,6 +181,9 @@ fn answer(state: &mut State, asked: &Value) -> Value {
     let recorded =
         state.answers.get(&format!("{}{}", asked.get("execute").unwrap_or(&Value::Null), asked["arguments"]));
     match (name, recorded) {
+        ("getfd", _) if !std::mem::take(&mut state.has_descriptor) => {
+            json!({"error": {"class": "GenericError", "desc": "No file descriptor supplied via SCM_RIGHTS"}})
+        }
         ("qom-list", _) => json!({"return": state.objects}),
         ("object-add", _) => {
             state.objects.push(json!({"name": asked["arguments"]["id"], "type": "child<secret>"}));

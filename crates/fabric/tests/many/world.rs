@@ -232,9 +232,12 @@ impl World {
     }
 
     fn delay(&mut self) -> u64 {
-        if !self.is_punctual && self.random.one_in(50) { self.random.below(600) * MS } else { 1 + self.random.below(DELAY) }
+        if !self.is_punctual && self.random.one_in(50) {
+            self.random.below(600) * MS
+        } else {
+            1 + self.random.below(DELAY)
+        }
     }
-
 
     /// Somebody writes a key.
     pub fn write(&mut self, key: &str, value: &str) {
@@ -285,7 +288,9 @@ impl World {
                 }
             }
             What::Late { host, number, call } => {
-                let Some(kind) = self.daemon(host, number).and_then(|daemon| daemon.pending.remove(&call)) else { return };
+                let Some(kind) = self.daemon(host, number).and_then(|daemon| daemon.pending.remove(&call)) else {
+                    return;
+                };
                 let late = || Trouble::Failed("no answer in time".to_owned());
                 let event = match kind {
                     "read" => Event::Read { call, result: Err(late()) },
@@ -635,7 +640,8 @@ impl World {
             Action::Hop { hop, peer: None } => {
                 let tunnel = self.tunnel_of(host);
                 is_lost = tunnel.hops.remove(&hop).is_some();
-                let is_used = tunnel.flood.iter().any(|(_, of)| *of == hop) || tunnel.table.values().any(|of| *of == hop);
+                let is_used =
+                    tunnel.flood.iter().any(|(_, of)| *of == hop) || tunnel.table.values().any(|of| *of == hop);
                 if is_used || !is_lost {
                     self.fail(&format!("h{host}: {hop:?} goes while something is told of it"));
                 }
@@ -700,7 +706,9 @@ impl World {
     /// A frame of a group reaches no port of another one: from one host to the other, and back.
     fn check_groups(&self, one: usize, other: usize) {
         for (from, to) in [(one, other), (other, one)] {
-            let (Some(from_daemon), Some(to_daemon)) = (&self.hosts[from].daemon, &self.hosts[to].daemon) else { return };
+            let (Some(from_daemon), Some(to_daemon)) = (&self.hosts[from].daemon, &self.hosts[to].daemon) else {
+                return;
+            };
             let (from_tunnel, to_tunnel) = (&from_daemon.tunnel, &to_daemon.tunnel);
             // The receiver takes frames of its hops only.
             let is_taken = to_tunnel.hops.values().any(|peer| peer.address == self.hosts[from].address);
@@ -710,7 +718,9 @@ impl World {
                 let is_sent = from_tunnel.flood.contains(&(*vni, *hop));
                 let received = to_tunnel.groups.iter().find(|(_, of)| *of == vni).map(|(name, _)| name);
                 if is_sent && received.is_some_and(|received| received != name) {
-                    self.fail(&format!("h{from} sends frames of {name} with vni {vni}, which h{to} has for {received:?}"));
+                    self.fail(&format!(
+                        "h{from} sends frames of {name} with vni {vni}, which h{to} has for {received:?}"
+                    ));
                 }
             }
         }
@@ -872,7 +882,10 @@ impl World {
                 }
             }
             for key in tunnel.table.keys().filter(|key| !expected.contains_key(*key)) {
-                found.push(format!("h{n}: {key:?} is nowhere, and its tunnel was told {:?}", address(&tunnel.table[key])));
+                found.push(format!(
+                    "h{n}: {key:?} is nowhere, and its tunnel was told {:?}",
+                    address(&tunnel.table[key])
+                ));
             }
             let flood: BTreeSet<_> = expected.iter().map(|((vni, _), to)| (*vni, *to)).collect();
             let told: BTreeSet<_> = tunnel.flood.iter().filter_map(|(vni, hop)| Some((*vni, address(hop)?))).collect();

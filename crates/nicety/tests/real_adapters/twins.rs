@@ -1,5 +1,8 @@
 //! A VM that survives its host: two daemons, two unmodified QEMUs, and a guest elsewhere that notices nothing.
 
+mod between;
+mod links;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,28 +25,60 @@ pub struct Hosts {
     pub served: [Served; 2],
     /// Its QEMU on each host.
     vms: [Option<Guest>; 2],
+    /// Numbers of the VM's ports.
+    ports: &'static [u8],
     place: tempfile::TempDir,
 }
 
+/// What a test wants of its hosts.
+struct Wanted<'a> {
+    checkpoint: &'a str,
+    /// More words for the daemons.
+    options: &'a [&'a str],
+    /// Numbers of the VM's ports.
+    ports: &'static [u8],
+    /// The key of `[ft]` that says where the lease is. Empty: a folder.
+    lease: &'a str,
+    /// Each daemon reaches the other one by a socket of the test's, `to-a` or `to-b`.
+    is_between: bool,
+}
+
+impl Default for Wanted<'_> {
+    fn default() -> Self {
+        Wanted { checkpoint: "50ms", options: &[], ports: &[1], lease: "", is_between: false }
+    }
+}
+
+/// Address of a VM's second adapter.
+const SECOND: &str = "10.9.4.1";
 /// The name of a host, for paths.
 const NAMES: [&str; 2] = ["a", "b"];
 
 impl Hosts {
     pub fn new(checkpoint: &str, options: &[&str]) -> Hosts {
-        let place = well(tempfile::tempdir());
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let namespace = well(Namespace::open(&root));
+        Hosts::with((root, namespace), well(tempfile::tempdir()), &Wanted { checkpoint, options, ..Wanted::default() })
+    }
+
+    fn with((root, mut namespace): (Root, Namespace), place: tempfile::TempDir, wanted: &Wanted<'_>) -> Hosts {
+        let &Wanted { checkpoint, options, ports, lease, is_between } = wanted;
         let path = |name: String| place.path().join(name).display().to_string();
         well(std::fs::write(path("key".into()), [7; 32]));
         well(std::fs::create_dir(path("leases".into())));
         let setup = |host: usize| {
             let [own, other] = [NAMES[host], NAMES[1 - host]];
+            let folder = format!("lease = \"{}\"", path("leases".into()));
+            let lease = if lease.is_empty() { folder.as_str() } else { lease };
+            let names: Vec<String> = ports.iter().map(|number| format!("vm{number}")).collect();
             let tables = format!(
-                "[ft]\nlisten = \"unix:{}\"\nkey = \"{}\"\nlease = \"{}\"\n\
-                 [[vm]]\nname = \"guest\"\nports = \"vm1\"\nqmp = \"{}\"\npeer = \"unix:{}\"\ncheckpoint = \"{checkpoint}\"\n",
+                "[ft]\nlisten = \"unix:{}\"\nkey = \"{}\"\n{lease}\n\
+                 [[vm]]\nname = \"guest\"\nports = \"{}\"\nqmp = \"{}\"\npeer = \"unix:{}\"\ncheckpoint = \"{checkpoint}\"\n",
                 path(format!("{own}.ft")),
                 path("key".into()),
-                path("leases".into()),
+                names.join(", "),
                 path(format!("{own}.qmp")),
-                path(format!("{other}.ft")),
+                path(if is_between { format!("to-{other}") } else { format!("{other}.ft") }),
             );
             let link = Some(Link::Stream { socket: path("link".into()), listens: host == 0 });
             Setup {
@@ -53,13 +88,12 @@ impl Hosts {
                 ..Setup::default()
             }
         };
-        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
-        let mut namespace = well(Namespace::open(&root));
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
         let mut start =
             |host: usize, ports: Vec<Port>| well(Served::start_as(program, &mut namespace, ports, setup(host)));
-        let served = [start(0, vec![port("virtio-net", 1)]), start(1, vec![port("virtio-net", 1), port("e1000", 2)])];
-        Hosts { root, namespace, served, vms: [None, None], place }
+        let own = || ports.iter().map(|&number| port("virtio-net", number));
+        let served = [start(0, own().collect()), start(1, own().chain([port("e1000", 2)]).collect())];
+        Hosts { root, namespace, served, vms: [None, None], ports, place }
     }
 
     fn qmp(&self, host: usize) -> PathBuf {
@@ -69,7 +103,12 @@ impl Hosts {
     /// Starts the VM's QEMU on a host: it runs, or waits to be a twin.
     pub fn start(&mut self, host: usize, waits: bool) {
         let mut config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
-        config = self.served[host].attach(config.address("eth0", &format!("{}/24", address(1))), "vm1");
+        // The second adapter is in a network of its own.
+        let addresses = [address(1), SECOND.to_owned()];
+        for (index, (number, address)) in self.ports.iter().zip(addresses).enumerate() {
+            config = config.address(&format!("eth{index}"), &format!("{address}/24"));
+            config = self.served[host].attach(config, &format!("vm{number}"));
+        }
         config = Monitor::at(config, &self.qmp(host));
         for word in &mut config.devices {
             *word = word.replace("reconnect-ms=1000", "reconnect-ms=50");
@@ -131,7 +170,11 @@ impl Hosts {
     /// As a unit would: a twin that ends is started again.
     #[track_caller]
     fn twin_again(&mut self, host: usize) {
-        self.wait(host, "without its stale twin", |report| report["role"] == "absent");
+        let end = Instant::now() + LATER;
+        while self.vm(host).runs() {
+            assert!(Instant::now() < end, "its QEMU does not end: {}\n{}", self.report(host), self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
         self.vms[host] = None;
         self.start(host, true);
     }
@@ -179,7 +222,7 @@ impl Hosts {
     pub fn protected(&mut self, host: usize) {
         let end = Instant::now() + LATER;
         while self.report(host)["protected"] != true {
-            if self.report(1 - host)["state"] == "stale" {
+            if !self.vm(1 - host).runs() {
                 self.twin_again(1 - host);
             }
             assert!(Instant::now() < end, "not protected: {}\n{}", self.report(host), self.said());

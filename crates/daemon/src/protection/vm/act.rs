@@ -6,7 +6,7 @@ use std::time::Instant;
 use nicety_lease::NodeId;
 use nicety_link::Link;
 use nicety_plane::{Epochs, GateMode};
-use nicety_protect::{Action, Loads, Pairing, Stage};
+use nicety_protect::{Action, Ended, Loads, Pairing, Stage};
 use nicety_qmp::Role as Side;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tracing::{info, warn};
@@ -62,7 +62,8 @@ impl Vm {
             Action::GoAlone => self.qemu.go_alone(self.facts.as_deref(), now),
             Action::End => {
                 warn!(vm = self.config.name, "QEMU is told to end: {}", self.why_it_ends());
-                self.qemu.end(now);
+                let is_over = matches!(&self.role, Role::Owner(owner) if owner.stage() == Stage::Ended(Ended::Over));
+                self.qemu.end(!is_over, now);
             }
             Action::Hang(_) => {
                 // What was said before it goes out.
@@ -76,8 +77,8 @@ impl Vm {
     fn why_it_ends(&self) -> &'static str {
         match &self.role {
             Role::Owner(owner) => match owner.stage() {
-                Stage::Ended(nicety_protect::Ended::Taken) => "another host has the VM",
-                Stage::Ended(nicety_protect::Ended::HandedOver) => "the VM was handed over",
+                Stage::Ended(Ended::Taken) => "another host has the VM",
+                Stage::Ended(Ended::HandedOver) => "the VM was handed over",
                 _ => "its VM has ended",
             },
             _ => "its copy of the VM is of no use any more; start it again with -incoming defer",

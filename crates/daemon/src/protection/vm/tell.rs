@@ -62,6 +62,9 @@ impl Vm {
 
     /// The first reason of several: what an administrator has to see to comes before what follows from it.
     fn reason(&self, why: String, time: Time) -> String {
+        if let Some(stays) = self.qemu.stays() {
+            return format!("{why}; {stays}");
+        }
         let lease = self.lease_why_not.as_ref().map(|lease| format!("{why}; the lease does not answer: {lease}"));
         let is_owner = matches!(self.role, Role::Owner(_));
         match (&self.refusal, lease) {
