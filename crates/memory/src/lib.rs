@@ -53,4 +53,4 @@ pub use span::Span;
 pub use tape::{Tape, Taped};
 pub use target::{Target, TargetTranslator};
 pub use translator::{Readable, Translator};
-pub use window::{Window, full_barrier};
+pub use window::{Window, WindowPlace, full_barrier};

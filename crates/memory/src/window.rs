@@ -7,6 +7,7 @@ use crate::map::{Fault, Map};
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 use crate::region::Rights;
+use crate::span::Span;
 use crate::touch;
 
 /// A range of guest memory, translated once. Beyond its end reads return zeros and writes do nothing. Reading allocates no page of
@@ -417,7 +418,33 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Where a window lies, for later calls: as long as the map is the same, nothing has to be translated again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WindowPlace {
+    /// Empty if the window must be translated each time.
+    span: Span,
+    may_write: bool,
+}
+
+impl WindowPlace {
+    /// The window. `None` if it must be translated: of another map, not on known pages of one region, or with a log of what is written.
+    #[inline(always)]
+    pub fn open<'a>(&self, map: &'a Map) -> Option<Window<'a>> {
+        let Self { span, may_write } = *self;
+        let first = map.known(span).filter(|_| !map.is_logged())?;
+        #[cfg(feature = "count")]
+        crate::count::one();
+        // The identifier shows that the span is of this map, which keeps its mapping.
+        Some(Window { first, len: span.len as usize, may_write, unknown: None, whole: None, mapping: PhantomData })
+    }
+}
+
 impl Map {
+    /// The place of a [window](Map::window).
+    pub fn window_place(&self, address: u64, len: u32, rights: Rights) -> WindowPlace {
+        WindowPlace { span: self.whole(address, len, rights).unwrap_or_default(), may_write: rights.write }
+    }
+
     /// A range translated once, for many small accesses: a descriptor ring. Accesses to the first region are fast; each access
     /// beyond it is looked up.
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {

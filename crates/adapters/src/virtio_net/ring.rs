@@ -11,7 +11,7 @@ use nicety_adapter::{Context, Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
-use self::areas::Areas;
+use self::areas::{Areas, Found};
 use super::broken::Broken;
 use super::chain::Token;
 use super::coalescing::Limits;
@@ -74,6 +74,9 @@ pub(super) struct Ring {
     /// Its statistics since the last reset or restore.
     #[serde(skip)]
     pub tally: Tally,
+    /// Where its areas are. Not saved.
+    #[serde(skip)]
+    pub found: Found,
 }
 
 /// A ring's statistics.
@@ -128,8 +131,22 @@ impl Ring {
         self.live() || self.discards && self.started && self.broken.is_none()
     }
 
-    /// Its areas, translated for one call.
-    pub fn open<'m, const PACKED: bool>(&self, memory: &'m Map, features: u128) -> Result<Areas<'m, PACKED>, Broken> {
+    /// Its areas, for one call.
+    #[inline(always)]
+    pub fn open<'m, const PACKED: bool>(
+        &mut self,
+        memory: &'m Map,
+        features: u128,
+    ) -> Result<Areas<'m, PACKED>, Broken> {
+        Areas::found(self, memory, features & feature::EVENT_IDX != 0, features & feature::INDIRECT_DESC != 0)
+    }
+
+    /// The same, translated afresh.
+    pub fn translate<'m, const PACKED: bool>(
+        &self,
+        memory: &'m Map,
+        features: u128,
+    ) -> Result<Areas<'m, PACKED>, Broken> {
         Areas::of(self, memory, features & feature::EVENT_IDX != 0, features & feature::INDIRECT_DESC != 0)
     }
 
@@ -137,14 +154,14 @@ impl Ring {
     pub fn begins(&self, memory: &Map, features: u128, base: u32, kept: Option<Kept<'_>>) -> Option<u16> {
         match features & feature::RING_PACKED != 0 {
             true => {
-                let mut areas = match self.open::<true>(memory, features) {
+                let mut areas = match self.translate::<true>(memory, features) {
                     Err(Broken::Waits) => return Some(base as u16).filter(|at| at & 0x7fff < self.size),
                     areas => areas.ok()?,
                 };
                 areas.keep(kept);
                 areas.begins(base)
             }
-            false => match self.open::<false>(memory, features) {
+            false => match self.translate::<false>(memory, features) {
                 Err(Broken::Waits) => Some(base as u16),
                 areas => areas.ok()?.begins(base),
             },

@@ -82,7 +82,7 @@ fn ring(at: u16) -> Ring {
 }
 
 fn open<'m>(ring: &Ring, memory: &'m Map, event_index: bool) -> Areas<'m, false> {
-    ring.open(memory, if event_index { feature::EVENT_IDX } else { 0 }).unwrap()
+    ring.translate(memory, if event_index { feature::EVENT_IDX } else { 0 }).unwrap()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,7 +264,7 @@ fn places_of_a_packed_ring_of_any_size_lie_as_far_apart_as_there_are_steps_betwe
     let memory = Map::private(0x10_0000).unwrap();
     for size in [1, 3, SIZE, 0x8000] {
         let placed = Ring { size, descriptors: 0x1_0000, driver: 0, device: 0x1000, ..Ring::default() };
-        let areas = placed.open::<true>(&memory, 0).unwrap();
+        let areas = placed.translate::<true>(&memory, 0).unwrap();
         for from in [0, size / 2, size - 1, 0x8000, 0x8000 | (size - 1)] {
             let mut at = from;
             for steps in 0..2 * u32::from(size) {

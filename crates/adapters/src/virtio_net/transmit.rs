@@ -426,7 +426,7 @@ type Blamed = ArrayVec<(Reason, u16, Token), PACKETS>;
 #[inline(never)]
 fn blame<const PACKED: bool>(blamed: &Blamed, queue: u16, ring: &Ring, features: u128, cx: &mut Context<'_>) {
     let memory = Arc::clone(cx.memory);
-    let areas = ring.open::<PACKED>(&memory, features).ok();
+    let areas = ring.translate::<PACKED>(&memory, features).ok();
     for (reason, at, token) in blamed {
         let mut value = 0;
         let areas = areas.as_ref().filter(|_| reason.sender_expected().is_some());

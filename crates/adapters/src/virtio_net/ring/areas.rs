@@ -14,7 +14,7 @@
 use std::cell::Cell;
 
 use nicety_adapter::PACKETS;
-use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
+use nicety_memory::{Map, Rights, Touch, Window, WindowPlace, full_barrier};
 
 use super::super::broken::Broken;
 use super::super::buffers::PIECES;
@@ -36,6 +36,22 @@ const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT: u16 = 2;
 
+/// Where a ring's areas were found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::virtio_net) struct Found {
+    of: (u64, u64, u64, u16, bool),
+    places: [WindowPlace; 3],
+}
+
+/// It is no part of a ring's state: a ring is the same whether its areas were looked for or not.
+impl PartialEq for Found {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Found {}
+
 /// A ring's areas during one call.
 pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
     memory: &'m Map,
@@ -50,25 +66,56 @@ pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
 }
 
 impl<'m, const PACKED: bool> Areas<'m, PACKED> {
-    /// Areas of a ring, translated.
+    /// Areas of a ring.
     pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
-        let size = u32::from(ring.size);
-        let window = |address, len, rights| {
+        let windows = Self::ranges(ring).map(|(address, len, rights)| {
             memory.window(address, len, rights).map_err(|fault| Broken::of(fault, memory, Broken::Place))
-        };
+        });
+        let [descriptors, driver, device] = windows;
+        Ok(Self::with([descriptors?, driver?, device?], ring, memory, event_index, indirect))
+    }
+
+    /// The same, where they were found in an earlier call, if they are there still.
+    #[inline(always)]
+    pub fn found(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let Found { of, places: [descriptors, driver, device] } = ring.found;
+        if of == Self::key(ring)
+            && let (Some(descriptors), Some(driver), Some(device)) =
+                (descriptors.open(memory), driver.open(memory), device.open(memory))
+        {
+            return Ok(Self::with([descriptors, driver, device], ring, memory, event_index, indirect));
+        }
+        Self::find(ring, memory, event_index, indirect)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let places = Self::ranges(ring).map(|(address, len, rights)| memory.window_place(address, len, rights));
+        ring.found = Found { of: Self::key(ring), places };
+        Self::of(ring, memory, event_index, indirect)
+    }
+
+    /// Address, length and rights of each area.
+    fn ranges(ring: &Ring) -> [(u64, u32, Rights); 3] {
+        let size = u32::from(ring.size);
         let (table, driver, device) =
             if PACKED { (Rights::BOTH, 4, 4) } else { (Rights::READ, 6 + 2 * size, 6 + 8 * size) };
-        Ok(Self {
-            memory,
-            descriptors: window(ring.descriptors, 16 * size, table)?,
-            driver: window(ring.driver, driver, Rights::READ)?,
-            device: window(ring.device, device, Rights::BOTH)?,
-            size: ring.size,
-            event_index,
-            indirect,
-            walked: Cell::new(0),
-            kept: None,
-        })
+        let (driver, device) = ((ring.driver, driver, Rights::READ), (ring.device, device, Rights::BOTH));
+        [(ring.descriptors, 16 * size, table), driver, device]
+    }
+
+    /// What decides where the areas are.
+    #[inline(always)]
+    fn key(ring: &Ring) -> (u64, u64, u64, u16, bool) {
+        (ring.descriptors, ring.driver, ring.device, ring.size, PACKED)
+    }
+
+    #[inline(always)]
+    fn with(windows: [Window<'m>; 3], ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Self {
+        let [descriptors, driver, device] = windows;
+        let (size, walked, kept) = (ring.size, Cell::new(0), None);
+        Self { memory, descriptors, driver, device, size, event_index, indirect, walked, kept }
     }
 
     /// Completions are recorded there before they are written to the ring.
