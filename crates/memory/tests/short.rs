@@ -49,8 +49,8 @@ fn a_translator_says_what_its_map_says_whatever_it_was_asked_before() {
 #[test]
 fn a_copy_of_any_length_brings_all_of_it_and_nothing_else() {
     let map = map();
-    let source: Vec<u8> = (0..400u16).map(|i| (i * 7 + 3) as u8).collect();
-    for len in 0..=300 {
+    let source: Vec<u8> = (0..2300u16).map(|i| (i * 7 + i / 251) as u8).collect();
+    for len in (0..=700).chain(2040..=2060) {
         let (at, to) = (len % 9, 0x1040 + len as u64 % 13);
         map.write(to - 1, &vec![0xee; len + 2]).unwrap();
         let span = translated(&map, to, len.max(1) as u32, Rights::BOTH).unwrap();
@@ -75,9 +75,9 @@ fn a_short_copy_over_the_end_of_what_a_peer_has_left_brings_what_is_there() {
     // All of its pages are known to exist.
     map.read(0, &mut [0; 2 * PAGE as usize]).unwrap();
     rustix::fs::ftruncate(&fd, PAGE).unwrap();
-    for len in 1..=200usize {
+    for len in (1..=400usize).chain([1000, 2047, 2048]) {
         for there in [0, 1, len / 2, len - 1] {
-            map.write(PAGE - 200, &[7; 200]).unwrap();
+            map.write(PAGE - 2048, &[7; 2048]).unwrap();
             let mut bytes = vec![9; len];
             map.read(PAGE - there as u64, &mut bytes).unwrap();
             let (kept, gone) = bytes.split_at(there);
