@@ -142,3 +142,25 @@ fn entries_of_a_ring_are_read_and_written_together_or_not_at_all() {
     window.write_u64s(0, &[1]);
     assert_eq!(window.load_u16(0), 0);
 }
+
+#[test]
+fn entries_are_gathered_by_index_whatever_is_known_of_their_pages_and_beyond_the_end_they_are_zero() {
+    let file = shared_file("entries", 8 * 4096).unwrap();
+    let entry = |index: u16| u128::from(index) * 0x0101_0101_0101_0101_0101 + 1;
+    let bytes: Vec<u8> = (0..512).flat_map(|index| entry(index).to_le_bytes()).collect();
+    rustix::io::pwrite(&file, &bytes, 4096).unwrap();
+    let mapping = Arc::new(Mapping::of_file(file, 0, 8 * 4096, true).unwrap());
+    let map = Map::default().with(0, mapping, Rights::BOTH).unwrap();
+    for _ in 0..2 {
+        let window = map.window(4096, 2 * 4096, Rights::READ).unwrap();
+        for indices in [&[3, 511, 0, 0, 17][..], &[5, 512, 6], &[u16::MAX], &[]] {
+            let mut out = [7; 8];
+            window.gather(indices, &mut out);
+            let expected: Vec<_> = indices.iter().map(|&index| if index < 512 { entry(index) } else { 0 }).collect();
+            assert_eq!(out[..indices.len()], expected);
+            assert!(out[indices.len()..].iter().all(|entry| *entry == 7));
+        }
+        // The next window knows that the pages exist.
+        map.write(4096, &bytes).unwrap();
+    }
+}
