@@ -176,8 +176,9 @@ impl Packet {
     /// Bytes on the wire after segmentation: each frame has the headers.
     #[inline]
     pub fn wire_bytes(&self) -> u64 {
-        let headers = self.offload.segment.map_or(0, |segment| segment.headers);
-        u64::from(self.len()) + u64::from(self.frames() - 1) * u64::from(headers)
+        let len = self.len();
+        let Some(segment) = self.offload.segment else { return len.into() };
+        u64::from(len) + u64::from(segment.frames(len) - 1) * u64::from(segment.headers)
     }
 }
 

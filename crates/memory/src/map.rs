@@ -582,9 +582,32 @@ impl Map {
 
     /// Reads guest memory. All or nothing.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        let len = u32::try_from(into.len()).map_err(|_| Fault::Refused { address, len: u32::MAX })?;
         #[cfg(feature = "count")]
         crate::count::bytes(into.len());
+        if let Some(first) = self.known_at(address, into.len(), Rights::READ) {
+            #[cfg(feature = "count")]
+            crate::count::one();
+            // SAFETY: so many bytes are mapped there.
+            unsafe { touch::read(first, into) };
+            return Ok(());
+        }
+        self.read_in_pieces(address, into)
+    }
+
+    /// Where a range is mapped, if all of it lies in one region with these rights, on pages known to exist.
+    #[inline(always)]
+    fn known_at(&self, address: u64, len: usize, wanted: Rights) -> Option<*mut u8> {
+        let (offset, region) = self.locate(address, wanted)?;
+        let (mapping, start) = region.place.as_ref()?;
+        // A region lies within its mapping.
+        let at = start.wrapping_add(offset) as usize;
+        (len as u64 <= region.len.wrapping_sub(offset) && mapping.is_known(at, len)).then(|| mapping.at(at))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_in_pieces(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let len = u32::try_from(into.len()).map_err(|_| Fault::Refused { address, len: u32::MAX })?;
         let mut done = 0;
         self.pieces(address, len, Rights::READ, |span| {
             let n = span.len as usize;
@@ -609,9 +632,24 @@ impl Map {
 
     /// Writes guest memory. All or nothing.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        let len = u32::try_from(from.len()).map_err(|_| Fault::Refused { address, len: u32::MAX })?;
         #[cfg(feature = "count")]
         crate::count::bytes(from.len());
+        if !self.is_logged()
+            && let Some(first) = self.known_at(address, from.len(), Rights::WRITE)
+        {
+            #[cfg(feature = "count")]
+            crate::count::one();
+            // SAFETY: so many bytes are mapped there.
+            unsafe { touch::write(from, first) };
+            return Ok(());
+        }
+        self.write_in_pieces(address, from)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_in_pieces(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        let len = u32::try_from(from.len()).map_err(|_| Fault::Refused { address, len: u32::MAX })?;
         let mut done = 0;
         self.pieces(address, len, Rights::WRITE, |span| {
             let n = span.len as usize;

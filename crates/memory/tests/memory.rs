@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_memory::{
-    Absent, CopySum, DirtyLog, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, Translator, copy,
-    copy_sum, shared_file,
+    Absent, CopySum, DirtyLog, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, TargetTranslator,
+    Translator, copy, copy_sum, shared_file,
 };
 
 fn two_regions() -> Map {
@@ -198,8 +198,8 @@ fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_map
 fn copies_within_one_memory_that_overlap_arrive_as_they_were_at_any_length() {
     let map = Map::private(8192).unwrap();
     let bytes: Vec<u8> = (0..8192u32).map(|at| (at * 7 + at / 251) as u8).collect();
-    for len in [1, 7, 8, 9, 31, 32, 33, 100, 2047, 2048, 4000] {
-        for (from, to) in [(0, 1), (1, 0), (5, 40), (40, 5), (64, 64), (3, 4100)] {
+    for len in [1, 2, 3, 7, 8, 9, 31, 32, 33, 100, 129, 191, 192, 193, 255, 256, 257, 300, 2047, 2048, 4000] {
+        for (from, to) in [(0, 1), (1, 0), (5, 40), (40, 5), (64, 64), (100, 0), (0, 100), (3, 4100)] {
             map.write(0, &bytes).unwrap();
             let span = |at| spans(&map, at, len, Rights::BOTH).unwrap()[0];
             copy(&map, span(from), &map, span(to));
@@ -584,10 +584,17 @@ fn every_way_to_write_is_logged_after_the_write_and_no_way_to_read_is() {
     map.window(0x3ffe, 4, Rights::BOTH).unwrap().store_u16(2, 7);
     assert!(translator.whole(0x7000, 0x1000, Rights::WRITE).is_some());
     assert!(map.whole(0x9fff, 1, Rights::WRITE).is_some());
+    let mut targets = TargetTranslator::new(&map);
+    assert!([0xb000, 0xb800, 0xc000].iter().all(|at| targets.whole(*at, 8).is_some()));
+    let place = map.window_place(0x10_0000, 8, Rights::BOTH);
+    assert!(place.open(&map).is_none(), "each window for writing is logged");
     spans(&map, 0x4_0000, 0x4_1000, Rights::WRITE).unwrap();
     map.publish_log();
     let many = 0x40..0x81;
-    assert_eq!(take_pages(&file, 512), [1, 2, 3, 4, 7, 9].into_iter().chain(many).collect::<Vec<_>>());
+    assert_eq!(
+        take_pages(&file, 512),
+        [1, 2, 3, 4, 7, 9, 11, 12].into_iter().chain(many).chain([0x100]).collect::<Vec<_>>()
+    );
     map.publish_log();
     assert_eq!(take_pages(&file, 512), [0; 0], "once");
 }

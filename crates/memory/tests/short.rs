@@ -49,8 +49,8 @@ fn a_translator_says_what_its_map_says_whatever_it_was_asked_before() {
 #[test]
 fn a_copy_of_any_length_brings_all_of_it_and_nothing_else() {
     let map = map();
-    let source: Vec<u8> = (0..400u16).map(|i| (i * 7 + 3) as u8).collect();
-    for len in 0..=300 {
+    let source: Vec<u8> = (0..2300u16).map(|i| (i * 7 + i / 251) as u8).collect();
+    for len in (0..=700).chain(2040..=2060) {
         let (at, to) = (len % 9, 0x1040 + len as u64 % 13);
         map.write(to - 1, &vec![0xee; len + 2]).unwrap();
         let span = translated(&map, to, len.max(1) as u32, Rights::BOTH).unwrap();
@@ -75,9 +75,9 @@ fn a_short_copy_over_the_end_of_what_a_peer_has_left_brings_what_is_there() {
     // All of its pages are known to exist.
     map.read(0, &mut [0; 2 * PAGE as usize]).unwrap();
     rustix::fs::ftruncate(&fd, PAGE).unwrap();
-    for len in 1..=200usize {
+    for len in (1..=400usize).chain([1000, 2047, 2048]) {
         for there in [0, 1, len / 2, len - 1] {
-            map.write(PAGE - 200, &[7; 200]).unwrap();
+            map.write(PAGE - 2048, &[7; 2048]).unwrap();
             let mut bytes = vec![9; len];
             map.read(PAGE - there as u64, &mut bytes).unwrap();
             let (kept, gone) = bytes.split_at(there);
@@ -141,4 +141,26 @@ fn entries_of_a_ring_are_read_and_written_together_or_not_at_all() {
     let window = read_only.window(0x3000, 64, Rights::READ).unwrap();
     window.write_u64s(0, &[1]);
     assert_eq!(window.load_u16(0), 0);
+}
+
+#[test]
+fn entries_are_gathered_by_index_whatever_is_known_of_their_pages_and_beyond_the_end_they_are_zero() {
+    let file = shared_file("entries", 8 * 4096).unwrap();
+    let entry = |index: u16| u128::from(index) * 0x0101_0101_0101_0101_0101 + 1;
+    let bytes: Vec<u8> = (0..512).flat_map(|index| entry(index).to_le_bytes()).collect();
+    rustix::io::pwrite(&file, &bytes, 4096).unwrap();
+    let mapping = Arc::new(Mapping::of_file(file, 0, 8 * 4096, true).unwrap());
+    let map = Map::default().with(0, mapping, Rights::BOTH).unwrap();
+    for _ in 0..2 {
+        let window = map.window(4096, 2 * 4096, Rights::READ).unwrap();
+        for indices in [&[3, 511, 0, 0, 17][..], &[5, 512, 6], &[u16::MAX], &[]] {
+            let mut out = [7; 8];
+            window.gather(indices, &mut out);
+            let expected: Vec<_> = indices.iter().map(|&index| if index < 512 { entry(index) } else { 0 }).collect();
+            assert_eq!(out[..indices.len()], expected);
+            assert!(out[indices.len()..].iter().all(|entry| *entry == 7));
+        }
+        // The next window knows that the pages exist.
+        map.write(4096, &bytes).unwrap();
+    }
 }

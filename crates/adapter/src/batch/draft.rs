@@ -1,6 +1,7 @@
 //! A packet under construction: pieces of the sender's memory become a private head and spans.
 
 use std::cell::OnceCell;
+use std::mem::ManuallyDrop;
 
 use nicety_frame::Tag;
 use nicety_memory::{Fault, Rights, Span};
@@ -223,7 +224,7 @@ impl<'b> Draft<'b> {
 
     /// Completes the packet with an offload that was admitted for it, and adds it to the batch.
     #[inline]
-    pub fn finish_admitted(mut self, Admitted(offload): Admitted, cookie: u64) {
+    pub fn finish_admitted(self, Admitted(offload): Admitted, cookie: u64) {
         self.join(offload, cookie);
     }
 
@@ -237,30 +238,30 @@ impl<'b> Draft<'b> {
 
     /// Completes a packet that requests no offload.
     #[inline]
-    pub fn finish_plain(mut self, cookie: u64) {
+    pub fn finish_plain(self, cookie: u64) {
         self.join(Offload::default(), cookie);
     }
 
     /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has the same length.
     #[inline]
-    pub fn finish_copy(mut self, offload: Offload) {
+    pub fn finish_copy(self, offload: Offload) {
         self.join(offload, 0);
     }
 
     #[inline(always)]
-    fn join(&mut self, offload: Offload, cookie: u64) {
+    fn join(self, offload: Offload, cookie: u64) {
+        // What it has added to the batch stays.
+        let mut draft = ManuallyDrop::new(self);
         let packet = Packet {
             cookie,
-            payload: self.payload,
-            head_len: self.head_len as u16,
-            index: 0,
-            spans_at: self.spans_at as u16,
-            spans: (self.batch.spans.len() - self.spans_at) as u16,
+            payload: draft.payload,
+            spans_at: draft.spans_at as u16,
+            spans: draft.batch.spans.len().wrapping_sub(draft.spans_at) as u16,
             offload,
+            head_len: draft.head_len as u16,
+            index: 0,
         };
-        self.batch.join(packet);
-        self.spans_at = self.batch.spans.len();
-        self.is_admitted = false;
+        draft.batch.join(packet);
     }
 }
 
@@ -275,10 +276,11 @@ impl Batch {
     /// Makes the packet the last one. There is room for it.
     #[inline(always)]
     fn join(&mut self, packet: Packet) {
-        self.bytes += packet.wire_bytes();
-        if let Some(place) = self.packets.get_mut(self.len) {
-            *place = Packet { index: self.len as u16, ..packet };
-            self.len += 1;
+        let index = self.len;
+        if let Some(place) = self.packets.get_mut(index) {
+            self.bytes = self.bytes.wrapping_add(packet.wire_bytes());
+            *place = Packet { index: index as u16, ..packet };
+            self.len = index.wrapping_add(1);
         }
     }
 

@@ -40,8 +40,12 @@ pub struct Filter {
     exact: ArrayVec<(u64, bool), 24>,
 }
 
+#[inline(always)]
 fn address(bytes: &[u8]) -> u64 {
-    bytes.iter().take(6).rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    match bytes.first_chunk() {
+        Some(&[a, b, c, d, e, f]) => u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+        None => bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+    }
 }
 
 impl Filter {

@@ -370,6 +370,7 @@ pub struct Receiver<'a> {
 
 impl Receiver<'_> {
     /// Writes all frames of a packet; returns their number and bytes.
+    #[inline(always)]
     pub fn place(
         &mut self,
         ring: &mut Ring<'_>,

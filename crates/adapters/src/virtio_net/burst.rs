@@ -2,7 +2,7 @@
 //!
 //! Short frames that request nothing are taken in a run, one after another. Any other chain is taken in its turn.
 
-use nicety_adapter::{Batch, Budget, HEAD_BYTES, PACKETS};
+use nicety_adapter::{Batch, Budget, HEAD_BYTES, PACKETS, QueueCounters};
 use nicety_memory::{Map, Readable, Rights, Span, Touch, Translator};
 
 use super::chain::{INDIRECT, NEXT, Token, WRITE};
@@ -86,20 +86,20 @@ impl<'m, const PACKED: bool> Burst<'m, PACKED> {
         Some((Token(*self.chains.get(number)? as u32), span))
     }
 
-    /// Adds packets to the batch, which the budget allows, from the chain at a position on: as long as they are one buffer that requests
-    /// nothing, and the budget and the limit of descriptors allow it. Returns the number of chains taken.
+    /// Adds packets to the batch, which the budget allows, from the ring's next chain on: as long as they are one buffer that requests
+    /// nothing, and the budget and the limit of descriptors allow it. Returns what it has taken.
     #[inline(never)]
     pub fn take(
         &mut self,
+        ring: &mut Ring,
         areas: &Areas<'_, PACKED>,
-        at: u16,
         header_len: u32,
         budget: Budget,
         batch: &mut Batch,
-    ) -> u16 {
-        let Some(from) = self.number(areas, at) else { return 0 };
-        let before = batch.len();
-        let most = (areas.steps_left() as usize).min(budget.packets.saturating_sub(before));
+    ) -> QueueCounters {
+        let Some(from) = self.number(areas, ring.next) else { return QueueCounters::default() };
+        let (packets, bytes) = (batch.len(), batch.bytes());
+        let most = (areas.steps_left() as usize).min(budget.packets.saturating_sub(packets));
         let until = usize::from(self.len).min(from.saturating_add(most));
         let Self { memory, chains, descriptors, buffers, .. } = self;
         let mut plain = batch.plain();
@@ -115,6 +115,10 @@ impl<'m, const PACKED: bool> Burst<'m, PACKED> {
             }
         }
         plain.end();
-        batch.len().wrapping_sub(before) as u16
+        let taken = batch.len().wrapping_sub(packets);
+        areas.note_ones(taken as u32);
+        ring.next = areas.after(ring.next, taken as u16);
+        let (packets, bytes) = (taken as u64, batch.bytes().wrapping_sub(bytes));
+        QueueCounters { packets, frames: packets, bytes }
     }
 }

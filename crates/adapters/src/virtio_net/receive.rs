@@ -179,12 +179,9 @@ impl VirtioNet {
         }
         let mut broken = areas.as_ref().err().copied();
         let mut refused = frames.held.contains(queue) || broken == Some(Broken::Waits);
-        let mut got = QueueCounters::default();
         let hashing = &self.hashing;
         let of = |areas| Receiver { areas, memory, features, header_len, queue, hashing };
         let receiver = areas.as_ref().ok().map(of);
-        let picks = &frames.picks[..frames.picks.len().min(PACKETS)];
-        let frames = &Frames { picks, ..*frames };
         let run = Run { frames, queues, queue, wants: &wants, features };
         let mut next = 0;
         loop {
@@ -194,9 +191,9 @@ impl VirtioNet {
                 && ring.unfit.is_none()
                 && let Some(Receiver { areas, .. }) = receiver
             {
-                next = targets.fill(ring, areas, &run, next, &mut returns, &mut got);
+                next = targets.fill(ring, areas, &run, next, &mut returns);
             }
-            let (i, Some(pick)) = (next, picks.get(next).copied()) else { break };
+            let (i, Some(pick)) = (next, frames.picks.get(next).copied().filter(|_| next < PACKETS)) else { break };
             next += 1;
             if queues.is_some_and(|queues| queues[i % PACKETS] != queue) {
                 continue;
@@ -216,7 +213,7 @@ impl VirtioNet {
             };
             match put {
                 // Counts one packet for all its pieces and calls, so a segmented packet is not counted several times.
-                Ok(Put::Done { frames, bytes }) => got.add(frames, bytes),
+                Ok(Put::Done { frames, bytes }) => targets.got.add(frames, bytes),
                 Ok(Put::Dropped(reason)) => cx.counters.receive_drop(reason),
                 Ok(Put::Refused { from }) => {
                     refused = true;
@@ -228,12 +225,9 @@ impl VirtioNet {
                 }
             }
         }
-        let areas = areas?;
+        let (areas, got) = (areas?, targets.got);
         returns.write(ring, &areas);
-        cx.counters.received_all(queue, got);
-        ring.carried = ring.carried.wrapping_add(got.bytes);
-        ring.tally.packets = ring.tally.packets.wrapping_add(got.packets);
-        cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
+        count(ring, &areas, queue, got, cx);
         areas.show(ring);
         let short = refused || areas.is_short(ring);
         let unsignalled = ring.unsignalled > 0;
@@ -265,6 +259,20 @@ impl VirtioNet {
             verify: partial,
         }
     }
+}
+
+/// Counts what a call has written to a ring, and charges it for descriptors beyond the usual.
+fn count<const PACKED: bool>(
+    ring: &mut Ring,
+    areas: &Areas<'_, PACKED>,
+    queue: u16,
+    got: QueueCounters,
+    cx: &mut Context<'_>,
+) {
+    cx.counters.received_all(queue, got);
+    ring.carried = ring.carried.wrapping_add(got.bytes);
+    ring.tally.packets = ring.tally.packets.wrapping_add(got.packets);
+    cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
 }
 
 /// Prepares a packet. Uncut TCP that signals congestion is segmented for a driver without GUEST_ECN (5.1.3.1).

@@ -1,6 +1,7 @@
 //! Automatic receive steering (virtio 1.2, section 5.1.6.5.6): a flow goes to the receive queue of the pair on which the guest last
 //! sent the flow's other direction.
 
+use nicety_adapter::Batch;
 use nicety_frame::{L3Kind, Layout};
 
 /// Distinct flows that are remembered.
@@ -22,9 +23,12 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// Records that the guest sends this flow on that queue.
-    pub fn learn(&mut self, flow: u8, queue: u16) {
-        self.pairs[usize::from(flow)] = queue as u8;
+    /// Records that the guest sends the flows of this many last packets of the batch on that queue.
+    pub fn learn(&mut self, batch: &Batch, packets: usize, queue: u16) {
+        for packet in batch.packets().iter().rev().take(packets).rev() {
+            let flow = flow(batch.head(packet), batch.layout(packet));
+            self.pairs[usize::from(flow)] = queue as u8;
+        }
     }
 
     /// The queue for this flow; above every queue number, if the guest has not sent it.

@@ -31,6 +31,8 @@ pub(super) struct Targets<'m, const PACKED: bool> {
     chains: [u64; PACKETS],
     /// Empty if the chain must be walked.
     buffers: [Target<'m>; PACKETS],
+    /// What this call has written, in runs and otherwise.
+    pub got: QueueCounters,
 }
 
 /// The frames of a call that are for one queue.
@@ -46,7 +48,13 @@ pub(super) struct Run<'a> {
 impl<'m, const PACKED: bool> Targets<'m, PACKED> {
     /// No buffers.
     pub fn new() -> Self {
-        Self { first: 0, len: 0, chains: [0; PACKETS], buffers: [Target::default(); PACKETS] }
+        Self {
+            first: 0,
+            len: 0,
+            chains: [0; PACKETS],
+            buffers: [Target::default(); PACKETS],
+            got: QueueCounters::default(),
+        }
     }
 
     /// Reads the next chains of a ring that were [`seen`](Areas::seen), at most `most`.
@@ -84,7 +92,6 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
         run: &Run<'_>,
         from: usize,
         returns: &mut Returns,
-        got: &mut QueueCounters,
     ) -> usize {
         let first = usize::from(areas.distance(self.first, ring.next));
         let end = usize::from(self.len).min(first.saturating_add(areas.steps_left() as usize)).min(PACKETS);
@@ -120,7 +127,7 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
         let count = chains.len() as u64;
         let bytes = chains.iter().fold(0_u64, |sum, chain| sum.wrapping_add(chain >> 32));
         let bytes = bytes.wrapping_sub(count.wrapping_mul(header::LEN as u64));
-        got.add_all(QueueCounters { packets: count, frames: count, bytes });
+        self.got.add_all(QueueCounters { packets: count, frames: count, bytes });
         areas.note_ones(count as u32);
         ring.next = areas.after(ring.next, count as u16);
         areas.disarm(ring);

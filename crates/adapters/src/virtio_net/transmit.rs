@@ -17,7 +17,7 @@ use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::Ring;
 use super::ring::areas::Areas;
-use super::{VirtioNet, steering, transmit_ring};
+use super::{VirtioNet, transmit_ring};
 use crate::charge::STEPS_PAID;
 
 /// Shortest Ethernet frame, without its check sequence.
@@ -129,18 +129,12 @@ impl VirtioNet {
         let waits = |at, ahead: &Burst<'_, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
             if silent.is_none() {
-                let (packets, bytes) = (batch.len(), batch.bytes());
-                let taken = ahead.take(&areas, ring.next, header_len as u32, budget, batch);
-                if taken > 0 {
-                    let bytes = batch.bytes().wrapping_sub(bytes);
-                    sent.add_all(QueueCounters { packets: taken.into(), frames: taken.into(), bytes });
+                let run = ahead.take(ring, &areas, header_len as u32, budget, batch);
+                if run.packets > 0 {
+                    sent.add_all(run);
                     if steer {
-                        for packet in batch.packets().iter().skip(packets) {
-                            self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
-                        }
+                        self.steering.learn(batch, run.packets as usize, queue);
                     }
-                    areas.note_ones(taken.into());
-                    ring.next = areas.after(ring.next, taken);
                     continue;
                 }
             }
@@ -170,7 +164,7 @@ impl VirtioNet {
                     let Some(packet) = batch.packets().last() else { break };
                     sent.add(u64::from(packet.frames()), u64::from(packet.len()));
                     if steer {
-                        self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
+                        self.steering.learn(batch, 1, queue);
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! virtio-net under its driver (virtio 1.2, sections 2.7 and 5.1).
 
+mod bursts;
 mod control;
 mod guest;
 mod hashing;
