@@ -241,6 +241,12 @@ impl Fabric {
                 "vni {vni} of group {name:?} was another group's a moment ago: a host that is cut off may still use it, so wait {patience:?}"
             ));
         }
+        let is_new = now.since(self.begun) < patience;
+        if is_new && self.configs.in_force.as_ref().is_some_and(|(_, old)| new.renumbers(old)) {
+            return Err(format!(
+                "this daemon has just begun, and does not know which vni was another group's a moment ago: wait {patience:?}"
+            ));
+        }
         let key = self.keys.text(&Key::Config);
         Ok(Transaction {
             compares: vec![Compare::Modified { key: key.clone(), revision: based_on }],
