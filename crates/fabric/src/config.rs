@@ -72,6 +72,11 @@ impl Config {
         Ok(Self { text: text.to_owned(), groups })
     }
 
+    /// Whether a group has another network identifier than in an older version.
+    fn renumbers(&self, older: &Self) -> bool {
+        self.groups.iter().any(|(name, vni)| older.groups.get(name) != Some(vni))
+    }
+
     /// The first network identifier that another group had in an older version.
     fn reassigns(&self, older: &Self) -> Option<(Vni, &Name, Name)> {
         let of: BTreeMap<Vni, &Name> = older.groups.iter().map(|(name, &vni)| (vni, name)).collect();
@@ -151,9 +156,10 @@ impl Fabric {
             return;
         }
         let Some((_, next)) = &self.configs.next else { return };
-        // A host that was cut off for long may still have the other group at this number. It has lost its lease, so its key is gone.
-        let is_taken = self.configs.in_force.as_ref().is_some_and(|(_, old)| next.reassigns(old).is_some());
-        if is_taken && !self.is_read_for_config {
+        // A host that was cut off for long may still have another group at such a number. It has lost its lease, so its key is gone: from
+        // now on nothing is sent to it, and nothing taken from it.
+        let is_renumbered = self.configs.in_force.as_ref().is_some_and(|(_, old)| next.renumbers(old));
+        if is_renumbered && !self.is_read_for_config {
             self.configs.waits_for_hosts = true;
             self.read_again(&Scope::Hosts, now);
             return;
@@ -234,6 +240,12 @@ impl Fabric {
         if let Some((name, vni)) = new.groups.iter().find(|(_, vni)| is_fresh(vni)) {
             return Err(format!(
                 "vni {vni} of group {name:?} was another group's a moment ago: a host that is cut off may still use it, so wait {patience:?}"
+            ));
+        }
+        let is_new = now.since(self.begun) < patience;
+        if is_new && self.configs.in_force.as_ref().is_some_and(|(_, old)| new.renumbers(old)) {
+            return Err(format!(
+                "this daemon has just begun, and does not know which vni was another group's a moment ago: wait {patience:?}"
             ));
         }
         let key = self.keys.text(&Key::Config);

@@ -139,6 +139,7 @@ impl Fabric {
     fn take_all(&mut self, scope: &Scope, found: Found, read_for: u32, now: Time) {
         let Some(course) = self.courses.get_mut(scope) else { return };
         let is_first = course.revision == 0;
+        let is_restored = found.revision < course.revision;
         let revision = found.revision;
         course.catches_up(revision, self.terms.lease, now);
         if is_first {
@@ -150,7 +151,10 @@ impl Fabric {
         let is_strict = *scope == Scope::Hosts && std::mem::take(&mut self.configs.waits_for_hosts);
         let gone_at = if is_strict { now } else { now.after(self.terms.lease) };
         self.refusals.clear(scope);
-        self.prolong(scope, gone_at);
+        self.prolong(scope, gone_at, now);
+        if is_restored && let Scope::Group(group) = scope {
+            self.forget_revisions(&group.clone());
+        }
         let keys: Vec<Key> = found.entries.iter().filter_map(|entry| self.take(scope, entry, now)).collect();
         self.vanished(scope, keys, gone_at, now);
         if old != 0 {
@@ -261,7 +265,7 @@ impl Fabric {
         if let Stage::Follows { is_in_touch } = &mut course.stage {
             *is_in_touch = true;
         }
-        self.prolong(&scope, now.after(lease));
+        self.prolong(&scope, now.after(lease), now);
     }
 
     /// A watch's stream has ended.

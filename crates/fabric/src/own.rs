@@ -276,6 +276,19 @@ impl Fabric {
         self.dirty.insert(name.clone());
     }
 
+    /// The store was restored from an older state: revisions of before say nothing any more.
+    pub(crate) fn forget_revisions(&mut self, name: &Name) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        for (mac, own) in &mut group.own {
+            (own.stored, own.heard) = (None, 0);
+            if let Some(wanted) = &mut own.wanted {
+                wanted.written = 0;
+            }
+            group.urgent.insert(*mac);
+        }
+        self.dirty.insert(name.clone());
+    }
+
     /// Keys of an earlier run whose ports have not started are deleted.
     pub(crate) fn disown(&mut self, now: Time) {
         if self.adopt_at.take_if(|at| now >= *at).is_none() {

@@ -108,20 +108,23 @@ impl Fabric {
             }
         }
         match self.standing.stage {
-            Stage::Idle(at) if now >= at && self.are_hosts_read() => {
+            Stage::Idle(at) if now >= at && self.is_current() => {
                 let call = self.call();
                 self.standing.stage = Stage::Granting(call, now);
                 self.act(Action::Grant { call, time_to_live: self.terms.lease });
             }
-            Stage::Leased(at) if now >= at && self.are_hosts_read() => self.register(),
+            Stage::Leased(at) if now >= at && self.is_current() => self.register(),
             Stage::Registered => self.renew(now),
             _ => {}
         }
     }
 
-    fn are_hosts_read(&self) -> bool {
-        let course = self.courses.get(&Scope::Hosts);
-        course.is_some_and(|course| matches!(course.stage, crate::course::Stage::Follows { .. }))
+    /// Whether this host may be seen by others: it knows the hosts and the configuration since its last lease has ended, and has applied
+    /// that. Else it would send frames of one group with a number that is another's now.
+    fn is_current(&self) -> bool {
+        let is_read = |scope| self.courses.get(&scope).is_some_and(|course| course.read_for == Some(self.registrations));
+        let is_applied = self.configs.applying.is_none() && self.configs.next.is_none();
+        is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
 
     fn register(&mut self) {
@@ -284,7 +287,7 @@ impl Fabric {
 
     pub(crate) fn standing_wake_at(&self) -> Option<Time> {
         let at = self.standing.wake_at();
-        let waits_for_read = matches!(self.standing.stage, Stage::Idle(_) | Stage::Leased(_)) && !self.are_hosts_read();
+        let waits_for_read = matches!(self.standing.stage, Stage::Idle(_) | Stage::Leased(_)) && !self.is_current();
         at.filter(|_| !waits_for_read)
     }
 }

@@ -10,10 +10,12 @@ use nicety_adapter::Time;
 use nicety_fabric::{Name, Vni};
 use world::{DELAY, LEASE, MS, World, text};
 
-/// Histories of a test: more with `NICETY_FULL=1`.
-fn seeds(usual: u64) -> std::ops::RangeInclusive<u64> {
+/// Histories of a test: more with `NICETY_FULL=1`, one alone with `NICETY_SEED`.
+fn seeds(usual: u64) -> impl Iterator<Item = u64> {
     let is_full = std::env::var_os("NICETY_FULL").is_some_and(|value| value == "1");
-    1..=if is_full { usual * 20 } else { usual }
+    let only: Option<u64> = std::env::var("NICETY_SEED").ok().and_then(|seed| seed.parse().ok());
+    let last = if is_full { usual * 20 } else { usual };
+    only.unwrap_or(1)..=only.unwrap_or(last)
 }
 
 fn any_host(world: &mut World) -> usize {
@@ -151,8 +153,7 @@ fn play(seed: u64, hosts: usize, long: u64) -> World {
 #[test]
 fn every_address_is_where_its_guest_is_whatever_is_cut_killed_or_late() {
     let mut taken_back = 0;
-    let only = std::env::var("NICETY_SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in seeds(300).filter(|seed| only.is_none_or(|only: u64| only == *seed)) {
+    for seed in seeds(300) {
         let hosts = 3 + (seed % 5) as usize;
         taken_back += play(seed, hosts, 15_000 * MS).takebacks_checked;
     }

@@ -142,6 +142,7 @@ pub fn terms() -> Terms {
         damping_min: Duration::from_millis(200),
         damping_max: Duration::from_secs(2),
         learn: Duration::from_millis(20),
+        pause_max: Duration::from_millis(200),
         ..Terms::default()
     }
 }
@@ -428,7 +429,8 @@ impl World {
 
     fn reopen(&mut self, host: usize, number: u32, watch: WatchId) {
         if self.hosts[host].is_cut || !self.store.has_majority {
-            return;
+            // It does not open in time. The next attempt is due when the store is reached.
+            return self.at(self.now + LIMIT, What::Broken { host, number, watch });
         }
         let (revision, compacted) = (self.store.revision, self.store.compacted);
         self.order += 1;

@@ -1,0 +1,521 @@
+//! Bad cases, one at a time: a few hosts and a store that answers at once.
+
+#[path = "many/store.rs"]
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nicety_adapter::Time;
+use nicety_fabric::{
+    Action, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
+    Transaction, Trouble, Vni, WatchId,
+};
+use nicety_frame::Mac;
+use store::{Change, Store};
+
+const SECOND: u64 = 1_000_000_000;
+const TEXT: &str =
+    "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5\n[[port_group]]\nname = \"db\"\nvni = 6\n";
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn mac(last: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, last])
+}
+
+struct Host {
+    fabric: Fabric,
+    watches: BTreeMap<WatchId, (Vec<u8>, i64)>,
+    hops: BTreeMap<Hop, Peer>,
+    table: BTreeMap<(Vni, Mac), Hop>,
+    moved: Vec<(Mac, Name)>,
+    offered: Vec<i64>,
+    transactions: usize,
+    /// Why the daemon refuses each configuration.
+    refuses: Option<&'static str>,
+    is_cut: bool,
+}
+
+/// All hosts, and a store that answers at once.
+struct Lab {
+    store: Store,
+    hosts: Vec<Host>,
+    now: u64,
+}
+
+fn prefix(scope: &Scope) -> Vec<u8> {
+    let keys = Keys::new(&name("lab"));
+    match scope {
+        Scope::Config => keys.text(&Key::Config),
+        Scope::Hosts => keys.hosts(),
+        Scope::Group(group) => keys.group(group),
+    }
+    .into_bytes()
+}
+
+impl Lab {
+    fn new(hosts: &[(&str, &str)]) -> Self {
+        let mut lab = Self { store: Store::new(10 * SECOND), hosts: Vec::new(), now: SECOND };
+        lab.write("config", TEXT);
+        hosts.iter().for_each(|(host, address)| lab.add(host, address));
+        lab
+    }
+
+    fn add(&mut self, host: &str, address: &str) {
+        let number = self.hosts.len() as u64;
+        let me = Me { host: name(host), address: address.parse().unwrap(), mtu: 1500, version: "0.1.0".to_owned() };
+        let settings = Settings { fabric: name("lab"), me, run: 100 + number, seed: number, terms: Terms::default() };
+        self.hosts.push(Host {
+            fabric: Fabric::new(settings, Time(self.now)),
+            watches: BTreeMap::new(),
+            hops: BTreeMap::new(),
+            table: BTreeMap::new(),
+            moved: Vec::new(),
+            offered: Vec::new(),
+            transactions: 0,
+            refuses: None,
+            is_cut: false,
+        });
+        self.settle();
+    }
+
+    fn write(&mut self, key: &str, value: &str) {
+        let key = format!("/nicety/fabrics/lab/{key}");
+        self.carry_out(&Transaction {
+            compares: Vec::new(),
+            ops: vec![Op::Put { key, value: value.to_owned(), lease: 0 }],
+            otherwise: None,
+        });
+    }
+
+    fn delete(&mut self, key: &str) {
+        let key = format!("/nicety/fabrics/lab/{key}");
+        self.carry_out(&Transaction { compares: Vec::new(), ops: vec![Op::Delete { key }], otherwise: None });
+    }
+
+    fn carry_out(&mut self, transaction: &Transaction) -> bool {
+        let is_done = self.store.transact(transaction).unwrap().is_done;
+        self.settle();
+        is_done
+    }
+
+    /// Plays until nobody has anything to do.
+    fn settle(&mut self) {
+        let mut is_quiet = false;
+        while !is_quiet {
+            is_quiet = true;
+            self.store.expire(self.now);
+            for at in 0..self.hosts.len() {
+                while let Some(action) = self.hosts[at].fabric.action() {
+                    is_quiet = false;
+                    self.act(at, action);
+                }
+                let upto = self.store.revision;
+                let host = &mut self.hosts[at];
+                let mut events = Vec::new();
+                for (&watch, (prefix, due)) in host.watches.iter_mut().filter(|_| !host.is_cut) {
+                    let changes = self.store.changes(*due, upto);
+                    for change in changes.iter().filter(|change| change.key().starts_with(prefix)) {
+                        events.push(match change.clone() {
+                            Change::Put(entry) => Event::Put { watch, entry },
+                            Change::Delete { key, revision } => Event::Delete { watch, key, revision },
+                        });
+                    }
+                    *due = upto + 1;
+                }
+                is_quiet &= events.is_empty();
+                events.into_iter().for_each(|event| host.fabric.event(event, Time(self.now)));
+            }
+        }
+    }
+
+    fn act(&mut self, at: usize, action: Action) {
+        let now = self.now;
+        let is_cut = self.hosts[at].is_cut;
+        let host = &mut self.hosts[at];
+        let lost = || Trouble::Failed("no answer within 1 s".to_owned());
+        let event = match action {
+            Action::Read { call, scope } => {
+                let found = self.store.read(&prefix(&scope));
+                Event::Read { call, result: if is_cut { Err(lost()) } else { Ok(found) } }
+            }
+            Action::Watch { watch, scope, from } => {
+                host.watches.insert(watch, (prefix(&scope), from));
+                Event::InTouch { watch, revision: self.store.revision }
+            }
+            Action::Unwatch { watch } => {
+                host.watches.remove(&watch);
+                return;
+            }
+            Action::Grant { call, .. } => {
+                Event::Granted { call, result: if is_cut { Err(lost()) } else { Ok(self.store.grant(now)) } }
+            }
+            Action::Renew { call, lease } => {
+                let result = if is_cut { Err(lost()) } else { self.store.renew(lease, now) };
+                Event::Renewed { call, result }
+            }
+            Action::Revoke { lease } => return self.store.revoke(lease),
+            Action::Transact { call, transaction } => {
+                host.transactions += 1;
+                let result = if is_cut { Err(lost()) } else { self.store.transact(&transaction) };
+                Event::Transacted { call, result }
+            }
+            Action::Config { revision, .. } => {
+                host.offered.push(revision);
+                let result = host.refuses.map_or(Ok(()), |why| Err(why.to_owned()));
+                return host.fabric.applied(revision, result, Time(now));
+            }
+            Action::Hop { hop, peer: Some(peer) } => {
+                host.hops.insert(hop, peer);
+                return;
+            }
+            Action::Hop { hop, peer: None } => {
+                host.hops.remove(&hop);
+                return;
+            }
+            Action::Tell { vni, mac, hop } => {
+                host.table.insert((vni, mac), hop);
+                return;
+            }
+            Action::Forget { vni, mac } => {
+                host.table.remove(&(vni, mac));
+                return;
+            }
+            Action::Moved { mac, to, .. } => return host.moved.push((mac, to)),
+            Action::Flood { .. } => return,
+        };
+        host.fabric.event(event, Time(now));
+    }
+
+    /// Lets time pass.
+    fn wait(&mut self, duration: Duration) {
+        let end = self.now + duration.as_nanos() as u64;
+        loop {
+            let at = self.hosts.iter().filter_map(|host| host.fabric.wake_at()).map(|at| at.0).min();
+            self.now = at.unwrap_or(end).clamp(self.now + 1, end);
+            for host in &mut self.hosts {
+                host.fabric.tick(Time(self.now));
+            }
+            self.settle();
+            if self.now >= end {
+                return;
+            }
+        }
+    }
+
+    fn started(&mut self, at: usize, group: &str, last: u8, brought: u64) {
+        let now = Time(self.now);
+        self.hosts[at].fabric.started(&name(group), mac(last), &name("vm"), brought, now);
+        self.settle();
+    }
+
+    fn learned(&mut self, at: usize, last: u8) {
+        let now = Time(self.now);
+        self.hosts[at].fabric.learned(&name("web"), mac(last), &name("vm"), now);
+        self.settle();
+    }
+
+    fn cut(&mut self, at: usize, is_cut: bool) {
+        let now = Time(self.now);
+        let host = &mut self.hosts[at];
+        host.is_cut = is_cut;
+        for watch in host.watches.keys().copied().collect::<Vec<_>>() {
+            let event = if is_cut {
+                Event::Broken { watch, why: "no answer within 1 s".to_owned() }
+            } else {
+                Event::InTouch { watch, revision: self.store.revision }
+            };
+            host.fabric.event(event, now);
+        }
+        self.settle();
+    }
+
+    fn connection(&self, at: usize) -> Connection {
+        self.hosts[at].fabric.report(Time(self.now)).connection
+    }
+
+    fn refused(&self, at: usize) -> Vec<String> {
+        self.hosts[at].fabric.report(Time(self.now)).refused
+    }
+
+    /// Where a host's tunnel sends frames for an address.
+    fn to(&self, at: usize, vni: Vni, last: u8) -> Option<String> {
+        let hop = self.hosts[at].table.get(&(vni, mac(last)))?;
+        Some(self.hosts[at].hops[hop].address.to_string())
+    }
+
+    fn keys(&self) -> Vec<String> {
+        let found = self.store.read(b"/nicety/fabrics/lab/").entries;
+        found.iter().map(|entry| String::from_utf8_lossy(&entry.key)["/nicety/fabrics/lab/".len()..].to_owned()).collect()
+    }
+}
+
+fn pair() -> Lab {
+    let mut lab = Lab::new(&[("a", "192.0.2.1"), ("b", "192.0.2.2")]);
+    let now = Time(lab.now);
+    let groups = BTreeSet::from([name("web")]);
+    lab.hosts.iter_mut().for_each(|host| host.fabric.needs(&groups, now));
+    lab.settle();
+    lab
+}
+
+#[test]
+fn an_address_is_told_to_the_other_host_and_goes_with_its_port() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    assert_eq!(lab.keys(), ["at/web/a/02:00:00:00:00:01", "config", "host/a", "host/b"]);
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.stopped(&name("web"), mac(1), now);
+    lab.settle();
+    assert_eq!((lab.to(1, 5, 1), lab.keys().len()), (None, 3));
+    assert_eq!(lab.connection(0), Connection::Connected);
+    let report = lab.hosts[1].fabric.report(now);
+    assert_eq!((report.config, report.watches, report.hosts.len(), report.claims), (Some(2), 3, 1, 0));
+}
+
+#[test]
+fn a_second_host_with_a_name_is_refused_until_the_first_is_gone() {
+    let mut lab = pair();
+    lab.add("a", "192.0.2.9");
+    let Connection::Refused { why } = lab.connection(2) else { panic!("{:?}", lab.connection(2)) };
+    assert_eq!(
+        why,
+        "a host with the name \"a\" is registered already: tunnel address 192.0.2.1, version 0.1.0, run 0000000000000064. This one \
+         (tunnel address 192.0.2.9, run 0000000000000066) is refused: give it another name. If that was an earlier run on this host, its \
+         lease ends within 10s"
+    );
+    lab.started(2, "web", 1, 0);
+    assert_eq!((lab.hosts[2].hops.len(), lab.hosts[2].table.len(), lab.hosts[1].hops.len()), (0, 0, 1));
+    assert_eq!(lab.connection(0), Connection::Connected);
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.leave(now);
+    lab.settle();
+    assert_eq!((lab.connection(0), lab.connection(2)), (Connection::Left, Connection::Connected));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.9"));
+    assert!(lab.hosts[0].hops.is_empty() && lab.hosts[0].table.is_empty());
+}
+
+#[test]
+fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
+    let mut lab = pair();
+    lab.add("c", "192.0.2.1");
+    let Connection::Refused { why } = lab.connection(2) else { panic!("{:?}", lab.connection(2)) };
+    assert_eq!(
+        why,
+        "host \"a\" has the tunnel address 192.0.2.1 already, so host \"c\", which has the same one, is refused: give one of them another address"
+    );
+    // A stranger's key does not get past that either.
+    let record = r#"{"address":"192.0.2.1","mtu":1500,"run":"0000000000000001","version":"x"}"#;
+    lab.write("host/d", record);
+    lab.write("at/web/d/02:00:00:00:00:07", r#"{"port":"p","sequence":99}"#);
+    assert_eq!((lab.connection(0), lab.hosts[1].hops.len(), lab.to(1, 5, 7)), (Connection::Connected, 1, None));
+    let report = lab.hosts[1].fabric.report(Time(lab.now));
+    let reached: Vec<_> = report.hosts.iter().map(|host| (host.name.as_str(), host.is_reached)).collect();
+    assert_eq!(reached, [("a", true), ("d", false)]);
+}
+
+#[test]
+fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    lab.write("host/a", "no JSON");
+    lab.write("at/web/a/02:00:00:00:00:01x", "{}");
+    lab.write("at/web/x/02:00:00:00:00:05", r#"{"port":"p","sequence":-1}"#);
+    let refused = lab.refused(1);
+    assert_eq!(refused.len(), 3, "{refused:#?}");
+    assert!(refused[0].starts_with("/nicety/fabrics/lab/host/a: the value is not a host's record: "), "{refused:#?}");
+    assert!(refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"), "{refused:#?}");
+    assert!(refused[2].starts_with("/nicety/fabrics/lab/at/web/x/02:00:00:00:00:05: the value is not a claim: "));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    // A key that is right again, or gone, is refused no more.
+    lab.write("at/web/x/02:00:00:00:00:05", r#"{"port":"p","sequence":1}"#);
+    lab.delete("at/web/a/02:00:00:00:00:01x");
+    assert_eq!(lab.refused(1).len(), 1);
+}
+
+#[test]
+fn a_claim_that_a_stranger_deletes_or_overwrites_is_written_again() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    lab.delete("at/web/a/02:00:00:00:00:01");
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    lab.write("at/web/a/02:00:00:00:00:01", r#"{"port":"other","sequence":1}"#);
+    assert_eq!(lab.hosts[1].fabric.places(mac(1))[0].port.as_str(), "vm");
+    // One that this host does not want goes.
+    lab.write("at/web/a/02:00:00:00:00:09", r#"{"port":"other","sequence":1}"#);
+    assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:09".to_owned()));
+    assert_eq!(lab.to(1, 5, 9), None);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_leaves_the_last_one_in_force() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    lab.write("config", "format = 2\n");
+    let newer = "format = 2 is of a newer version of this program, which reads format = 1: upgrade it on this host";
+    let version = lab.store.revision;
+    let refused = format!("version {version} of the configuration is refused: {newer}; version 2 stays in force");
+    assert_eq!(lab.refused(1), [refused]);
+    // The daemon refuses what collides with its host file.
+    lab.hosts[1].refuses = Some("port group \"web\" is in the host file, too");
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 7"));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    assert!(lab.refused(1)[0].contains("is refused: port group \"web\" is in the host file, too; version 2 stays"));
+    lab.hosts[1].refuses = None;
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 8"));
+    assert_eq!((lab.to(1, 5, 1), lab.to(1, 8, 1).as_deref()), (None, Some("192.0.2.1")));
+    assert!(lab.refused(1).is_empty());
+    lab.delete("config");
+    assert_eq!(lab.refused(1), ["its key is not there: the last known configuration stays"]);
+    assert_eq!(lab.to(1, 8, 1).as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn a_change_is_made_from_the_newest_version_by_one_administrator() {
+    let mut lab = pair();
+    let now = Time(lab.now);
+    let new = format!("{TEXT}[[port_group]]\nname = \"new\"\nvni = 9\n");
+    let change = |lab: &Lab, text: &str, based_on| lab.hosts[0].fabric.change(text, based_on, Time(lab.now));
+    assert_eq!(
+        change(&lab, &new, 2).unwrap_err(),
+        "this daemon has just begun, and does not know which vni was another group's a moment ago: wait 20s"
+    );
+    lab.wait(Duration::from_secs(20));
+    let (one, other) = (change(&lab, &new, 2).unwrap(), change(&lab, &new, 2).unwrap());
+    assert!(lab.carry_out(&one) && !lab.carry_out(&other));
+    let version = lab.store.revision;
+    assert_eq!(
+        change(&lab, &new, 2).unwrap_err(),
+        format!("the change was made from version 2, and the newest is {version}: read that, and make the change again")
+    );
+    // A number goes from one group to another in two steps, with time between them.
+    let swapped = new.replace("vni = 5", "vni = 9").replace("\"new\"\nvni = 9", "\"new\"\nvni = 5");
+    assert_eq!(
+        change(&lab, &swapped, version).unwrap_err(),
+        "vni 5 of group \"new\" is group \"web\"'s: give it up there in a change of its own first"
+    );
+    let freed = new.replace("vni = 5", "vni = 10");
+    let transaction = change(&lab, &freed, version).unwrap();
+    assert!(lab.carry_out(&transaction));
+    let version = lab.store.revision;
+    let taken = freed.replace("vni = 9", "vni = 5");
+    assert_eq!(
+        change(&lab, &taken, version).unwrap_err(),
+        "vni 5 of group \"new\" was another group's a moment ago: a host that is cut off may still use it, so wait 20s"
+    );
+    lab.wait(Duration::from_secs(21));
+    assert!(change(&lab, &taken, version).is_ok());
+    lab.cut(0, true);
+    assert_eq!(
+        change(&lab, &taken, version).unwrap_err(),
+        "the fabric cannot be changed now: no answer within 1 s"
+    );
+    let Connection::Away { is_forgotten: false, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
+    lab.wait(Duration::from_secs(11));
+    let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else { panic!("{now:?}") };
+    assert_eq!(since, Duration::from_secs(11));
+}
+
+#[test]
+fn the_higher_sequence_number_wins_and_the_loser_gives_up() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    let image = lab.hosts[0].fabric.sequence(&name("web"), mac(1));
+    lab.started(1, "web", 1, image);
+    assert_eq!(lab.hosts[0].moved, [(mac(1), name("b"))]);
+    assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.2"));
+    assert_eq!((lab.to(1, 5, 1), lab.keys().len()), (None, 4), "the loser's key is gone");
+    // Without an image, too: the number is above the store's revision.
+    lab.started(0, "web", 1, 0);
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn two_guests_with_one_address_are_told_apart_less_and_less_often_and_reported() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    lab.started(1, "web", 1, 0);
+    let before: usize = lab.hosts.iter().map(|host| host.transactions).sum();
+    for _ in 0..600 {
+        lab.learned(0, 1);
+        lab.learned(1, 1);
+        lab.wait(Duration::from_millis(100));
+    }
+    let transactions = lab.hosts.iter().map(|host| host.transactions).sum::<usize>() - before;
+    assert!(transactions < 60, "{transactions} in a minute");
+    assert!(
+        lab.refused(0).iter().any(|line| line.starts_with("02:00:00:00:00:01 of group \"web\" was claimed by another host")
+            && line.ends_with("times in a row: two guests may have one address")),
+        "{:?}",
+        lab.refused(0)
+    );
+}
+
+#[test]
+fn a_guest_that_makes_addresses_up_costs_the_store_little() {
+    let mut lab = pair();
+    for last in 0..100 {
+        lab.learned(0, last);
+    }
+    lab.wait(Duration::from_secs(2));
+    assert_eq!(lab.hosts[1].table.len(), usize::from(LEARNED_MAX));
+    assert_eq!(
+        lab.refused(0),
+        ["84 addresses were not claimed because there are too many: other hosts reach them by flooding"]
+    );
+    // Addresses that come and go.
+    let before = lab.hosts[0].transactions;
+    for round in 0..100 {
+        let now = Time(lab.now);
+        lab.hosts[0].fabric.stopped(&name("web"), mac(round % 16), now);
+        lab.learned(0, round % 16);
+        lab.wait(Duration::from_millis(10));
+    }
+    let transactions = lab.hosts[0].transactions - before;
+    assert!(transactions <= 7, "{transactions} transactions in a second");
+}
+
+#[test]
+fn a_store_that_was_restored_from_an_older_state_is_read_anew() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    let mut older = Store::new(10 * SECOND);
+    std::mem::swap(&mut lab.store, &mut older);
+    lab.write("config", TEXT);
+    assert!(lab.store.revision < older.revision);
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.cut(0, false);
+    lab.cut(1, false);
+    lab.wait(Duration::from_secs(25));
+    assert_eq!((lab.connection(0), lab.connection(1)), (Connection::Connected, Connection::Connected));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn a_host_that_dies_is_gone_with_its_lease_and_one_that_was_away_has_a_lease_more() {
+    let mut lab = pair();
+    lab.started(0, "web", 1, 0);
+    lab.cut(0, true);
+    lab.wait(Duration::from_secs(9));
+    // Renewed at most a third of the lease ago.
+    lab.wait(Duration::from_secs(2));
+    assert_eq!((lab.to(1, 5, 1), lab.hosts[1].hops.len()), (None, 0));
+    lab.cut(0, false);
+    lab.wait(Duration::from_secs(2));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    // Now both are cut off for longer than the lease, and the other one comes back first.
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.wait(Duration::from_secs(30));
+    lab.cut(1, false);
+    lab.wait(Duration::from_secs(9));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+    // It reads anew up to a second after it has heard that its own lease has ended, and the lease counts from there.
+    lab.wait(Duration::from_secs(4));
+    assert_eq!((lab.to(1, 5, 1), lab.hosts[1].hops.len()), (None, 0));
+}
