@@ -122,7 +122,8 @@ impl Fabric {
     /// Whether this host may be seen by others: it knows the hosts and the configuration since its last lease has ended, and has applied
     /// that. Else it would send frames of one group with a number that is another's now.
     fn is_current(&self) -> bool {
-        let is_read = |scope| self.courses.get(&scope).is_some_and(|course| course.read_for == Some(self.registrations));
+        let is_read =
+            |scope| self.courses.get(&scope).is_some_and(|course| course.read_for == Some(self.registrations));
         let is_applied = self.configs.applying.is_none() && self.configs.next.is_none();
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }

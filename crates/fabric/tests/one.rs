@@ -15,8 +15,7 @@ use nicety_frame::Mac;
 use store::{Change, Store};
 
 const SECOND: u64 = 1_000_000_000;
-const TEXT: &str =
-    "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5\n[[port_group]]\nname = \"db\"\nvni = 6\n";
+const TEXT: &str = "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5\n[[port_group]]\nname = \"db\"\nvni = 6\n";
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -249,7 +248,10 @@ impl Lab {
 
     fn keys(&self) -> Vec<String> {
         let found = self.store.read(b"/nicety/fabrics/lab/").entries;
-        found.iter().map(|entry| String::from_utf8_lossy(&entry.key)["/nicety/fabrics/lab/".len()..].to_owned()).collect()
+        found
+            .iter()
+            .map(|entry| String::from_utf8_lossy(&entry.key)["/nicety/fabrics/lab/".len()..].to_owned())
+            .collect()
     }
 }
 
@@ -328,7 +330,10 @@ fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
     let refused = lab.refused(1);
     assert_eq!(refused.len(), 3, "{refused:#?}");
     assert!(refused[0].starts_with("/nicety/fabrics/lab/host/a: the value is not a host's record: "), "{refused:#?}");
-    assert!(refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"), "{refused:#?}");
+    assert!(
+        refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"),
+        "{refused:#?}"
+    );
     assert!(refused[2].starts_with("/nicety/fabrics/lab/at/web/x/02:00:00:00:00:05: the value is not a claim: "));
     assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
     // A key that is right again, or gone, is refused no more.
@@ -390,7 +395,9 @@ fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     let version = lab.store.revision;
     assert_eq!(
         change(&lab, &new, 2).unwrap_err(),
-        format!("the change was made from version 2, and the newest is {version}: read that, and make the change again")
+        format!(
+            "the change was made from version 2, and the newest is {version}: read that, and make the change again"
+        )
     );
     // A number goes from one group to another in two steps, with time between them.
     let swapped = new.replace("vni = 5", "vni = 9").replace("\"new\"\nvni = 9", "\"new\"\nvni = 5");
@@ -410,10 +417,7 @@ fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     lab.wait(Duration::from_secs(21));
     assert!(change(&lab, &taken, version).is_ok());
     lab.cut(0, true);
-    assert_eq!(
-        change(&lab, &taken, version).unwrap_err(),
-        "the fabric cannot be changed now: no answer within 1 s"
-    );
+    assert_eq!(change(&lab, &taken, version).unwrap_err(), "the fabric cannot be changed now: no answer within 1 s");
     let Connection::Away { is_forgotten: false, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
     lab.wait(Duration::from_secs(11));
     let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else { panic!("{now:?}") };
@@ -448,8 +452,10 @@ fn two_guests_with_one_address_are_told_apart_less_and_less_often_and_reported()
     let transactions = lab.hosts.iter().map(|host| host.transactions).sum::<usize>() - before;
     assert!(transactions < 60, "{transactions} in a minute");
     assert!(
-        lab.refused(0).iter().any(|line| line.starts_with("02:00:00:00:00:01 of group \"web\" was claimed by another host")
-            && line.ends_with("times in a row: two guests may have one address")),
+        lab.refused(0)
+            .iter()
+            .any(|line| line.starts_with("02:00:00:00:00:01 of group \"web\" was claimed by another host")
+                && line.ends_with("times in a row: two guests may have one address")),
         "{:?}",
         lab.refused(0)
     );

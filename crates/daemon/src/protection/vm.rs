@@ -1,36 +1,39 @@
 //! The thread of one VM: its QEMU, its twin's daemon, its lease and its ports, joined by the state machines of `nicety_protect`.
 
 mod act;
-mod tell;
+mod copying;
+mod news;
+mod reporter;
+mod wishes;
 
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
 use nicety_host::VmConfig;
 use nicety_lease::{Asker, NodeId};
-use nicety_link::Link;
 use nicety_plane::GateMode;
-use nicety_protect::{Loads, Owner, Pairing, Stage, Terms, Twin, TwinStage};
-use nicety_qmp::{Facts, Marked, News, Role as Side, differences};
+use nicety_protect::{Owner, Pairing, Stage, Terms, Twin, TwinStage};
+use nicety_qmp::{Facts, Marked};
 use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
-use super::carrier::{Carrier, Over};
+use copying::{Copying, Offer};
+use reporter::{Reporter, View};
+use wishes::Wishes;
+
+use super::carrier::Over;
 use super::gates::Gates;
-use super::note::{Board, Note, Wish};
+use super::note::{Board, Note};
 use super::peer::Peer;
-use super::qemu::{Qemu, QemuNews};
-use super::report::{Stops, VmReport};
+use super::qemu::Qemu;
 use super::wire::{Line, Wire};
 use crate::random::random;
 use crate::run::protected::{EpochEvent, Protected};
 
 /// Longest wait. Then the gates are compared with what the state machine wants of them.
 const LOOK: Duration = Duration::from_millis(50);
-/// What QEMU says so soon after it has closed its stream may have been on its way.
-const SPOKEN: Duration = Duration::from_millis(50);
 /// A QEMU that says nothing for so long although it was asked is as good as dead, if its twin is well: it hangs, or is writing its core.
 const HUNG: Duration = Duration::from_secs(2);
 
@@ -47,14 +50,6 @@ pub(super) struct VmPort {
     mode: GateMode,
     /// Epochs that it has closed in this protection.
     closed: u64,
-}
-
-/// A twin that the other host offers.
-struct Offer {
-    run: u64,
-    facts: Box<Facts>,
-    ports: usize,
-    is_checked: bool,
 }
 
 /// See the module's page.
@@ -74,30 +69,10 @@ pub(super) struct Vm {
     run: u64,
     lease: Asker,
     peer: Peer,
-    offer: Option<Offer>,
-    /// No twin is taken: an administrator says so.
-    is_stopped: bool,
-    /// A handover that administrators wait for, each for an answer, until then.
-    wish: Option<(Instant, Vec<Sender<Result<(), String>>>)>,
-    stream: Option<(Pairing, Link)>,
-    /// The twin's QEMU listens, and the stream was not there yet.
-    copies: Option<Pairing>,
-    carrier: Option<Carrier>,
-    /// QEMU has closed its stream, and may be ending.
-    cut_at: Option<Instant>,
+    wishes: Wishes,
     ports: Vec<VmPort>,
-    loads: Loads,
-    stops: Stops,
-    report: VmReport,
-    /// Why the third party does not answer, and why the twin that is offered is none.
-    lease_why_not: Option<String>,
-    refusal: Option<String>,
-    /// When ports and reports were seen to last.
-    looked_at: Option<Instant>,
-    /// What was logged last of its state.
-    said: String,
-    /// Since when the owner seems lost, and how long the last takeover took.
-    lost_at: Option<Instant>,
+    copying: Copying,
+    reporter: Reporter,
 }
 
 impl Vm {
@@ -111,10 +86,10 @@ impl Vm {
         let now = Instant::now();
         let port = |name: &String| VmPort { name: name.clone(), protected: None, mode: GateMode::Shut, closed: 0 };
         let ports: Vec<_> = config.ports.iter().map(port).collect();
-        let report = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
         Self {
             qemu: Qemu::new(&config.qmp, now),
-            loads: Loads::new(ports.len()),
+            copying: Copying::new(ports.len()),
+            reporter: Reporter::new(&config),
             terms,
             began,
             facts: None,
@@ -122,26 +97,13 @@ impl Vm {
             role: Role::None,
             run: 0,
             lease,
-            offer: None,
-            is_stopped: false,
-            wish: None,
-            stream: None,
-            copies: None,
-            carrier: None,
-            cut_at: None,
-            stops: Stops::default(),
-            lease_why_not: None,
-            refusal: None,
-            looked_at: None,
-            said: String::new(),
-            lost_at: None,
+            wishes: Wishes::default(),
             config,
             gates,
             board,
             notes,
             peer,
             ports,
-            report,
         }
     }
 
@@ -172,14 +134,12 @@ impl Vm {
         for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }
-        let carried = self.carrier.iter().flat_map(Carrier::polled);
-        let polled = carried.chain(self.qemu.polled()).chain(self.peer.polled());
+        let polled = self.copying.polled().chain(self.qemu.polled()).chain(self.peer.polled());
         let polled = polled.filter(|(_, events)| !events.is_empty());
         let mut fds: Vec<PollFd<'_>> = polled.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)).collect();
         fds.push(PollFd::new(&*self.board.bell, rustix::event::PollFlags::IN));
         fds.push(PollFd::new(&self.lease, rustix::event::PollFlags::IN));
-        let has_more = self.carrier.as_ref().is_some_and(|carrier| carrier.has_more);
-        let wait = if has_more { Duration::ZERO } else { until.saturating_duration_since(now) };
+        let wait = if self.copying.has_more() { Duration::ZERO } else { until.saturating_duration_since(now) };
         let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
         // An error is one of arguments, which are right: look again.
         let _ready = poll(&mut fds, Some(&wait));
@@ -197,6 +157,16 @@ impl Vm {
         self.hear(now);
         self.carry(now);
         self.ask(now);
+        self.tick(now);
+        self.meet(now);
+        let is_news = self.acts(now);
+        if self.reporter.is_due(is_news, now) {
+            self.settle(now);
+            self.report(now);
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
         let time = self.time(now);
         match &mut self.role {
             Role::None => {}
@@ -204,19 +174,20 @@ impl Vm {
             Role::Twin(twin) => {
                 twin.tick(time);
                 if matches!(twin.stage(), TwinStage::Asks { .. }) {
-                    self.lost_at.get_or_insert(now);
+                    self.reporter.seems_lost(now);
                 } else {
-                    self.lost_at = None;
+                    self.reporter.is_well();
                 }
             }
         }
-        self.meet(now);
-        // A stream that moves has many turns.
-        if self.acts(now) || self.looked_at.is_none_or(|at| now - at >= LOOK / 5) {
-            self.looked_at = Some(now);
-            self.settle(now);
-            self.report(now);
-        }
+    }
+
+    fn report(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Self { role, qemu, peer, copying, ports, wishes, .. } = self;
+        let view = View { role, qemu, peer, copying, ports, is_stopped: wishes.is_stopped, time };
+        self.board.show(self.reporter.report(&view));
+        self.answer_wish(now);
     }
 
     /// A QEMU that has come, once the last one's end is settled.
@@ -231,7 +202,8 @@ impl Vm {
         }
         let Some((facts, marked)) = self.newcomer.take() else { return };
         let name = &self.config.name;
-        (self.run, self.lost_at) = (marked.run, None);
+        self.run = marked.run;
+        self.reporter.is_well();
         let who = NodeId(marked.run);
         let waits = facts.status == "inmigrate";
         self.role = match (waits, marked.is_known && marked.is_twin) {
@@ -244,89 +216,6 @@ impl Vm {
         self.peer.hang();
     }
 
-    fn news(&mut self, news: QemuNews, now: Instant) {
-        let time = self.time(now);
-        match news {
-            QemuNews::There(facts, marked) => {
-                let is_same = marked.run == self.run && marked.is_known;
-                match &mut self.role {
-                    // Its control socket was lost, and it is the same.
-                    Role::Owner(owner) if is_same && !matches!(owner.stage(), Stage::Ended(_)) => {
-                        let copies = Qemu::copies(&facts);
-                        self.facts = Some(facts);
-                        owner.lost("QEMU's control socket was lost for a while", time);
-                        let is_told = matches!(owner.stage(), Stage::Settling | Stage::Alone);
-                        if is_told && (copies || owner.stage() == Stage::Settling) {
-                            self.qemu.go_alone(self.facts.as_deref(), now);
-                        }
-                    }
-                    _ => self.newcomer = Some((facts, marked)),
-                }
-            }
-            QemuNews::Facts(found) => self.checked(found),
-            QemuNews::Gone(death) => {
-                warn!(vm = self.config.name, "QEMU has ended");
-                self.lost_at.get_or_insert(now);
-                self.cut_at = None;
-                match &mut self.role {
-                    Role::None => {}
-                    Role::Owner(owner) => owner.died(death, time),
-                    Role::Twin(twin) => twin.died(),
-                }
-            }
-            QemuNews::Lost(why) => {
-                warn!(vm = self.config.name, "{why}");
-                match &mut self.role {
-                    Role::None | Role::Owner(_) => {}
-                    Role::Twin(twin) => twin.died(),
-                }
-            }
-            QemuNews::Colo(news) => self.colo(news, now),
-            QemuNews::Runs => {
-                self.loads.vm_runs();
-                self.whole(time);
-            }
-            QemuNews::Stays(why) => warn!(vm = self.config.name, "{why}"),
-        }
-    }
-
-    fn colo(&mut self, news: News, now: Instant) {
-        let time = self.time(now);
-        let vm = &self.config.name;
-        match (&mut self.role, news) {
-            (_, News::Complaint(why)) => warn!(vm, "{why}"),
-            (Role::Owner(_), News::Synchronized { took, stood_still }) => {
-                info!(vm, ?took, ?stood_still, "the first copy is complete");
-                self.stops.push(stood_still);
-            }
-            (Role::Owner(_), News::Checkpoint { stood_still, .. }) => self.stops.push(stood_still),
-            // A carrier that has seen more says so.
-            (Role::Owner(owner), News::Broken) if self.cut_at.is_none() => {
-                owner.lost("the stream of copies was cut", time)
-            }
-            (Role::Owner(owner), News::Alone) => owner.went_alone(),
-            (Role::Owner(owner), News::Failed(why)) => {
-                warn!(vm, "{why}");
-                owner.lost("QEMU does not copy its VM: the log says why", time);
-                owner.went_alone();
-            }
-            (Role::Twin(twin), News::Listening) => {
-                if let Some(pairing) = twin.pairing() {
-                    twin.listens(pairing, time);
-                }
-            }
-            (Role::Twin(_), News::Synchronized { .. } | News::Checkpoint { .. }) => {
-                self.ask_whether_it_runs(now);
-            }
-            (Role::Twin(twin), News::Broken) => twin.lost(time),
-            (Role::Twin(twin), News::Failed(why)) => {
-                warn!(vm, "{why}");
-                twin.died();
-            }
-            _ => {}
-        }
-    }
-
     fn note(&mut self, note: Note, now: Instant) {
         let time = self.time(now);
         match note {
@@ -334,13 +223,13 @@ impl Vm {
                 // A daemon that connects again has forgotten what was before.
                 if let Role::Owner(owner) = &mut self.role {
                     owner.lost("the twin's daemon has begun anew", time);
-                    self.offer = None;
+                    self.copying.offer = None;
                     self.peer.accepted(line);
                 } else {
                     self.refuse(line);
                 }
             }
-            Note::Stream(pairing, link) => self.stream = Some((pairing, link)),
+            Note::Stream(pairing, link) => self.copying.joined(pairing, link),
             Note::Epoch(pairing, port, event) => self.epoch(pairing, port, event, now),
             Note::Hurry(pairing) => {
                 if matches!(&self.role, Role::Owner(owner) if owner.pairing() == Some(pairing)) {
@@ -363,33 +252,6 @@ impl Vm {
         }
     }
 
-    fn wish(&mut self, wish: Wish, answer: Sender<Result<(), String>>, now: Instant) {
-        let time = self.time(now);
-        let Role::Owner(owner) = &mut self.role else {
-            let why = format!("the VM {} does not run here: ask at the other host", self.config.name);
-            let _gone = answer.send(Err(why));
-            return;
-        };
-        let done = match wish {
-            Wish::Protect => {
-                self.is_stopped = false;
-                Ok(())
-            }
-            Wish::Stop => {
-                self.is_stopped = true;
-                owner.stop(time);
-                Ok(())
-            }
-            Wish::FailOver if let Some((_, answers)) = &mut self.wish => return answers.push(answer),
-            Wish::FailOver if owner.fail_over(time) => {
-                self.wish = Some((now + 2 * self.terms.lease, vec![answer]));
-                return;
-            }
-            Wish::FailOver => Err(format!("the VM is not protected: {}", owner.why())),
-        };
-        let _gone = answer.send(done);
-    }
-
     fn epoch(&mut self, pairing: Pairing, port: usize, event: EpochEvent, now: Instant) {
         let time = self.time(now);
         match (&mut self.role, event) {
@@ -403,10 +265,10 @@ impl Vm {
             (Role::Twin(twin), event) if twin.pairing() == Some(pairing) => {
                 match event {
                     EpochEvent::Loaded(closed) => {
-                        self.loads.loaded(port, closed.epoch, closed.ran);
+                        self.copying.loads.loaded(port, closed.epoch, closed.ran);
                         self.ask_whether_it_runs(now);
                     }
-                    EpochEvent::Runs => self.loads.port_runs(port),
+                    EpochEvent::Runs => self.copying.loads.port_runs(port),
                     EpochEvent::Closed(_) => {}
                 }
                 self.whole(time);
@@ -418,7 +280,7 @@ impl Vm {
     /// Asks QEMU, if it is its word that counts for the copy that was loaded last. It answers after that load, so it cannot mean the copy
     /// before, as a RESUME may that is late.
     fn ask_whether_it_runs(&mut self, now: Instant) {
-        if self.loads.waits_for_vm() {
+        if self.copying.loads.waits_for_vm() {
             self.qemu.ask_whether_it_runs(now);
         }
     }
@@ -426,7 +288,7 @@ impl Vm {
     fn whole(&mut self, time: Time) {
         if let Role::Twin(twin) = &mut self.role
             && let Some(pairing) = twin.pairing()
-            && let Some(epoch) = self.loads.whole()
+            && let Some(epoch) = self.copying.loads.whole()
         {
             twin.loaded(pairing, epoch, time);
         }
@@ -439,7 +301,7 @@ impl Vm {
             Ok(came) => came,
             Err(why) => {
                 info!(vm = self.config.name, "the line to the other host: {why}");
-                self.offer = None;
+                self.copying.offer = None;
                 match &mut self.role {
                     Role::None => {}
                     Role::Owner(owner) => owner.lost("the connection to the twin's host was cut", time),
@@ -453,7 +315,7 @@ impl Vm {
                 (Wire::Say(message), Role::Owner(owner)) => owner.heard(message, time),
                 (Wire::Say(message), Role::Twin(twin)) => twin.heard(message, time),
                 (Wire::Offer { run, facts, ports }, Role::Owner(_)) => {
-                    self.offer = Some(Offer { run, facts, ports, is_checked: false });
+                    self.copying.offer = Some(Offer { run, facts, ports, is_checked: false });
                 }
                 (Wire::Refused(why), Role::Twin(_)) => self.peer.refused(why, now),
                 _ => {}
@@ -464,10 +326,9 @@ impl Vm {
     fn carry(&mut self, now: Instant) {
         let time = self.time(now);
         self.watch_qemu(now);
-        let Some(carrier) = &mut self.carrier else { return };
-        let before = carrier.carried[0];
-        let turned = carrier.turn();
-        if carrier.carried[0] > before {
+        let before = self.copying.written_by_qemu();
+        let turned = self.copying.turn();
+        if self.copying.written_by_qemu() > before {
             self.qemu.wrote(now);
         }
         match turned {
@@ -479,10 +340,9 @@ impl Vm {
             Ok(false) => {}
             Err(over) => {
                 info!(vm = self.config.name, "the stream of copies: {over}");
-                self.carrier = None;
                 match &mut self.role {
                     Role::None => {}
-                    Role::Owner(_) if matches!(over, Over::Qemu) => self.cut_at = Some(now),
+                    Role::Owner(_) if matches!(over, Over::Qemu) => self.copying.cut(now),
                     Role::Owner(owner) => owner.lost("the stream of copies was cut", time),
                     Role::Twin(twin) => twin.lost(time),
                 }
@@ -496,7 +356,7 @@ impl Vm {
         let time = self.time(now);
         let Role::Owner(owner) = &mut self.role else { return };
         if owner.pairing().is_none() {
-            self.cut_at = None;
+            self.copying.forget_cut();
             return;
         }
         self.qemu.prove(now);
@@ -504,7 +364,7 @@ impl Vm {
         if let Some(at) = spoke_at {
             owner.spoke(Time::ZERO.after(at.saturating_duration_since(self.began)));
         }
-        if self.cut_at.take_if(|since| spoke_at.is_some_and(|at| at > *since + SPOKEN)).is_some() {
+        if self.copying.outlives_cut(spoke_at) {
             owner.lost("QEMU has ended the stream of copies", time);
         }
         let is_protected = matches!(owner.stage(), Stage::Protected { .. });
@@ -518,27 +378,18 @@ impl Vm {
     fn ask(&mut self, now: Instant) {
         let time = self.time(now);
         while let Some((number, answer)) = self.lease.answer() {
-            let answer = match answer {
-                Ok(answer) => {
-                    self.lease_why_not = None;
-                    Some(answer)
-                }
-                Err(error) => {
-                    self.lease_why_not = Some(error.to_string());
-                    None
-                }
-            };
+            self.reporter.lease_answered(answer.as_ref().err().map(ToString::to_string));
+            let answer = answer.ok();
             match &mut self.role {
                 Role::None => {}
                 Role::Owner(owner) => owner.answered(number, answer, time),
                 Role::Twin(twin) => {
                     if let Some(owner) = twin.answered(number, answer, time) {
-                        warn!(vm = self.config.name, "the lease says that this host goes on with the VM");
-                        self.report.takeovers += 1;
+                        self.reporter.takes_over();
                         self.role = Role::Owner(owner);
                         self.peer.hang();
                         // What the old owner may still send is no copy of this VM any more.
-                        self.carrier = None;
+                        self.copying.stop_carrying();
                         self.qemu.mark(self.run, now);
                     }
                 }
@@ -557,10 +408,10 @@ impl Vm {
                     self.peer.dial(|| Wire::Offer { run, facts: facts.clone(), ports }, now);
                 }
             }
-            Role::Owner(owner) if owner.wants_twin(time) && !self.is_stopped => match &self.offer {
+            Role::Owner(owner) if owner.wants_twin(time) && !self.wishes.is_stopped => match &self.copying.offer {
                 Some(offer) if offer.is_checked => {
                     owner.offered(NodeId(offer.run), Pairing(random()), time);
-                    self.offer = None;
+                    self.copying.offer = None;
                 }
                 Some(_) => self.qemu.inquire(),
                 None => {}
@@ -571,36 +422,18 @@ impl Vm {
 
     /// What this VM is now, for the twin that is offered.
     fn checked(&mut self, found: Result<Box<Facts>, String>) {
-        let Some(offer) = &mut self.offer else { return };
-        let mut why = match &found {
-            Err(why) => vec![why.clone()],
-            Ok(facts) => {
-                let mut why = facts.refusals(Side::Primary);
-                why.extend(offer.facts.refusals(Side::Secondary).into_iter().map(|why| format!("the twin: {why}")));
-                why.extend(differences(facts, &offer.facts));
-                why
-            }
-        };
-        if offer.ports != self.ports.len() {
-            let ours = self.ports.len();
-            why.push(format!(
-                "[[vm]] ports names {ours} here, and {} at the other host: name the same number, in the same order",
-                offer.ports
-            ));
-        }
+        let Some(offer) = &mut self.copying.offer else { return };
+        let why = offer.refusals(&found, self.ports.len());
         if why.is_empty() {
             offer.is_checked = true;
-            self.refusal = None;
+            self.reporter.accepted();
             return;
         }
         let why = why.join("; ");
-        if self.refusal.as_ref() != Some(&why) {
-            warn!(vm = self.config.name, "not protected: {why}");
-        }
         self.peer.send(&Wire::Refused(why.clone()));
         // It is sent before the line ends.
         let _came = self.peer.turn();
-        self.refusal = Some(why);
-        self.offer = None;
+        self.reporter.refused(why);
+        self.copying.offer = None;
     }
 }

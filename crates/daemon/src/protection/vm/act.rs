@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nicety_lease::NodeId;
-use nicety_link::Link;
 use nicety_plane::{Epochs, GateMode};
-use nicety_protect::{Action, Ended, Loads, Pairing, Stage};
+use nicety_protect::{Action, Ended, Pairing, Stage};
 use nicety_qmp::Role as Side;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{Role, Vm};
-use crate::protection::carrier::Carrier;
 use crate::protection::gates::{Gates, ProtectError};
 use crate::protection::note::Note;
 use crate::protection::wire::Wire;
@@ -43,12 +41,11 @@ impl Vm {
             }
             Action::Send(message) => self.peer.send(&Wire::Say(message)),
             Action::Arm(pairing) => {
-                self.stops.clear();
-                self.stream = None;
+                self.copying.begin();
                 self.protect(pairing, GateMode::Armed);
             }
             Action::Mute(pairing) => {
-                self.loads = Loads::new(self.ports.len());
+                self.copying.follow(self.ports.len());
                 self.protect(pairing, GateMode::Mute);
             }
             Action::Shut => self.gate(GateMode::Shut),
@@ -57,7 +54,7 @@ impl Vm {
                 port.protected.iter().for_each(|protected| protected.epochs().release(epoch, until));
                 gates.release(&port.name)
             }),
-            Action::Copy(pairing) => self.copies = Some(pairing),
+            Action::Copy(pairing) => self.copying.listened(pairing),
             Action::Listen(pairing) => self.listen(pairing, now),
             Action::GoAlone => self.qemu.go_alone(self.facts.as_deref(), now),
             Action::End => {
@@ -69,7 +66,7 @@ impl Vm {
                 // What was said before it goes out.
                 let _came = self.peer.turn();
                 self.peer.hang();
-                (self.carrier, self.cut_at, self.stream, self.copies) = (None, None, None, None);
+                self.copying.hang();
             }
         }
     }
@@ -126,11 +123,7 @@ impl Vm {
                 gates.set_gate(&port.name, GateMode::Open)
             }
         });
-        let took = self.lost_at.take().filter(|_| self.report.takeovers > 0).map(|since| now - since);
-        if let Some(took) = took {
-            self.report.takeover_microseconds = u64::try_from(took.as_micros()).ok();
-            info!(vm = self.config.name, ?took, "the VM goes on here");
-        }
+        self.reporter.opens(now);
     }
 
     /// The twin's QEMU is to listen at a stream of this protection.
@@ -139,7 +132,7 @@ impl Vm {
         let joined = stream.and_then(|link| Ok((link, pair()?)));
         match joined {
             Ok((link, [ours, theirs])) => {
-                self.carrier = Some(Carrier::new(link, ours));
+                self.copying.carry(link, ours);
                 self.qemu.copy(Side::Secondary, theirs, self.config.checkpoint, now);
             }
             Err(why) => {
@@ -154,16 +147,10 @@ impl Vm {
 
     /// The owner's QEMU begins to copy, once the twin's listens and the stream is there.
     fn begin_copies(&mut self, now: Instant) {
-        let Some(pairing) = self.copies else { return };
-        let Some((_, link)) = self.stream.take_if(|(of, _)| *of == pairing) else { return };
-        self.copies = None;
-        self.copy(link, now);
-    }
-
-    fn copy(&mut self, link: Link, now: Instant) {
+        let Some(link) = self.copying.take_link() else { return };
         match pair() {
             Ok([ours, theirs]) => {
-                self.carrier = Some(Carrier::new(link, ours));
+                self.copying.carry(link, ours);
                 self.qemu.copy(Side::Primary, theirs, self.config.checkpoint, now);
             }
             Err(why) => {

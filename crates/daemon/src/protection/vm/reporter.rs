@@ -1,23 +1,114 @@
 //! What reports and the log say of a VM.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
+use nicety_host::VmConfig;
 use nicety_protect::{Ended, Stage, TwinStage};
 use tracing::{info, warn};
 
-use super::{Role, Vm};
-use crate::protection::report::VmRole;
+use super::copying::Copying;
+use super::{Role, VmPort};
+use crate::protection::peer::Peer;
+use crate::protection::qemu::Qemu;
+use crate::protection::report::{VmReport, VmRole};
 
-impl Vm {
-    pub(super) fn report(&mut self, now: Instant) {
-        let time = self.time(now);
-        let (role, state, why) = match &self.role {
+/// Between two reports of a VM of which nothing is new: a stream that moves has many turns.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// See the module's page.
+#[derive(Default)]
+pub(super) struct Reporter {
+    report: VmReport,
+    /// What was logged last of its state.
+    logged: String,
+    /// Why the third party does not answer.
+    lease_why_not: Option<String>,
+    /// Why the twin that is offered is none.
+    refusal: Option<String>,
+    reported_at: Option<Instant>,
+    /// Since when the owner seems lost.
+    lost_at: Option<Instant>,
+}
+
+/// What a report is of.
+pub(super) struct View<'a> {
+    pub role: &'a Role,
+    pub qemu: &'a Qemu,
+    pub peer: &'a Peer,
+    pub copying: &'a Copying,
+    pub ports: &'a [VmPort],
+    /// An administrator wants no twin.
+    pub is_stopped: bool,
+    pub time: Time,
+}
+
+impl Reporter {
+    pub fn new(config: &VmConfig) -> Self {
+        let report = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
+        Self { report, ..Self::default() }
+    }
+
+    /// Whether a report is due. `is_news`: something has happened.
+    pub fn is_due(&mut self, is_news: bool, now: Instant) -> bool {
+        let is_due = is_news || self.reported_at.is_none_or(|at| now - at >= AGAIN);
+        if is_due {
+            self.reported_at = Some(now);
+        }
+        is_due
+    }
+
+    /// The third party has answered, or not, for this reason.
+    pub fn lease_answered(&mut self, why_not: Option<String>) {
+        self.lease_why_not = why_not;
+    }
+
+    /// The twin that was offered is taken.
+    pub fn accepted(&mut self) {
+        self.refusal = None;
+    }
+
+    /// The twin that was offered is none, for this reason.
+    pub fn refused(&mut self, why: String) {
+        if self.refusal.as_ref() != Some(&why) {
+            warn!(vm = self.report.name, "not protected: {why}");
+        }
+        self.refusal = Some(why);
+    }
+
+    /// The owner seems lost.
+    pub fn seems_lost(&mut self, now: Instant) {
+        self.lost_at.get_or_insert(now);
+    }
+
+    /// The owner is well, or another VM is here.
+    pub fn is_well(&mut self) {
+        self.lost_at = None;
+    }
+
+    /// The lease says that this host goes on with the VM.
+    pub fn takes_over(&mut self) {
+        warn!(vm = self.report.name, "the lease says that this host goes on with the VM");
+        self.report.takeovers += 1;
+    }
+
+    /// The VM's frames leave here.
+    pub fn opens(&mut self, now: Instant) {
+        let took = self.lost_at.take().filter(|_| self.report.takeovers > 0).map(|since| now - since);
+        if let Some(took) = took {
+            self.report.takeover_microseconds = u64::try_from(took.as_micros()).ok();
+            info!(vm = self.report.name, ?took, "the VM goes on here");
+        }
+    }
+
+    /// The report, and what is new in the log.
+    pub fn report(&mut self, view: &View<'_>) -> &VmReport {
+        let (role, state, why) = match view.role {
             Role::None => {
-                (VmRole::Absent, "absent", Some(self.qemu.why_not().unwrap_or("its QEMU is being asked").to_owned()))
+                (VmRole::Absent, "absent", Some(view.qemu.why_not().unwrap_or("its QEMU is being asked").to_owned()))
             }
             Role::Owner(owner) => {
-                let (state, why) = of_owner(owner.stage(), owner.is_isolated(time), owner.why());
+                let (state, why) = of_owner(owner.stage(), owner.is_isolated(view.time), owner.why());
                 (VmRole::Owner, state, why.map(str::to_owned))
             }
             Role::Twin(twin) => {
@@ -25,85 +116,64 @@ impl Vm {
                 (VmRole::Twin, state, why.map(str::to_owned))
             }
         };
-        let is_absent = matches!(&self.role, Role::Owner(owner) if matches!(owner.stage(), Stage::Ended(_)))
-            || matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Stale);
+        let is_absent = matches!(view.role, Role::Owner(owner) if matches!(owner.stage(), Stage::Ended(_)))
+            || matches!(view.role, Role::Twin(twin) if twin.stage() == TwinStage::Stale);
         let role = if is_absent { VmRole::Absent } else { role };
-        let why_not = why.map(|why| self.reason(why, time));
+        let why_not = why.map(|why| self.reason(why, view));
         let report = &mut self.report;
         (report.role, report.protected, report.why_not) = (role, state == "protected", why_not);
         report.state = state.to_owned();
-        if let Role::Owner(owner) = &self.role {
+        if let Role::Owner(owner) = view.role {
             let (closed, loaded) = owner.copies();
             (report.epoch, report.lag_epochs) = (closed, closed - loaded);
         }
-        (report.stop_median_microseconds, report.stop_most_microseconds) = self.stops.figures();
-        if let Some(carrier) = &self.carrier {
-            report.stream_bytes = carrier.carried.iter().sum();
-            report.wire_bytes = carrier.traffic.iter().sum::<u64>() + self.peer.traffic;
+        (report.stop_median_microseconds, report.stop_most_microseconds) = view.copying.stops.figures();
+        if let Some((stream, wire)) = view.copying.bytes() {
+            (report.stream_bytes, report.wire_bytes) = (stream, wire + view.peer.traffic);
         }
-        let waiting = self.ports.iter().filter_map(|port| Some(port.protected.as_ref()?.epochs().waiting()));
+        let waiting = view.ports.iter().filter_map(|port| Some(port.protected.as_ref()?.epochs().waiting()));
         let (packets, bytes) = waiting.fold((0, 0), |(packets, bytes), one| (packets + one.packets, bytes + one.bytes));
         (report.gate_packets, report.gate_bytes) = (packets, bytes);
-        let said = format!("{:?} {} {:?}", report.role, report.state, report.why_not);
-        if said != self.said {
-            let (vm, peer) = (&report.name, &report.peer);
-            match (&report.why_not, report.role) {
-                (None, _) if report.protected => info!(vm, peer, "protected"),
-                (Some(why), VmRole::Owner) if !is_on_its_way(&report.state) => {
-                    warn!(vm, state = report.state, "not protected: {why}")
-                }
-                (why, _) => info!(vm, state = report.state, why, "{}", words(report.role)),
-            }
-            self.said = said;
+        self.log();
+        &self.report
+    }
+
+    fn log(&mut self) {
+        let report = &self.report;
+        let new = format!("{:?} {} {:?}", report.role, report.state, report.why_not);
+        if new == self.logged {
+            return;
         }
-        self.board.show(&self.report);
-        self.answer_wish(now);
+        self.logged = new;
+        let (vm, peer) = (&report.name, &report.peer);
+        match (&report.why_not, report.role) {
+            (None, _) if report.protected => info!(vm, peer, "protected"),
+            (Some(why), VmRole::Owner) if !is_on_its_way(&report.state) => {
+                warn!(vm, state = report.state, "not protected: {why}")
+            }
+            (why, _) => info!(vm, state = report.state, why, "{}", words(report.role)),
+        }
     }
 
     /// The first reason of several: what an administrator has to see to comes before what follows from it.
-    fn reason(&self, why: String, time: Time) -> String {
-        if let Some(stays) = self.qemu.stays() {
+    fn reason(&self, why: String, view: &View<'_>) -> String {
+        if let Some(stays) = view.qemu.stays() {
             return format!("{why}; {stays}");
         }
         let lease = self.lease_why_not.as_ref().map(|lease| format!("{why}; the lease does not answer: {lease}"));
-        let is_owner = matches!(self.role, Role::Owner(_));
+        let is_owner = matches!(view.role, Role::Owner(_));
         match (&self.refusal, lease) {
             (_, Some(lease)) => lease,
             (Some(refusal), _) if is_owner => refusal.clone(),
-            _ if self.is_stopped && is_owner => "it was stopped: nicety ft protect takes a twin again".to_owned(),
-            _ => match (&self.role, self.peer.why_not()) {
+            _ if view.is_stopped && is_owner => "it was stopped: nicety ft protect takes a twin again".to_owned(),
+            _ => match (view.role, view.peer.why_not()) {
                 (Role::Twin(_), Some(peer)) => format!("{why}; {peer}"),
-                (Role::Owner(owner), _) if owner.wants_twin(time) && !self.peer.is_there() => {
+                (Role::Owner(owner), _) if owner.wants_twin(view.time) && !view.peer.is_there() => {
                     format!("{why}, and no twin is offered: start its QEMU at the other host, with -incoming defer")
                 }
                 _ => why,
             },
         }
-    }
-
-    /// A wish to fail over that was not fulfilled in time.
-    fn answer_wish(&mut self, now: Instant) {
-        let Some((until, answers)) = &self.wish else { return };
-        let done = match &mut self.role {
-            Role::Owner(owner) if owner.is_handing_over() => {
-                if now < *until {
-                    return;
-                }
-                owner.keep();
-                Err("the twin's host does not reach the lease, or does not answer: it could not take over".to_owned())
-            }
-            Role::Owner(owner) => match owner.stage() {
-                Stage::Ended(Ended::HandedOver) => Ok(()),
-                // The lease is being given to the twin.
-                Stage::Leaving { .. } if now < *until => return,
-                _ => Err(format!("the twin does not go on with the VM: {}", owner.why())),
-            },
-            _ => Err("the VM is not here any more".to_owned()),
-        };
-        for answer in answers {
-            let _gone = answer.send(done.clone());
-        }
-        self.wish = None;
     }
 }
 
