@@ -11,7 +11,7 @@ use proptest::string::string_regex;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
-use super::super::{EtcdEndpoint, KINDS, Kind, PeerAddress};
+use super::super::{KINDS, Kind, PeerAddress};
 use super::*;
 
 const BUFFER: Form = Form::Bytes(Bytes(64 << 10), Bytes(1 << 30));
@@ -68,7 +68,7 @@ fn what_a_pattern_allows_is_parsed() {
         assert!((5..=10_000).contains(&parsed::<Milliseconds>(&text).0), "{text}");
     }
     for text in allowed(Form::EtcdEndpoints(16)) {
-        assert!(text.split(',').map(parsed::<EtcdEndpoint>).count() <= 16);
+        assert!(text.split(',').map(parsed::<nicety_etcd::Endpoint>).count() <= 16);
     }
     for text in allowed(AGEING) {
         assert!((10..=1_000_000).contains(&parsed::<Seconds>(&text).0), "{text}");
