@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use crate::endpoint::{Endpoint, Scheme};
 use crate::error::{Error, ErrorKind, excerpt};
-use crate::settings::{Endpoint, Scheme};
 use crate::tls;
 use crate::wire::{self, Subject};
 

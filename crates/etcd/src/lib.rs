@@ -12,6 +12,7 @@
 
 mod blocking;
 mod client;
+mod endpoint;
 mod error;
 mod exchange;
 mod keys;
@@ -24,11 +25,10 @@ mod wire;
 
 pub use blocking::Blocking;
 pub use client::{Client, LOGIN_MAX};
+pub use endpoint::{Endpoint, NoEndpoint, Scheme};
 pub use error::{Error, ErrorKind};
 pub use keys::{Compare, Found, KeyValue, Keys, Op, OpAnswer, Order, Test, Txn, TxnAnswer};
 pub use lease::{Lease, Status};
 pub use places::{Answer, Found as Addresses, Resolver};
-pub use settings::{
-    ANSWER_MAX, ENDPOINTS_MAX, Endpoint, Identity, LIMIT, NoEndpoint, Pem, SILENCE, Scheme, Settings, User,
-};
+pub use settings::{ANSWER_MAX, ENDPOINTS_MAX, Identity, LIMIT, Pem, SILENCE, Settings, User};
 pub use watch::{Change, Update, Watch};

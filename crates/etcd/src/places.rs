@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::exchange::Target;
-use crate::settings::Endpoint;
 
 /// A name is looked up again after this time, while nobody answers at its addresses.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::endpoint::Endpoint;
 
 /// Most bytes of a file of certificates or of a key.
 const PEM_MAX: u64 = 1 << 20;
@@ -18,76 +19,6 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 pub const ANSWER_MAX: usize = 8 << 20;
 /// Usual time after which a silent watch asks whether etcd is still there.
 pub const SILENCE: Duration = Duration::from_secs(10);
-
-/// How an endpoint is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// Plain TCP. Who reads it reads passwords, too.
-    Http,
-    /// TLS 1.3.
-    Https,
-}
-
-/// A server of etcd, or the servers of a cluster that one name has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// With or without TLS.
-    pub scheme: Scheme,
-    /// A name, or an IP address without brackets.
-    pub host: String,
-    /// The port, not 0. etcd's own is 2379.
-    pub port: u16,
-}
-
-/// A text that is no endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no endpoint of etcd: write https://HOST:PORT or http://HOST:PORT, as in https://etcd1:2379")]
-pub struct NoEndpoint(String);
-
-impl FromStr for Endpoint {
-    type Err = NoEndpoint;
-
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let wrong = || NoEndpoint(text.chars().take(200).flat_map(char::escape_debug).collect());
-        let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
-        let scheme = match scheme {
-            "http" => Scheme::Http,
-            "https" => Scheme::Https,
-            _ => return Err(wrong()),
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = rest.rsplit_once(':').ok_or_else(wrong)?;
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
-        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let host = match inner {
-            Some(inner) => inner.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?.to_string(),
-            None => host.to_owned(),
-        };
-        let is_named = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        if host.is_empty() || host.len() > 255 || !(is_named || inner.is_some()) {
-            return Err(wrong());
-        }
-        Ok(Self { scheme, host, port })
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        write!(f, "{scheme}://{}", self.authority())
-    }
-}
-
-impl Endpoint {
-    /// Host and port, as a `Host` header has them.
-    pub(crate) fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
-}
 
 /// Certificates or a key as text (RFC 7468), and where they come from.
 #[derive(Clone)]
@@ -184,34 +115,6 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_prints_itself_as_it_was_written() {
-        for text in ["http://127.0.0.1:2379", "https://etcd1.example:2379", "https://[fd00::2]:1"] {
-            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
-        }
-    }
-
-    #[test]
-    fn what_is_no_endpoint_is_refused_with_an_example() {
-        for text in [
-            "",
-            "etcd1:2379",
-            "ftp://etcd1:1",
-            "http://etcd1",
-            "http://:1",
-            "http://a:0",
-            "http://a:65536",
-            "http://a b:1",
-            "http://[etcd1]:1",
-            "http://a\r\nX: y:1",
-            "http://a/b:1",
-            "http://::1:1",
-        ] {
-            let error = text.parse::<Endpoint>().expect_err(text).to_string();
-            assert!(error.ends_with("as in https://etcd1:2379") && !error.contains('\n'), "{error}");
-        }
-    }
 
     #[test]
     fn a_file_of_certificates_is_regular_and_bounded() {

@@ -8,8 +8,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
+use crate::endpoint::Scheme;
 use crate::error::{Error, ErrorKind};
-use crate::settings::{Pem, Scheme, Settings};
+use crate::settings::{Pem, Settings};
 
 fn wrong(words: String) -> Error {
     Error::new(ErrorKind::Settings(words))

@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
 use super::super::tunnel::VlanVni;
-use super::super::{EtcdEndpoint, KINDS, Kind, PeerAddress};
+use super::super::{KINDS, Kind, PeerAddress};
 use super::*;
 
 const BUFFER: Form = Form::Bytes(Bytes(64 << 10), Bytes(1 << 30));
@@ -72,7 +72,7 @@ fn what_a_pattern_allows_is_parsed() {
         assert!(text.split(',').map(parsed::<VlanVni>).count() <= 64);
     }
     for text in allowed(Form::EtcdEndpoints(16)) {
-        assert!(text.split(',').map(parsed::<EtcdEndpoint>).count() <= 16);
+        assert!(text.split(',').map(parsed::<nicety_etcd::Endpoint>).count() <= 16);
     }
     for text in allowed(AGEING) {
         assert!((10..=1_000_000).contains(&parsed::<Seconds>(&text).0), "{text}");

@@ -1,18 +1,15 @@
 //! Where the lease of each VM is: in a folder that both hosts share, or in etcd (docs/host-file.md, `[ft]`).
 
-use std::fmt;
-use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+
+use nicety_etcd::{ENDPOINTS_MAX, Endpoint, Scheme};
 
 use super::form::Form;
 use super::paths;
 use super::walk::{Found, Key, Section, Walk};
 
-/// Most servers of etcd. etcd recommends at most 7 members (etcd's FAQ, "What is maximum cluster size?").
-pub(super) const ENDPOINTS_MAX: usize = 16;
-/// Most bytes of a server's name.
-const HOST_MAX: usize = 255;
+/// Most bytes of a user's name.
+const USER_MAX: usize = 255;
 
 pub(super) const KEYS: [Key; 7] = [
     Key::new("lease", Form::Path, "a path of a folder on storage that both hosts share, or etcd instead"),
@@ -45,7 +42,7 @@ pub enum LeasePlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// Servers of one cluster, at least one.
-    pub endpoints: Vec<EtcdEndpoint>,
+    pub endpoints: Vec<Endpoint>,
     /// As whom to ask.
     pub user: Option<EtcdUser>,
     /// The file with the certificate of the CA that signed the servers' certificates. One is there if an endpoint has TLS.
@@ -72,53 +69,6 @@ pub struct EtcdIdentity {
     pub key: PathBuf,
 }
 
-/// A server of etcd: `https://HOST:PORT` or `http://HOST:PORT`. Prints itself as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdEndpoint {
-    /// Whether it is asked by TLS.
-    pub is_tls: bool,
-    /// A name, or an IP address without brackets.
-    pub host: String,
-    /// The port, not 0.
-    pub port: u16,
-}
-
-/// A text that is no endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no server of etcd: write https://HOST:PORT or http://HOST:PORT, as in https://etcd1:2379")]
-pub struct NoEndpoint;
-
-impl FromStr for EtcdEndpoint {
-    type Err = NoEndpoint;
-
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let (is_tls, rest) = match text.split_once("://") {
-            Some(("https", rest)) => (true, rest),
-            Some(("http", rest)) => (false, rest),
-            _ => return Err(NoEndpoint),
-        };
-        let (host, port) = rest.rsplit_once(':').ok_or(NoEndpoint)?;
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or(NoEndpoint)?;
-        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(inner) => inner.parse::<Ipv6Addr>().map_err(|_| NoEndpoint)?.to_string(),
-            None => {
-                let is_named = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-                let is_host = (1..=HOST_MAX).contains(&host.len()) && host.bytes().all(is_named);
-                if is_host { host.to_owned() } else { return Err(NoEndpoint) }
-            }
-        };
-        Ok(Self { is_tls, host, port })
-    }
-}
-
-impl fmt::Display for EtcdEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_tls, host, port } = self;
-        let scheme = if *is_tls { "https" } else { "http" };
-        if host.contains(':') { write!(f, "{scheme}://[{host}]:{port}") } else { write!(f, "{scheme}://{host}:{port}") }
-    }
-}
-
 /// The file of a VM's lease in the folder of `lease`.
 pub fn lease_file(folder: &Path, vm: &str) -> PathBuf {
     folder.join(format!("{vm}.lease"))
@@ -140,7 +90,7 @@ pub(super) fn place(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option
 }
 
 fn etcd(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<EtcdConfig> {
-    let endpoints: Vec<Found<EtcdEndpoint>> = walk.list(section, "etcd", ENDPOINTS_MAX);
+    let endpoints: Vec<Found<Endpoint>> = walk.list(section, "etcd", ENDPOINTS_MAX);
     let user = walk.string(section, "etcd_user").map(|found| found.value.to_owned());
     let [password, ca, certificate, key] =
         ["etcd_password", "etcd_ca", "etcd_certificate", "etcd_key"].map(|name| paths::file(walk, section, name, dir));
@@ -154,7 +104,7 @@ fn etcd(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<EtcdConfig>
     }
     together(walk, section, ["etcd_user", "etcd_password"]);
     together(walk, section, ["etcd_certificate", "etcd_key"]);
-    let tls = endpoints.iter().find(|found| found.value.is_tls);
+    let tls = endpoints.iter().find(|found| found.value.scheme == Scheme::Https);
     match tls {
         Some(Found { value, line }) if walk.place(section, "etcd_ca").is_none() => {
             let what = format!("{value} has TLS: name the CA that signed its certificate by etcd_ca");
@@ -183,7 +133,7 @@ fn etcd(walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<EtcdConfig>
 }
 
 fn is_user(name: &str) -> bool {
-    (1..=HOST_MAX).contains(&name.len()) && !name.contains(char::is_control)
+    (1..=USER_MAX).contains(&name.len()) && !name.contains(char::is_control)
 }
 
 /// Checks that two keys are there together, or neither.

@@ -51,7 +51,7 @@ pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, me
 pub use form::Form;
 pub use host::{FILE_MAX, Host, KINDS, kind_of};
 pub use io_class::{IoClassConfig, TransportPorts};
-pub use lease::{EtcdConfig, EtcdEndpoint, EtcdIdentity, EtcdUser, LeasePlace, NoEndpoint, lease_file, lease_key};
+pub use lease::{EtcdConfig, EtcdIdentity, EtcdUser, LeasePlace, lease_file, lease_key};
 pub use mirror::{MIRRORS_MAX, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;
 pub use paths::trace_files;

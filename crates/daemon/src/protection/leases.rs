@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nicety_etcd::{Endpoint, Identity, Pem, Settings, User};
+use nicety_etcd::{Identity, Pem, Settings, User};
 use nicety_host::{EtcdConfig, LeasePlace, VmConfig, lease_file, lease_key};
 use nicety_lease::{Asker, LeaseFile, LeaseInEtcd, NodeId, Storage, ThirdParty};
 use nicety_names::Names;
@@ -46,10 +46,8 @@ pub(super) fn start(place: &LeasePlace, vm: &VmConfig, names: &Names, term: Dura
 }
 
 fn settings(config: &EtcdConfig) -> Result<Settings, String> {
-    let endpoint = |text: String| text.parse::<Endpoint>().map_err(|error| error.to_string());
-    let endpoints = config.endpoints.iter().map(|one| endpoint(one.to_string())).collect::<Result<_, _>>()?;
     let read = |path: &Path| Pem::read(path);
-    let mut settings = Settings::new(endpoints);
+    let mut settings = Settings::new(config.endpoints.clone());
     settings.ca = config.ca.as_deref().map(read).transpose()?;
     if let Some(files) = &config.identity {
         settings.identity = Some(Identity { certificates: read(&files.certificate)?, key: read(&files.key)? });
