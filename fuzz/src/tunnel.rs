@@ -23,7 +23,9 @@ pub fn run(data: &[u8]) {
     let [.., high, low] = std::process::id().to_be_bytes();
     let [own, other, stranger] = [1, 2, 3].map(|last| IpAddr::from([127, high | 1, low, last]));
     let target = SocketAddr::new(own, VXLAN_PORT);
-    let (Ok(peer), Ok(foreign)) = (UdpSocket::bind((other, VXLAN_PORT)), UdpSocket::bind((stranger, 0))) else { return };
+    let (Ok(peer), Ok(foreign)) = (UdpSocket::bind((other, VXLAN_PORT)), UdpSocket::bind((stranger, 0))) else {
+        return;
+    };
     let hops = Hops::new(1);
     hops.set(&[Hop { address: other, networks: None }]);
     let network = |vlan, vni| Some(Network { vlan, vni: Vni::new(vni)? });
