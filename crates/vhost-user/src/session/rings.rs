@@ -214,6 +214,7 @@ impl Session {
             self.port.with_ring(ring, &mut |face, cx| base = face.pause(ring, cx));
             self.state_of(ring).base = base;
         }
+        self.rings.memory.log_quiet_pages();
         let base = self.state_of(ring).base;
         self.forget_kept(ring);
         self.port.set_kick(ring, Kick::Stopped);

@@ -286,6 +286,23 @@ fn pages_written_before_a_log_is_given_and_those_that_the_last_one_still_has_are
 }
 
 #[test]
+fn a_ring_that_stops_logs_a_page_that_nobody_writes() {
+    let mut one = Guest::new();
+    let log = Log::new();
+    one.front.share_log(log.0.as_fd(), Log::LEN).unwrap();
+    one.front.stop(0).unwrap();
+    assert_eq!(log.take(), [0; 0], "it is off");
+    one.front.log(VERSION_1, true).unwrap();
+    log.take();
+    one.front.stop(1).unwrap();
+    let logged = log.take();
+    assert!(logged.contains(&1), "{logged:x?}");
+    // Both rings stand still, so nothing but their stop logs a page.
+    one.front.stop(0).unwrap();
+    assert_eq!(log.take(), [1]);
+}
+
+#[test]
 fn a_log_that_cannot_be_one_is_refused() {
     for (bytes, len) in [(4096, 8192), (4096, 4092), (4096, 0)] {
         let mut one = Guest::new();
