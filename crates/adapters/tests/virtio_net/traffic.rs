@@ -3,7 +3,7 @@
 use nicety_adapter::{Delivery, Outbox, Pick, Reason};
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
-use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_config::{VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
@@ -74,6 +74,49 @@ fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
     assert_eq!(got[0].0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0], "one buffer, nothing vouched for (5.1.6.4.1)");
     assert_eq!(sender.counters.transmitted().bytes, frame.len() as u64);
     assert_eq!(receiver.counters.taken().frames, 1);
+}
+
+/// Frames that need no change are written in runs, into buffers that are read ahead; the others, and chains of two descriptors, are taken
+/// one by one.
+#[test]
+fn frames_that_need_work_keep_their_place_among_those_that_do_not_in_buffers_of_any_kind() {
+    let asked = header(VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 34, 16]);
+    for features in [plain(), plain() | bit(VIRTIO_NET_F_MRG_RXBUF), plain() | bit(VIRTIO_F_RING_PACKED)] {
+        let (mut sender, mut receiver) = (Guest::new(rich(), 64), Guest::new(features, 32));
+        for round in 0..9usize {
+            let (mut sent, mut partly) = (Vec::new(), 0);
+            for n in 0..13 {
+                let is_partial = (round + n) % 5 == 3;
+                let frame = tcp4(&payload([6, 10, 11, 74, 75, 300, 1400][(3 * round + n) % 7]));
+                let (head, frame) = if is_partial { (asked, partial(frame)) } else { ([0; 12], frame) };
+                sender.send(0, &head, &frame, 2000);
+                sent.push((is_partial, frame));
+                partly += u64::from(is_partial);
+                let address = receiver.allocate(2048);
+                let rest = Part { address: address + 12, len: 2036, write: true };
+                match (round * n) % 4 {
+                    2 => receiver.add(0, &[Part { address, len: 12, write: true }, rest][..]),
+                    _ => receiver.add(0, &[Part { address, len: 2048, write: true }][..]),
+                };
+            }
+            assert!(partly > 1);
+            sender.fetch_of(0);
+            assert_eq!(sender.batch.len(), 13);
+            assert_eq!(receiver.deliver(&sender.batch).refused(), 0, "round {round}");
+            let got = receiver.received(0);
+            assert_eq!(got.len(), 13);
+            for (n, ((is_partial, frame), (head, found))) in sent.iter().zip(&got).enumerate() {
+                assert_eq!(head[..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0], "round {round}, frame {n}");
+                let expected = if *is_partial { verified(found) } else { frame[HEADERS4..].to_vec() };
+                assert_eq!((found.len(), &found[HEADERS4..]), (frame.len(), &expected[..]), "round {round}, frame {n}");
+            }
+            sender.complete();
+            assert_eq!(sender.used(1).len(), 13);
+            let taken = receiver.counters.taken();
+            assert_eq!((taken.packets, taken.frames), (13 * (round as u64 + 1), 13 * (round as u64 + 1)));
+            assert_eq!(taken.bytes, sender.counters.transmitted().bytes);
+        }
+    }
 }
 
 #[test]
