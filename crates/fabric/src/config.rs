@@ -93,7 +93,8 @@ fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
         return Err(format!("the group {name:?} has no vni, which all groups of a fabric need"));
     };
     let number = vni.as_integer().and_then(|vni| Vni::try_from(vni).ok()).filter(|vni| (1..=VNI_MAX).contains(vni));
-    let vni = number.ok_or_else(|| format!("the vni {vni} of the group {name:?} is not a number from 1 to {VNI_MAX}"))?;
+    let vni =
+        number.ok_or_else(|| format!("the vni {vni} of the group {name:?} is not a number from 1 to {VNI_MAX}"))?;
     Ok((name, vni))
 }
 

@@ -25,7 +25,10 @@ fn a_text_that_cannot_be_used_is_refused_with_a_reason() {
         ),
         ("format = 1\nport_group = 3".to_owned(), "port_group must be a list of tables: [[port_group]]"),
         (group("vni = 1"), "[[port_group]] number 1: its name is missing"),
-        (group("name = \"a\""), "[[port_group]] number 1: the group \"a\" has no vni, which all groups of a fabric need"),
+        (
+            group("name = \"a\""),
+            "[[port_group]] number 1: the group \"a\" has no vni, which all groups of a fabric need",
+        ),
         (
             group("name = \"a\"\nvni = 16777216"),
             "[[port_group]] number 1: the vni 16777216 of the group \"a\" is not a number from 1 to 16777215",

@@ -153,7 +153,11 @@ impl Fabric {
         if !is_learned {
             own.not_before = now;
         }
-        if is_learned && (is_again || is_of_learning) { group.slow.insert(mac) } else { group.urgent.insert(mac) };
+        if is_learned && (is_again || is_of_learning) {
+            group.slow.insert(mac)
+        } else {
+            group.urgent.insert(mac)
+        };
         if is_first {
             self.own_count += 1;
             if is_of_learning {
@@ -196,7 +200,11 @@ impl Fabric {
         let is_learned = own.is_learned();
         let was = own.wanted.take();
         own.is_overtaken = false;
-        if is_learned { group.slow.insert(mac) } else { group.urgent.insert(mac) };
+        if is_learned {
+            group.slow.insert(mac)
+        } else {
+            group.urgent.insert(mac)
+        };
         self.dirty.insert(name.clone());
         if let Some(was) = was {
             self.own_count -= 1;

@@ -32,10 +32,7 @@ fn keys_that_others_have_made_up_are_refused_with_a_reason() {
         ("/nicety/fabrics/other/config", "the key is not of this fabric"),
         ("/nicety/fabrics/prod/hosts/a", "no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC"),
         ("/nicety/fabrics/prod/host/", "the name is empty"),
-        (
-            "/nicety/fabrics/prod/host/a/b",
-            "no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC",
-        ),
+        ("/nicety/fabrics/prod/host/a/b", "no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC"),
         ("/nicety/fabrics/prod/host/a b", "the name \"a b\" has a ' ': use letters, digits, '-', '_' and '.'"),
         ("/nicety/fabrics/prod/host/..", "the name \"..\" does not begin with a letter or digit"),
         (&format!("/nicety/fabrics/prod/host/{long}"), "the name has 65 characters, at most 64 are allowed"),

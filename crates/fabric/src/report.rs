@@ -134,7 +134,7 @@ impl Fabric {
     /// All that a person wants to know.
     pub fn report(&self, now: Time) -> Report {
         let host = |(_, host): (_, &crate::hosts::Host)| {
-            let known = host.known.as_ref()?;
+            let known = host.known()?;
             Some(HostReport {
                 name: host.name.clone(),
                 address: known.record.address,
@@ -171,7 +171,8 @@ impl Fabric {
     }
 
     fn refused(&self) -> Vec<String> {
-        let mut sentences: Vec<String> = self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
+        let mut sentences: Vec<String> =
+            self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
         if self.refusals.more > 0 {
             sentences.push(format!("and {} more keys", self.refusals.more));
         }

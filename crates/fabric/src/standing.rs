@@ -2,10 +2,10 @@
 
 use nicety_adapter::Time;
 
+use crate::Action;
 use crate::fabric::Fabric;
 use crate::record::{HostRecord, Key};
 use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
-use crate::Action;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -122,7 +122,8 @@ impl Fabric {
     /// Whether this host may be seen by others: it knows the hosts and the configuration since its last lease has ended, and has applied
     /// that. Else it would send frames of one group with a number that is another's now.
     fn is_current(&self) -> bool {
-        let is_read = |scope| self.courses.get(&scope).is_some_and(|course| course.read_for == Some(self.registrations));
+        let is_read =
+            |scope| self.courses.get(&scope).is_some_and(|course| course.read_for == Some(self.registrations));
         let is_applied = self.configs.applying.is_none() && self.configs.next.is_none();
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
@@ -133,12 +134,8 @@ impl Fabric {
         let key = self.keys.text(&Key::Host(self.me.host.clone()));
         // Only a key of this run is written again.
         let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
-        let record = HostRecord {
-            address: self.me.address,
-            mtu: self.me.mtu,
-            run: self.run,
-            version: self.me.version.clone(),
-        };
+        let record =
+            HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
         let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
         self.standing.stage = Stage::Registering(call);
@@ -163,7 +160,7 @@ impl Fabric {
         }
         self.standing.stage = Stage::Refused(why);
         self.is_admitted = false;
-        self.show_hosts();
+        self.show_all_hosts();
     }
 
     /// A lease was granted, or not.
@@ -231,7 +228,7 @@ impl Fabric {
                 self.standing.why.clear();
                 self.standing.failures = 0;
                 self.is_admitted = true;
-                self.show_hosts();
+                self.show_all_hosts();
                 self.write_all_again();
             }
             Ok(outcome) => self.registration_lost(&outcome, now),
@@ -285,7 +282,7 @@ impl Fabric {
         }
         self.standing.stage = Stage::Left;
         self.is_admitted = false;
-        self.show_hosts();
+        self.show_all_hosts();
         self.tick(now);
     }
 

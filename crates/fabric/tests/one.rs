@@ -1,5 +1,6 @@
 //! Bad cases, one at a time: a few hosts and a store that answers at once.
 
+#[allow(dead_code, reason = "it plays faults too, which these cases do not need")]
 #[path = "many/store.rs"]
 mod store;
 
@@ -15,8 +16,7 @@ use nicety_frame::Mac;
 use store::{Change, Store};
 
 const SECOND: u64 = 1_000_000_000;
-const TEXT: &str =
-    "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5\n[[port_group]]\nname = \"db\"\nvni = 6\n";
+const TEXT: &str = "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5\n[[port_group]]\nname = \"db\"\nvni = 6\n";
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -37,6 +37,8 @@ struct Host {
     /// Why the daemon refuses each configuration.
     refuses: Option<&'static str>,
     is_cut: bool,
+    /// Its next transaction is carried out, and the answer is lost.
+    loses_answer: bool,
 }
 
 /// All hosts, and a store that answers at once.
@@ -78,6 +80,7 @@ impl Lab {
             transactions: 0,
             refuses: None,
             is_cut: false,
+            loses_answer: false,
         });
         self.settle();
     }
@@ -161,6 +164,8 @@ impl Lab {
             Action::Transact { call, transaction } => {
                 host.transactions += 1;
                 let result = if is_cut { Err(lost()) } else { self.store.transact(&transaction) };
+                let is_lost = std::mem::take(&mut host.loses_answer);
+                let result = if is_lost { Err(lost()) } else { result };
                 Event::Transacted { call, result }
             }
             Action::Config { revision, .. } => {
@@ -249,7 +254,10 @@ impl Lab {
 
     fn keys(&self) -> Vec<String> {
         let found = self.store.read(b"/nicety/fabrics/lab/").entries;
-        found.iter().map(|entry| String::from_utf8_lossy(&entry.key)["/nicety/fabrics/lab/".len()..].to_owned()).collect()
+        found
+            .iter()
+            .map(|entry| String::from_utf8_lossy(&entry.key)["/nicety/fabrics/lab/".len()..].to_owned())
+            .collect()
     }
 }
 
@@ -328,7 +336,10 @@ fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
     let refused = lab.refused(1);
     assert_eq!(refused.len(), 3, "{refused:#?}");
     assert!(refused[0].starts_with("/nicety/fabrics/lab/host/a: the value is not a host's record: "), "{refused:#?}");
-    assert!(refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"), "{refused:#?}");
+    assert!(
+        refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"),
+        "{refused:#?}"
+    );
     assert!(refused[2].starts_with("/nicety/fabrics/lab/at/web/x/02:00:00:00:00:05: the value is not a claim: "));
     assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
     // A key that is right again, or gone, is refused no more.
@@ -390,7 +401,9 @@ fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     let version = lab.store.revision;
     assert_eq!(
         change(&lab, &new, 2).unwrap_err(),
-        format!("the change was made from version 2, and the newest is {version}: read that, and make the change again")
+        format!(
+            "the change was made from version 2, and the newest is {version}: read that, and make the change again"
+        )
     );
     // A number goes from one group to another in two steps, with time between them.
     let swapped = new.replace("vni = 5", "vni = 9").replace("\"new\"\nvni = 9", "\"new\"\nvni = 5");
@@ -410,10 +423,7 @@ fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     lab.wait(Duration::from_secs(21));
     assert!(change(&lab, &taken, version).is_ok());
     lab.cut(0, true);
-    assert_eq!(
-        change(&lab, &taken, version).unwrap_err(),
-        "the fabric cannot be changed now: no answer within 1 s"
-    );
+    assert_eq!(change(&lab, &taken, version).unwrap_err(), "the fabric cannot be changed now: no answer within 1 s");
     let Connection::Away { is_forgotten: false, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
     lab.wait(Duration::from_secs(11));
     let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else { panic!("{now:?}") };
@@ -448,8 +458,10 @@ fn two_guests_with_one_address_are_told_apart_less_and_less_often_and_reported()
     let transactions = lab.hosts.iter().map(|host| host.transactions).sum::<usize>() - before;
     assert!(transactions < 60, "{transactions} in a minute");
     assert!(
-        lab.refused(0).iter().any(|line| line.starts_with("02:00:00:00:00:01 of group \"web\" was claimed by another host")
-            && line.ends_with("times in a row: two guests may have one address")),
+        lab.refused(0)
+            .iter()
+            .any(|line| line.starts_with("02:00:00:00:00:01 of group \"web\" was claimed by another host")
+                && line.ends_with("times in a row: two guests may have one address")),
         "{:?}",
         lab.refused(0)
     );
@@ -518,4 +530,60 @@ fn a_host_that_dies_is_gone_with_its_lease_and_one_that_was_away_has_a_lease_mor
     // It reads anew up to a second after it has heard that its own lease has ended, and the lease counts from there.
     lab.wait(Duration::from_secs(4));
     assert_eq!((lab.to(1, 5, 1), lab.hosts[1].hops.len()), (None, 0));
+}
+
+#[test]
+fn a_claim_that_is_written_later_with_a_lower_number_does_not_count() {
+    let mut lab = pair();
+    for (host, address) in [("c", "192.0.2.3"), ("d", "192.0.2.4")] {
+        let record = format!(r#"{{"address":"{address}","mtu":1500,"run":"0000000000000001","version":"x"}}"#);
+        lab.write(&format!("host/{host}"), &record);
+    }
+    let claim = |number: u64| format!(r#"{{"port":"p","sequence":{number}}}"#);
+    lab.write("at/web/c/02:00:00:00:00:01", &claim(9));
+    lab.write("at/web/d/02:00:00:00:00:01", &claim(8));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.3"));
+    // Of equal ones the later counts.
+    lab.write("at/web/d/02:00:00:00:00:01", &claim(9));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.4"));
+}
+
+#[test]
+fn a_host_that_comes_back_yields_to_a_claim_that_knew_nothing_of_its_own() {
+    let mut lab = pair();
+    // The number rises.
+    for at in [0, 1, 0, 1, 0] {
+        lab.started(at, "web", 1, 0);
+    }
+    lab.add("c", "192.0.2.3");
+    lab.cut(0, true);
+    lab.wait(Duration::from_secs(25));
+    assert_eq!(lab.keys(), ["config", "host/b", "host/c"], "the claim is gone with its lease");
+    lab.started(2, "web", 1, 0);
+    let before = lab.hosts[0].moved.len();
+    lab.cut(0, false);
+    lab.wait(Duration::from_secs(5));
+    assert_eq!(lab.hosts[0].moved[before..], [(mac(1), name("c"))]);
+    assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.3"));
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
+    let mut lab = pair();
+    lab.hosts[0].loses_answer = true;
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.started(&name("web"), mac(1), &name("vm"), 0, now);
+    // Its answer is on its way when the last port leaves the group.
+    while let Some(action) = lab.hosts[0].fabric.action() {
+        if let Action::Transact { call, transaction } = action {
+            lab.hosts[0].fabric.needs(&BTreeSet::new(), now);
+            lab.act(0, Action::Transact { call, transaction });
+        } else {
+            lab.act(0, action);
+        }
+    }
+    lab.settle();
+    assert!(lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()));
+    lab.wait(Duration::from_secs(1));
+    assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()), "{:?}", lab.keys());
 }

@@ -127,7 +127,10 @@ impl Store {
                     let value = value.as_bytes().to_vec();
                     let entry = Entry { key: key.clone(), value, created, modified: revision, lease: *lease };
                     self.history.push(Change::Put(entry.clone()));
-                    assert!(self.keys.insert(key, entry).is_none_or(|old| old.modified < revision), "a key occurs twice");
+                    assert!(
+                        self.keys.insert(key, entry).is_none_or(|old| old.modified < revision),
+                        "a key occurs twice"
+                    );
                     changes += 1;
                 }
                 Op::Delete { key } => {
