@@ -15,7 +15,7 @@ use crate::standing::{Stage, Standing};
 use crate::store::{Call, Event, Scope, WatchId};
 use crate::{Action, Me, Terms, earlier};
 
-/// What a machine is made from.
+/// The settings of a machine.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The fabric's name.

@@ -292,12 +292,10 @@ impl Fabric {
             return Ok(());
         }
         let hop = self.hosts.intern(name).ok_or_else(|| self.hosts.too_many())?;
-        if let Some(host) = self.hosts.get_mut(hop) {
-            let old = host.known.as_ref().filter(|old| old.record.run == record.run);
-            let since = old.map_or(now, |old| old.since);
-            host.known = Some(Known { record, created, modified, since, gone_at: None });
-        }
-        self.show_hosts();
+        let old = self.hosts.get(hop).and_then(Host::known).filter(|old| old.record.run == record.run);
+        let since = old.map_or(now, |old| old.since);
+        let concerned = self.hosts.set(hop, Some(Known { record, created, modified, since, gone_at: None }));
+        self.show_hosts(concerned);
         Ok(())
     }
 
@@ -308,10 +306,9 @@ impl Fabric {
             self.hosts.mine = None;
             return;
         }
-        let Some(host) = self.hosts.find(name).and_then(|hop| self.hosts.get_mut(hop)) else { return };
-        let Some(known) = &mut host.known else { return };
-        known.gone_at = known.gone_at.or(Some(gone_at.unwrap_or(now)));
-        self.vanish_at = earlier(self.vanish_at, known.gone_at);
+        let Some(known) = self.hosts.find(name).and_then(|hop| self.hosts.gone_at(hop)) else { return };
+        let at = *known.get_or_insert(gone_at.unwrap_or(now));
+        self.vanish_at = earlier(self.vanish_at, Some(at));
         if gone_at.is_none() {
             self.vanish(now);
         }
@@ -319,7 +316,7 @@ impl Fabric {
 
     /// Hosts that are known and not there any more.
     pub(crate) fn hosts_vanished(&mut self, is_there: impl Fn(&crate::Key) -> bool, at: Time, now: Time) {
-        let known = self.hosts.all().filter(|(_, host)| host.known.is_some()).map(|(_, host)| host.name.clone());
+        let known = self.hosts.all().filter(|(_, host)| host.known().is_some()).map(|(_, host)| host.name.clone());
         let mine = self.hosts.mine.is_some().then(|| self.me.host.clone());
         let lost = known.chain(mine).filter(|name| !is_there(&crate::Key::Host(name.clone())));
         for name in lost.collect::<Vec<_>>() {
@@ -336,8 +333,7 @@ impl Fabric {
             Scope::Hosts => {
                 let all: Vec<Hop> = self.hosts.all().map(|(hop, _)| hop).collect();
                 for hop in all {
-                    let known = self.hosts.get_mut(hop).and_then(|host| host.known.as_mut());
-                    prolong(known.map(|known| &mut known.gone_at), until);
+                    prolong(self.hosts.gone_at(hop), until);
                 }
             }
             Scope::Group(name) => {
@@ -368,17 +364,17 @@ impl Fabric {
     }
 
     fn vanish_hosts(&mut self, now: Time) {
-        let gone_at = |(hop, host): (Hop, &Host)| Some((hop, host.known.as_ref()?.gone_at?));
+        let gone_at = |(hop, host): (Hop, &Host)| Some((hop, host.known()?.gone_at?));
         let missing: Vec<(Hop, Time)> = self.hosts.all().filter_map(gone_at).collect();
         for (hop, at) in missing {
             if now < at {
                 self.vanish_at = earlier(self.vanish_at, Some(at));
-            } else if let Some(host) = self.hosts.get_mut(hop) {
-                host.known = None;
+            } else {
+                let concerned = self.hosts.set(hop, None);
                 self.standing.are_hosts_new = true;
+                self.show_hosts(concerned);
             }
         }
-        self.show_hosts();
     }
 
     fn vanish_claims(&mut self, name: &Name, now: Time) {
@@ -394,12 +390,17 @@ impl Fabric {
         }
     }
 
-    /// Tells the tunnel which hosts it may reach, if that has changed.
-    pub(crate) fn show_hosts(&mut self) {
+    pub(crate) fn show_all_hosts(&mut self) {
+        let all = self.hosts.all().map(|(hop, _)| hop).collect();
+        self.show_hosts(all);
+    }
+
+    /// Tells the tunnel whether it may reach these hosts, if that has changed.
+    fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
         let mine = self.me.address;
         let is_admitted = self.is_admitted;
         let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);
-        let all = self.hosts.all().map(|(hop, host)| (hop, host.peer, of(&self.hosts, hop)));
+        let all = concerned.into_iter().filter_map(|hop| Some((hop, self.hosts.get(hop)?.peer, of(&self.hosts, hop))));
         let changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
         for (hop, old, new) in changed {
             if new.is_some() {

@@ -39,7 +39,7 @@ pub(crate) struct Known {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: Name,
-    pub(crate) known: Option<Known>,
+    known: Option<Known>,
     /// Its claims in all groups that this host follows.
     pub(crate) claims: u32,
     /// What the tunnel was told.
@@ -51,12 +51,47 @@ pub(crate) struct Host {
 pub(crate) struct Hosts {
     slots: Vec<Option<Host>>,
     by_name: BTreeMap<Name, Hop>,
+    by_address: BTreeMap<IpAddr, BTreeSet<Hop>>,
     free: BTreeSet<u16>,
     /// This host's own key.
     pub(crate) mine: Option<Known>,
 }
 
+impl Host {
+    pub(crate) fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+}
+
 impl Hosts {
+    /// Notes a host's key, or that it has none. Returns the hosts with its address, old or new: for these it may matter.
+    pub(crate) fn set(&mut self, hop: Hop, known: Option<Known>) -> BTreeSet<Hop> {
+        let address = known.as_ref().map(|known| known.record.address);
+        let mut concerned = BTreeSet::from([hop]);
+        let Some(host) = self.get_mut(hop) else { return concerned };
+        let old = std::mem::replace(&mut host.known, known).map(|known| known.record.address);
+        if let Some(old) = old
+            && let Some(hops) = self.by_address.get_mut(&old)
+        {
+            hops.remove(&hop);
+            concerned.extend(hops.iter());
+            if hops.is_empty() {
+                self.by_address.remove(&old);
+            }
+        }
+        if let Some(address) = address {
+            let hops = self.by_address.entry(address).or_default();
+            hops.insert(hop);
+            concerned.extend(hops.iter());
+        }
+        concerned
+    }
+
+    /// A host's key has vanished, and is believed gone then.
+    pub(crate) fn gone_at(&mut self, hop: Hop) -> Option<&mut Option<Time>> {
+        Some(&mut self.get_mut(hop)?.known.as_mut()?.gone_at)
+    }
+
     pub(crate) fn get(&self, hop: Hop) -> Option<&Host> {
         self.slots.get(usize::from(hop.0))?.as_ref()
     }
@@ -109,8 +144,10 @@ impl Hosts {
 
     /// The host that had this address before this one. Of two hosts with one address the first counts.
     pub(crate) fn first_with(&self, address: IpAddr, than: Option<(i64, &Name)>) -> Option<(&Name, &Known)> {
-        let known = self.all().filter_map(|(_, host)| Some((&host.name, host.known.as_ref()?)));
-        let same = known.filter(|(_, known)| known.record.address == address);
+        let same = self.by_address.get(&address).into_iter().flatten().filter_map(|&hop| {
+            let host = self.get(hop)?;
+            Some((&host.name, host.known.as_ref()?))
+        });
         same.filter(|(name, known)| than.is_none_or(|than| (known.created, *name) < than))
             .min_by_key(|(name, known)| (known.created, *name))
     }

@@ -53,7 +53,7 @@ impl Fabric {
     /// The state to keep.
     pub fn keep(&self) -> Kept {
         let host = |(_, host): (_, &crate::hosts::Host)| {
-            let Known { record, created, modified, .. } = host.known.clone()?;
+            let Known { record, created, modified, .. } = host.known()?.clone();
             Some(KeptHost { name: host.name.clone(), record, created, modified })
         };
         let claims = |group: &crate::group::Group| {
@@ -93,9 +93,8 @@ impl Fabric {
         fabric.adopt_at = Some(now.after(lease));
         let hosts = kept.hosts.into_iter().filter(|host| host.name != me);
         for KeptHost { name, record, created, modified } in hosts {
-            let hop = fabric.hosts.intern(&name);
-            if let Some(host) = hop.and_then(|hop| fabric.hosts.get_mut(hop)) {
-                host.known = Some(Known { record, created, modified, since: now, gone_at: None });
+            if let Some(hop) = fabric.hosts.intern(&name) {
+                fabric.hosts.set(hop, Some(Known { record, created, modified, since: now, gone_at: None }));
             }
         }
         for KeptGroup { name, claims } in kept.groups {
@@ -110,7 +109,7 @@ impl Fabric {
             fabric.follow(scope.clone(), now);
             fabric.courses.insert(scope, Course::kept(now));
         }
-        fabric.show_hosts();
+        fabric.show_all_hosts();
         if let Some((revision, text)) = kept.config
             && let Ok(config) = Config::parse(text.as_bytes())
         {

@@ -18,8 +18,8 @@ pub const SEQUENCE_MAX: u64 = (1 << 53) - 1;
 const MTU_MIN: u16 = 576;
 const VERSION_MAX: usize = 64;
 
-/// A name of a fabric, a host, a group or a port, with the characters that a host file allows: letters, digits, `-`, `_` and `.`, a letter or
-/// a digit first.
+/// A name of a fabric, a host, a group or a port, as a host file allows it: letters, digits, `-`, `_` and `.`. The first is a letter or a
+/// digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
@@ -104,7 +104,7 @@ impl Keys {
         Self { prefix: format!("/nicety/fabrics/{fabric}/") }
     }
 
-    /// What all keys of the fabric begin with.
+    /// The prefix of all keys of the fabric.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -119,12 +119,12 @@ impl Keys {
         }
     }
 
-    /// What the keys of all hosts begin with.
+    /// The prefix of all hosts.
     pub fn hosts(&self) -> String {
         format!("{}host/", self.prefix)
     }
 
-    /// What the keys of all claims in a group begin with.
+    /// The prefix of all claims in a group.
     pub fn group(&self, group: &Name) -> String {
         format!("{}at/{group}/", self.prefix)
     }
@@ -132,7 +132,7 @@ impl Keys {
     /// Reads a key.
     ///
     /// # Errors
-    /// A sentence without the key: [`excerpt`] shows that.
+    /// A sentence, which does not repeat the key.
     pub fn parse(&self, key: &[u8]) -> Result<Key, String> {
         let text = std::str::from_utf8(key).map_err(|_| "the key is no text".to_owned())?;
         let rest = text.strip_prefix(&self.prefix).ok_or("the key is not of this fabric")?;

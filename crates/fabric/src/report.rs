@@ -134,7 +134,7 @@ impl Fabric {
     /// All that a person wants to know.
     pub fn report(&self, now: Time) -> Report {
         let host = |(_, host): (_, &crate::hosts::Host)| {
-            let known = host.known.as_ref()?;
+            let known = host.known()?;
             Some(HostReport {
                 name: host.name.clone(),
                 address: known.record.address,

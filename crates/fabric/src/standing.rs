@@ -160,7 +160,7 @@ impl Fabric {
         }
         self.standing.stage = Stage::Refused(why);
         self.is_admitted = false;
-        self.show_hosts();
+        self.show_all_hosts();
     }
 
     /// A lease was granted, or not.
@@ -228,7 +228,7 @@ impl Fabric {
                 self.standing.why.clear();
                 self.standing.failures = 0;
                 self.is_admitted = true;
-                self.show_hosts();
+                self.show_all_hosts();
                 self.write_all_again();
             }
             Ok(outcome) => self.registration_lost(&outcome, now),
@@ -282,7 +282,7 @@ impl Fabric {
         }
         self.standing.stage = Stage::Left;
         self.is_admitted = false;
-        self.show_hosts();
+        self.show_all_hosts();
         self.tick(now);
     }
 

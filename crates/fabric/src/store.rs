@@ -1,4 +1,4 @@
-//! What the machine asks of the store and hears from it: etcd's keys, leases, transactions and watches, as far as a fabric needs them.
+//! Calls to the store, and its answers: the part of etcd's keys, leases, transactions and watches that a fabric needs.
 
 use crate::record::Name;
 
@@ -86,13 +86,13 @@ pub enum Op {
 pub struct Transaction {
     /// The conditions.
     pub compares: Vec<Compare>,
-    /// What is done. Each key occurs once.
+    /// The changes. Each key occurs once.
     pub ops: Vec<Op>,
     /// The key that is read instead if a condition does not hold.
     pub otherwise: Option<String>,
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether all conditions held.
@@ -112,33 +112,33 @@ pub enum Trouble {
     Failed(String),
 }
 
-/// What the store says.
+/// News from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The answer to a read.
     Read {
-        /// Which call.
+        /// The call's number.
         call: Call,
         /// The keys.
         result: Result<Found, Trouble>,
     },
     /// A watch's stream stands, at the beginning or again after a failure. Changes up to this revision may be still to come.
     InTouch {
-        /// Which watch.
+        /// The watch's number.
         watch: WatchId,
         /// The store's revision.
         revision: i64,
     },
     /// A key was written.
     Put {
-        /// Which watch.
+        /// The watch's number.
         watch: WatchId,
         /// The key.
         entry: Entry,
     },
     /// A key was deleted, or its lease has ended.
     Delete {
-        /// Which watch.
+        /// The watch's number.
         watch: WatchId,
         /// The key.
         key: Vec<u8>,
@@ -147,35 +147,35 @@ pub enum Event {
     },
     /// A watch's stream has ended, or is silent for too long. It will be opened again.
     Broken {
-        /// Which watch.
+        /// The watch's number.
         watch: WatchId,
         /// Why, for a person.
         why: String,
     },
     /// The revision from which a watch goes on is compacted away. The watch has ended.
     Compacted {
-        /// Which watch.
+        /// The watch's number.
         watch: WatchId,
     },
     /// The answer to a grant: the lease's identifier.
     Granted {
-        /// Which call.
+        /// The call's number.
         call: Call,
         /// The identifier.
         result: Result<i64, Trouble>,
     },
     /// The answer to a renewal.
     Renewed {
-        /// Which call.
+        /// The call's number.
         call: Call,
         /// Whether the lease lives.
         result: Result<(), Trouble>,
     },
     /// The answer to a transaction.
     Transacted {
-        /// Which call.
+        /// The call's number.
         call: Call,
-        /// What became of it.
+        /// Its result.
         result: Result<Outcome, Trouble>,
     },
 }

@@ -1,5 +1,6 @@
 //! Bad cases, one at a time: a few hosts and a store that answers at once.
 
+#[allow(dead_code, reason = "it plays faults too, which these cases do not need")]
 #[path = "many/store.rs"]
 mod store;
 
@@ -36,6 +37,8 @@ struct Host {
     /// Why the daemon refuses each configuration.
     refuses: Option<&'static str>,
     is_cut: bool,
+    /// Its next transaction is carried out, and the answer is lost.
+    loses_answer: bool,
 }
 
 /// All hosts, and a store that answers at once.
@@ -77,6 +80,7 @@ impl Lab {
             transactions: 0,
             refuses: None,
             is_cut: false,
+            loses_answer: false,
         });
         self.settle();
     }
@@ -160,6 +164,8 @@ impl Lab {
             Action::Transact { call, transaction } => {
                 host.transactions += 1;
                 let result = if is_cut { Err(lost()) } else { self.store.transact(&transaction) };
+                let is_lost = std::mem::take(&mut host.loses_answer);
+                let result = if is_lost { Err(lost()) } else { result };
                 Event::Transacted { call, result }
             }
             Action::Config { revision, .. } => {
@@ -524,4 +530,60 @@ fn a_host_that_dies_is_gone_with_its_lease_and_one_that_was_away_has_a_lease_mor
     // It reads anew up to a second after it has heard that its own lease has ended, and the lease counts from there.
     lab.wait(Duration::from_secs(4));
     assert_eq!((lab.to(1, 5, 1), lab.hosts[1].hops.len()), (None, 0));
+}
+
+#[test]
+fn a_claim_that_is_written_later_with_a_lower_number_does_not_count() {
+    let mut lab = pair();
+    for (host, address) in [("c", "192.0.2.3"), ("d", "192.0.2.4")] {
+        let record = format!(r#"{{"address":"{address}","mtu":1500,"run":"0000000000000001","version":"x"}}"#);
+        lab.write(&format!("host/{host}"), &record);
+    }
+    let claim = |number: u64| format!(r#"{{"port":"p","sequence":{number}}}"#);
+    lab.write("at/web/c/02:00:00:00:00:01", &claim(9));
+    lab.write("at/web/d/02:00:00:00:00:01", &claim(8));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.3"));
+    // Of equal ones the later counts.
+    lab.write("at/web/d/02:00:00:00:00:01", &claim(9));
+    assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.4"));
+}
+
+#[test]
+fn a_host_that_comes_back_yields_to_a_claim_that_knew_nothing_of_its_own() {
+    let mut lab = pair();
+    // The number rises.
+    for at in [0, 1, 0, 1, 0] {
+        lab.started(at, "web", 1, 0);
+    }
+    lab.add("c", "192.0.2.3");
+    lab.cut(0, true);
+    lab.wait(Duration::from_secs(25));
+    assert_eq!(lab.keys(), ["config", "host/b", "host/c"], "the claim is gone with its lease");
+    lab.started(2, "web", 1, 0);
+    let before = lab.hosts[0].moved.len();
+    lab.cut(0, false);
+    lab.wait(Duration::from_secs(5));
+    assert_eq!(lab.hosts[0].moved[before..], [(mac(1), name("c"))]);
+    assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.3"));
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
+    let mut lab = pair();
+    lab.hosts[0].loses_answer = true;
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.started(&name("web"), mac(1), &name("vm"), 0, now);
+    // Its answer is on its way when the last port leaves the group.
+    while let Some(action) = lab.hosts[0].fabric.action() {
+        if let Action::Transact { call, transaction } = action {
+            lab.hosts[0].fabric.needs(&BTreeSet::new(), now);
+            lab.act(0, Action::Transact { call, transaction });
+        } else {
+            lab.act(0, action);
+        }
+    }
+    lab.settle();
+    assert!(lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()));
+    lab.wait(Duration::from_secs(1));
+    assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()), "{:?}", lab.keys());
 }

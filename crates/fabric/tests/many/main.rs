@@ -75,6 +75,7 @@ fn change(world: &mut World, host: usize) {
     let Some(daemon) = &world.hosts[host].daemon else { return };
     if let Ok(transaction) = daemon.fabric.change(&text(&groups), based_on, now) {
         let is_done = world.carry_out(&transaction);
+        world.changes += u64::from(is_done);
         world.tell(format!("an administrator changes the configuration by h{host}: {groups:?}, done: {is_done}"));
     }
 }
@@ -152,13 +153,17 @@ fn play(seed: u64, hosts: usize, long: u64) -> World {
 
 #[test]
 fn every_address_is_where_its_guest_is_whatever_is_cut_killed_or_late() {
-    let mut taken_back = 0;
+    let (mut taken_back, mut overtaken, mut changes) = (0, 0, 0);
     for seed in seeds(300) {
         let hosts = 3 + (seed % 5) as usize;
-        taken_back += play(seed, hosts, 15_000 * MS).takebacks_checked;
+        let world = play(seed, hosts, 15_000 * MS);
+        taken_back += world.taken_back;
+        overtaken += world.overtaken;
+        changes += world.changes;
     }
-    println!("{taken_back} times something told was taken back");
-    assert!(taken_back > 1000);
+    println!("{taken_back} times something was taken back, {overtaken} claims overtaken, {changes} changes of groups");
+    // Else the histories would be too quiet to prove anything.
+    assert!(std::env::var_os("NICETY_SEED").is_some() || (taken_back > 5_000 && overtaken > 150 && changes > 200));
 }
 
 #[test]

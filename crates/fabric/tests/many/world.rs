@@ -12,6 +12,9 @@ use nicety_frame::Mac;
 
 use crate::store::{Change, Store};
 
+mod faults;
+mod truth;
+
 pub const MS: u64 = 1_000_000;
 /// The hosts' lease in these histories: etcd's own would only make them longer.
 pub const LEASE: u64 = 2_000 * MS;
@@ -131,7 +134,10 @@ pub struct World {
     /// Whether something that was told has been taken back, since this was cleared.
     pub flaps: Vec<String>,
     story: Vec<String>,
-    pub takebacks_checked: u64,
+    /// How often something told was taken back, an address was overtaken, and the configuration was changed.
+    pub taken_back: u64,
+    pub overtaken: u64,
+    pub changes: u64,
     /// No message is lost or late.
     pub is_punctual: bool,
 }
@@ -194,7 +200,9 @@ impl World {
             had: BTreeSet::new(),
             flaps: Vec::new(),
             story: Vec::new(),
-            takebacks_checked: 0,
+            taken_back: 0,
+            overtaken: 0,
+            changes: 0,
             is_punctual: false,
         };
         let groups = world.groups.iter().enumerate().map(|(n, name)| (name.clone(), n as Vni + 1)).collect();
@@ -592,6 +600,7 @@ impl World {
             }
             Action::Moved { group, mac, to } => {
                 self.tell(format!("h{host}: {mac} of {group} has moved to {to}"));
+                self.overtaken += 1;
                 if let Some(guest) = self.guests.iter().position(|guest| guest.mac == mac) {
                     let late = self.now + (1 + self.random.below(50)) * MS;
                     self.at(late, What::Sends { guest, host });
@@ -609,293 +618,6 @@ impl World {
         self.tell(format!("h{host}: configuration {revision}"));
         self.actions(host);
         (0..self.hosts.len()).for_each(|other| self.check_groups(host, other));
-    }
-
-    fn tunnel(&mut self, host: usize, action: Action) {
-        self.tell(format!("h{host}: {action:?}"));
-        let is_away = self.is_away(host);
-        let name_of = |world: &Self, hop: Hop| {
-            let tunnel = &world.hosts[host].daemon.as_ref().unwrap().tunnel;
-            let Some(peer) = tunnel.hops.get(&hop) else { world.fail(&format!("h{host}: {hop:?} is not there")) };
-            world.hosts.iter().position(|other| other.address == peer.address).unwrap()
-        };
-        let group_of = |world: &Self, vni: Vni| {
-            let tunnel = &world.hosts[host].daemon.as_ref().unwrap().tunnel;
-            let name = tunnel.groups.iter().find(|(_, of)| **of == vni).map(|(name, _)| name.clone());
-            let Some(name) = name else { world.fail(&format!("h{host}: vni {vni} is no group's")) };
-            world.groups.iter().position(|group| *group == name).unwrap()
-        };
-        let mut is_lost = false;
-        match action {
-            Action::Hop { hop, peer: Some(peer) } => {
-                let other = self.hosts.iter().position(|other| other.address == peer.address).unwrap();
-                if other == host {
-                    self.fail(&format!("h{host}: it is a hop of its own"));
-                }
-                let tunnel = self.tunnel_of(host);
-                let is_same = tunnel.hops.insert(hop, peer).is_none_or(|old| old == peer);
-                if !is_same {
-                    self.fail(&format!("h{host}: {hop:?} stands for another host now"));
-                }
-                self.check_groups(host, other);
-            }
-            Action::Hop { hop, peer: None } => {
-                let tunnel = self.tunnel_of(host);
-                is_lost = tunnel.hops.remove(&hop).is_some();
-                let is_used =
-                    tunnel.flood.iter().any(|(_, of)| *of == hop) || tunnel.table.values().any(|of| *of == hop);
-                if is_used || !is_lost {
-                    self.fail(&format!("h{host}: {hop:?} goes while something is told of it"));
-                }
-            }
-            Action::Flood { vni, hop, is_on } => {
-                let other = name_of(self, hop);
-                let group = if is_on { group_of(self, vni) } else { usize::MAX };
-                if is_on && !self.had.iter().any(|(of, _, at)| (*of, *at) == (group, other)) {
-                    self.fail(&format!("h{host}: h{other} never had an address in {:?}", self.groups[group]));
-                }
-                let flood = &mut self.tunnel_of(host).flood;
-                let is_new = if is_on { flood.insert((vni, hop)) } else { flood.remove(&(vni, hop)) };
-                assert!(is_new, "told twice");
-                is_lost = !is_on && self.is_needed(host, vni);
-                self.check_groups(host, other);
-            }
-            Action::Tell { vni, mac, hop } => {
-                let (group, other) = (group_of(self, vni), name_of(self, hop));
-                if !self.had.contains(&(group, mac, other)) {
-                    self.fail(&format!("h{host}: h{other} never had {mac} in {:?}", self.groups[group]));
-                }
-                let old = self.tunnel_of(host).table.insert((vni, mac), hop);
-                assert!(old != Some(hop), "told twice");
-                if old.is_some() {
-                    self.flaps.push(format!("h{host}: {mac} goes to another host"));
-                }
-            }
-            Action::Forget { vni, mac } => {
-                assert!(self.tunnel_of(host).table.remove(&(vni, mac)).is_some(), "forgotten twice");
-                let is_here = self.guests.iter().any(|guest| guest.mac == mac && guest.at == Some(host));
-                is_lost = !is_here && self.is_needed(host, vni);
-            }
-            _ => {}
-        }
-        if is_lost {
-            self.flaps.push(format!("h{host}: {action:?}"));
-            self.takebacks_checked += 1;
-            if is_away {
-                self.fail(&format!("h{host}: {action:?} while the store is away"));
-            }
-        }
-    }
-
-    /// Whether the host still has ports in the group.
-    fn is_needed(&self, host: usize, vni: Vni) -> bool {
-        let Some(daemon) = &self.hosts[host].daemon else { return false };
-        let name = daemon.tunnel.groups.iter().find(|(_, of)| **of == vni).map(|(name, _)| name);
-        name.is_none_or(|name| self.groups_at(host).contains(name))
-    }
-
-    /// Whether the host has not reached the store for longer than anything can be on its way.
-    fn is_away(&self, host: usize) -> bool {
-        let is_cut = self.hosts[host].is_cut || !self.store.has_majority;
-        let since = self.hosts[host].daemon.as_ref().and_then(|daemon| daemon.away_since);
-        is_cut && since.is_some_and(|since| self.now > since + 700 * MS)
-    }
-
-    fn tunnel_of(&mut self, host: usize) -> &mut Tunnel {
-        &mut self.hosts[host].daemon.as_mut().unwrap().tunnel
-    }
-
-    /// A frame of a group reaches no port of another one: from one host to the other, and back.
-    fn check_groups(&self, one: usize, other: usize) {
-        for (from, to) in [(one, other), (other, one)] {
-            let (Some(from_daemon), Some(to_daemon)) = (&self.hosts[from].daemon, &self.hosts[to].daemon) else {
-                return;
-            };
-            let (from_tunnel, to_tunnel) = (&from_daemon.tunnel, &to_daemon.tunnel);
-            // The receiver takes frames of its hops only.
-            let is_taken = to_tunnel.hops.values().any(|peer| peer.address == self.hosts[from].address);
-            let hop = from_tunnel.hops.iter().find(|(_, peer)| peer.address == self.hosts[to].address);
-            let (true, Some((hop, _))) = (is_taken, hop) else { continue };
-            for (name, vni) in &from_tunnel.groups {
-                let is_sent = from_tunnel.flood.contains(&(*vni, *hop));
-                let received = to_tunnel.groups.iter().find(|(_, of)| *of == vni).map(|(name, _)| name);
-                if is_sent && received.is_some_and(|received| received != name) {
-                    self.fail(&format!(
-                        "h{from} sends frames of {name} with vni {vni}, which h{to} has for {received:?}"
-                    ));
-                }
-            }
-        }
-    }
-
-    // What happens to hosts and guests.
-
-    fn appear(&mut self, guest: usize, host: usize) {
-        if !self.hosts[host].is_on {
-            return;
-        }
-        let Guest { group, mac, .. } = self.guests[guest];
-        self.guests[guest].at = Some(host);
-        self.had.insert((group, mac, host));
-        self.tell(format!("guest {mac} is at h{host}"));
-        self.needs(host);
-        self.started(guest, host);
-        self.actions(host);
-    }
-
-    /// A guest begins somewhere, after a moment.
-    pub fn start(&mut self, guest: usize, host: usize, late: u64) {
-        self.guests[guest].moves += 1;
-        self.guests[guest].brought = 0;
-        let move_number = self.guests[guest].moves;
-        self.at(self.now + late, What::Arrive { guest, host, move_number });
-    }
-
-    pub fn stop(&mut self, guest: usize) {
-        self.guests[guest].moves += 1;
-        if let Some(host) = self.guests[guest].at.take() {
-            self.tell(format!("guest {} stops at h{host}", self.guests[guest].mac));
-            self.stopped(guest, host);
-        }
-    }
-
-    /// A guest moves with its port's image.
-    pub fn migrate(&mut self, guest: usize, host: usize, late: u64) {
-        let Some(from) = self.guests[guest].at else { return };
-        let Guest { group, mac, .. } = self.guests[guest];
-        let group = self.groups[group].clone();
-        if let Some(daemon) = &self.hosts[from].daemon {
-            self.guests[guest].brought = daemon.fabric.sequence(&group, mac);
-        }
-        self.stop(guest);
-        let move_number = self.guests[guest].moves;
-        self.at(self.now + late, What::Arrive { guest, host, move_number });
-    }
-
-    /// A guest is begun elsewhere, and the daemon at its old place hears late that it has ended there.
-    pub fn restart_elsewhere(&mut self, guest: usize, host: usize) {
-        let Some(from) = self.guests[guest].at.take_if(|from| *from != host) else { return };
-        self.tell(format!("guest {} dies at h{from}, which does not notice", self.guests[guest].mac));
-        let late = self.random.below(200) * MS;
-        self.start(guest, host, late);
-        let when = self.now + self.random.below(3_000) * MS;
-        self.at(when, What::Zombie { guest, host: from });
-    }
-
-    pub fn kill_daemon(&mut self, host: usize, is_kept: bool) {
-        self.tell(format!("h{host}: the daemon is killed"));
-        self.hosts[host].daemon = None;
-        if !is_kept {
-            self.hosts[host].kept = None;
-        }
-        let late = self.now + (50 + self.random.below(1_500)) * MS;
-        self.at(late, What::Begin { host });
-    }
-
-    /// A host dies with all its guests. `None`: for good.
-    pub fn kill_host(&mut self, host: usize, until: Option<u64>) {
-        self.tell(format!("h{host} dies"));
-        (self.hosts[host].daemon, self.hosts[host].kept) = (None, None);
-        self.hosts[host].is_on = until.is_some();
-        for guest in &mut self.guests {
-            if guest.at == Some(host) {
-                (guest.at, guest.moves) = (None, guest.moves + 1);
-            }
-        }
-        if let Some(at) = until {
-            self.at(at, What::Begin { host });
-        }
-    }
-
-    pub fn cut(&mut self, host: usize, is_cut: bool) {
-        if self.hosts[host].is_cut == is_cut {
-            return;
-        }
-        self.tell(format!("h{host}: cut off {is_cut}"));
-        self.hosts[host].is_cut = is_cut;
-        self.reach(host, !is_cut);
-    }
-
-    pub fn majority(&mut self, has_majority: bool) {
-        if self.store.has_majority == has_majority {
-            return;
-        }
-        self.tell(format!("the store has a majority: {has_majority}"));
-        if has_majority {
-            self.store.regain(self.now);
-            self.at(self.now + LEASE, What::Expire);
-        } else {
-            self.store.has_majority = false;
-        }
-        for host in 0..self.hosts.len() {
-            self.reach(host, has_majority);
-        }
-    }
-
-    /// A host's streams end, or are opened again.
-    pub fn reach(&mut self, host: usize, is_reached: bool) {
-        let now = self.now;
-        let Some(daemon) = &mut self.hosts[host].daemon else { return };
-        daemon.away_since = (!is_reached).then_some(now);
-        let number = daemon.number;
-        let watches: Vec<WatchId> = daemon.watches.keys().copied().collect();
-        for watch in watches {
-            if is_reached {
-                let late = now + self.random.below(300) * MS;
-                self.at(late, What::Reopen { host, number, watch });
-            } else {
-                if let Some(watch) = self.daemon(host, number).and_then(|daemon| daemon.watches.get_mut(&watch)) {
-                    watch.stream = None;
-                }
-                let late = now + self.random.below(300) * MS;
-                self.at(late, What::Broken { host, number, watch });
-            }
-        }
-    }
-
-    /// A stream ends by itself.
-    pub fn hang_up(&mut self, host: usize) {
-        if !self.hosts[host].is_cut && self.store.has_majority {
-            self.reach(host, false);
-            self.reach(host, true);
-        }
-    }
-
-    /// What differs from the truth at hosts whose daemon runs: every guest's address is known at every other host with its group.
-    pub fn differences(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for (n, host) in self.hosts.iter().enumerate() {
-            let Some(daemon) = &host.daemon else { continue };
-            let tunnel = &daemon.tunnel;
-            let needed = self.groups_at(n);
-            let mut expected = BTreeMap::new();
-            for guest in &self.guests {
-                let (Some(at), group) = (guest.at, &self.groups[guest.group]) else { continue };
-                let Some(vni) = tunnel.groups.get(group) else { continue };
-                if at != n && needed.contains(group) && self.hosts[at].daemon.is_some() {
-                    expected.insert((*vni, guest.mac), self.hosts[at].address);
-                }
-            }
-            let address = |hop: &Hop| tunnel.hops.get(hop).map(|peer| peer.address);
-            for (key, to) in &expected {
-                let told = tunnel.table.get(key).and_then(address);
-                if told != Some(*to) {
-                    found.push(format!("h{n}: {key:?} is at {to}, and its tunnel was told {told:?}"));
-                }
-            }
-            for key in tunnel.table.keys().filter(|key| !expected.contains_key(*key)) {
-                found.push(format!(
-                    "h{n}: {key:?} is nowhere, and its tunnel was told {:?}",
-                    address(&tunnel.table[key])
-                ));
-            }
-            let flood: BTreeSet<_> = expected.iter().map(|((vni, _), to)| (*vni, *to)).collect();
-            let told: BTreeSet<_> = tunnel.flood.iter().filter_map(|(vni, hop)| Some((*vni, address(hop)?))).collect();
-            if flood != told {
-                found.push(format!("h{n}: floods to {told:?}, which should be {flood:?}"));
-            }
-        }
-        found
     }
 }
 

@@ -1,0 +1,138 @@
+//! What happens to hosts, to their guests, and to the store.
+
+use nicety_fabric::WatchId;
+
+use super::{Guest, LEASE, MS, What, World};
+
+impl World {
+    pub(super) fn appear(&mut self, guest: usize, host: usize) {
+        if !self.hosts[host].is_on {
+            return;
+        }
+        let Guest { group, mac, .. } = self.guests[guest];
+        self.guests[guest].at = Some(host);
+        self.had.insert((group, mac, host));
+        self.tell(format!("guest {mac} is at h{host}"));
+        self.needs(host);
+        self.started(guest, host);
+        self.actions(host);
+    }
+
+    /// A guest begins somewhere, after a moment.
+    pub fn start(&mut self, guest: usize, host: usize, late: u64) {
+        self.guests[guest].moves += 1;
+        self.guests[guest].brought = 0;
+        let move_number = self.guests[guest].moves;
+        self.at(self.now + late, What::Arrive { guest, host, move_number });
+    }
+
+    pub fn stop(&mut self, guest: usize) {
+        self.guests[guest].moves += 1;
+        if let Some(host) = self.guests[guest].at.take() {
+            self.tell(format!("guest {} stops at h{host}", self.guests[guest].mac));
+            self.stopped(guest, host);
+        }
+    }
+
+    /// A guest moves with its port's image.
+    pub fn migrate(&mut self, guest: usize, host: usize, late: u64) {
+        let Some(from) = self.guests[guest].at else { return };
+        let Guest { group, mac, .. } = self.guests[guest];
+        let group = self.groups[group].clone();
+        if let Some(daemon) = &self.hosts[from].daemon {
+            self.guests[guest].brought = daemon.fabric.sequence(&group, mac);
+        }
+        self.stop(guest);
+        let move_number = self.guests[guest].moves;
+        self.at(self.now + late, What::Arrive { guest, host, move_number });
+    }
+
+    /// A guest is begun elsewhere, and the daemon at its old place hears late that it has ended there.
+    pub fn restart_elsewhere(&mut self, guest: usize, host: usize) {
+        let Some(from) = self.guests[guest].at.take_if(|from| *from != host) else { return };
+        self.tell(format!("guest {} dies at h{from}, which does not notice", self.guests[guest].mac));
+        let late = self.random.below(200) * MS;
+        self.start(guest, host, late);
+        let when = self.now + self.random.below(3_000) * MS;
+        self.at(when, What::Zombie { guest, host: from });
+    }
+
+    pub fn kill_daemon(&mut self, host: usize, is_kept: bool) {
+        self.tell(format!("h{host}: the daemon is killed"));
+        self.hosts[host].daemon = None;
+        if !is_kept {
+            self.hosts[host].kept = None;
+        }
+        let late = self.now + (50 + self.random.below(1_500)) * MS;
+        self.at(late, What::Begin { host });
+    }
+
+    /// A host dies with all its guests. `None`: for good.
+    pub fn kill_host(&mut self, host: usize, until: Option<u64>) {
+        self.tell(format!("h{host} dies"));
+        (self.hosts[host].daemon, self.hosts[host].kept) = (None, None);
+        self.hosts[host].is_on = until.is_some();
+        for guest in &mut self.guests {
+            if guest.at == Some(host) {
+                (guest.at, guest.moves) = (None, guest.moves + 1);
+            }
+        }
+        if let Some(at) = until {
+            self.at(at, What::Begin { host });
+        }
+    }
+
+    pub fn cut(&mut self, host: usize, is_cut: bool) {
+        if self.hosts[host].is_cut == is_cut {
+            return;
+        }
+        self.tell(format!("h{host}: cut off {is_cut}"));
+        self.hosts[host].is_cut = is_cut;
+        self.reach(host, !is_cut);
+    }
+
+    pub fn majority(&mut self, has_majority: bool) {
+        if self.store.has_majority == has_majority {
+            return;
+        }
+        self.tell(format!("the store has a majority: {has_majority}"));
+        if has_majority {
+            self.store.regain(self.now);
+            self.at(self.now + LEASE, What::Expire);
+        } else {
+            self.store.has_majority = false;
+        }
+        for host in 0..self.hosts.len() {
+            self.reach(host, has_majority);
+        }
+    }
+
+    /// A host's streams end, or are opened again.
+    pub fn reach(&mut self, host: usize, is_reached: bool) {
+        let now = self.now;
+        let Some(daemon) = &mut self.hosts[host].daemon else { return };
+        daemon.away_since = (!is_reached).then_some(now);
+        let number = daemon.number;
+        let watches: Vec<WatchId> = daemon.watches.keys().copied().collect();
+        for watch in watches {
+            if is_reached {
+                let late = now + self.random.below(300) * MS;
+                self.at(late, What::Reopen { host, number, watch });
+            } else {
+                if let Some(watch) = self.daemon(host, number).and_then(|daemon| daemon.watches.get_mut(&watch)) {
+                    watch.stream = None;
+                }
+                let late = now + self.random.below(300) * MS;
+                self.at(late, What::Broken { host, number, watch });
+            }
+        }
+    }
+
+    /// A stream ends by itself.
+    pub fn hang_up(&mut self, host: usize) {
+        if !self.hosts[host].is_cut && self.store.has_majority {
+            self.reach(host, false);
+            self.reach(host, true);
+        }
+    }
+}
