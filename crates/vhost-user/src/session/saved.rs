@@ -68,7 +68,22 @@ fn saved_log(log: &DirtyLog, is_given: bool, table: &mut Table) -> Result<SavedL
     }
 }
 
+impl SavedSession {
+    /// Takes the words of [`Session::own_log`] again.
+    pub fn log_again(&mut self, own: &DirtyLog) {
+        if let Some(SavedLog::Own(words)) = &mut self.log {
+            *words = own.words().collect();
+        }
+    }
+}
+
 impl Session {
+    /// The log of written pages, if it is on and our own. Others than the session's thread write into it too: once they stand still, call
+    /// [`SavedSession::log_again`].
+    pub fn own_log(&self) -> Option<Arc<DirtyLog>> {
+        self.rings.memory.log().filter(|(_, is_given)| !is_given).map(|(log, _)| Arc::clone(log))
+    }
+
     /// Saves the session; changes nothing.
     ///
     /// # Errors
