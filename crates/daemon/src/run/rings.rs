@@ -598,6 +598,7 @@ impl nicety_vhost_user::Port for Served {
     fn refused(&self, refusal: &Refusal) {
         match refusal {
             Refusal::Unshared { .. } => self.log.say(Kind::Unshared, SHARE_MEMORY),
+            Refusal::Unlogged { .. } => self.log.say(Kind::Memory, refusal),
             refusal => self.log.say(Kind::Refused, format_args!("a message was refused: {refusal}")),
         }
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::rings::{Rings, SavedRing};
+use crate::ending::Refusal;
 use crate::memory::Region;
 use crate::port::Port;
 use crate::protocol::{F_ACCESS_PLATFORM, ProtocolFeatures, REGIONS_MAX};
@@ -161,6 +162,9 @@ impl Session {
                 SavedLog::Own(words) => (None, words),
             };
             restored.memory.log_on(given, own).map_err(|refusal| refusal.to_string())?;
+            if let Some(why) = restored.memory.take_unlogged() {
+                port.refused(&Refusal::Unlogged { why });
+            }
         }
         let kept = kept.map(|(index, offset, len)| {
             let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;
