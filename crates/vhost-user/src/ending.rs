@@ -77,6 +77,15 @@ pub enum Refusal {
     /// Memory that cannot be mapped.
     #[error("guest memory: {0}")]
     Memory(#[from] MapError),
+    /// Written pages are not logged until the front end gives its log. No message is refused for this.
+    #[error(
+        "pages that this port writes are not logged until the front end gives its log ({why}): a live migration, or a copy for a twin, that \
+         begins now may lack them, and its guest may read old bytes there; cancel it, and begin it again"
+    )]
+    Unlogged {
+        /// The reason.
+        why: String,
+    },
     /// An MTU larger than the port's.
     #[error("an MTU of {asked} was asked for; this port's is {own}")]
     Mtu {

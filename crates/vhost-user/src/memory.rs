@@ -72,6 +72,8 @@ pub(crate) struct Memory {
     old_logs: Vec<Arc<DirtyLog>>,
     /// Whether the log is on.
     logs: bool,
+    /// Why a log of our own could not be made, until it is told.
+    unlogged: Option<String>,
 }
 
 impl Memory {
@@ -87,6 +89,7 @@ impl Memory {
             is_given: false,
             old_logs: Vec::new(),
             logs: false,
+            unlogged: None,
         }
     }
 
@@ -187,11 +190,21 @@ impl Memory {
         let pages = regions.iter().map(|region| (region.guest + region.len).div_ceil(PAGE_BYTES)).max();
         if self.logs
             && !self.is_given
-            && let Some(pages) = pages.filter(|pages| *pages <= 8 * LOG_BYTES_MAX)
+            && let Some(pages) = pages
         {
-            // Without memory for it the pages are not logged, as if the log were off until the front end gives its own.
-            self.change_log(DirtyLog::private(pages).ok(), false);
+            let made = match pages <= 8 * LOG_BYTES_MAX {
+                true => DirtyLog::private(pages).map_err(|error| format!("no memory for one of our own: {error}")),
+                false => Err(format!("the guest's memory ends beyond {} TiB", (8 * LOG_BYTES_MAX * PAGE_BYTES) >> 40)),
+            };
+            // Without it the pages are not logged, as if the log were off until the front end gives its own.
+            self.unlogged = made.as_ref().err().cloned();
+            self.change_log(made.ok(), false);
         }
+    }
+
+    /// Why pages are not logged that should be. Told once.
+    pub fn take_unlogged(&mut self) -> Option<String> {
+        self.unlogged.take()
     }
 
     /// Nobody writes by an earlier map any more: the present log gets what earlier ones still have, which their reader may not read again.

@@ -11,7 +11,7 @@ use super::{Daemon, Running};
 use crate::run::inbox::Note;
 use crate::run::order::{NotFrozen, Order, Part, Without};
 use crate::run::port_log::{Kind, PortLog};
-use crate::run::rings::{Front, Halt};
+use crate::run::rings::{Front, Halt, Standing};
 
 /// The time that the workers have to finish their rounds.
 const STOP: Duration = Duration::from_secs(2);
@@ -101,7 +101,11 @@ impl Daemon {
             self.stand_still(&mut frozen)?;
             let still_ns = self.clock.now().0;
             match frozen.check() {
-                Ok(()) => return Ok((frozen, Stopped { stopped_ns, still_ns, fronts })),
+                Ok(()) => {
+                    // Workers have written into their guests' memory until now.
+                    let fronts = fronts.into_iter().map(Standing::finish).collect();
+                    return Ok((frozen, Stopped { stopped_ns, still_ns, fronts }));
+                }
                 Err(why) if Instant::now() >= end || !why.contains("in progress") => return Err(why),
                 Err(_) => {}
             }
@@ -111,7 +115,7 @@ impl Daemon {
     }
 
     /// Stops the threads of vhost-user ports between two messages. They may wait for workers, so they come first.
-    fn halt(&self, end: Instant, without: &Arc<Without>) -> Result<(Frozen, Vec<Front>), String> {
+    fn halt(&self, end: Instant, without: &Arc<Without>) -> Result<(Frozen, Vec<Standing>), String> {
         let of = |running: &Running| Some((Arc::clone(&running.log), running.rings.as_ref()?.halt()));
         let halts: Vec<(Arc<PortLog>, Halt)> = self.ports().values().filter_map(of).collect();
         halts.iter().for_each(|(log, halt)| halt.ask(without.contains(log.port())));
@@ -163,7 +167,7 @@ impl Daemon {
 
 /// Disconnects a front end for which a port's thread waits within a message: it would refuse every upgrade, without end. `None` if the
 /// thread does not stand still even then.
-fn send_away(log: &PortLog, halt: &Halt) -> Option<Result<Front, NotSaved>> {
+fn send_away(log: &PortLog, halt: &Halt) -> Option<Result<Standing, NotSaved>> {
     let (end, mut is_away) = (Instant::now() + AWAY, false);
     loop {
         // One that sends a byte now and then is waited for most of the time.

@@ -29,8 +29,8 @@ use tracing::warn;
 
 use self::connecting::Absence;
 pub use self::device_state::Moving;
-pub use self::standing::Front;
 use self::standing::Pause;
+pub use self::standing::{Front, Standing};
 use crate::clock::Clock;
 use crate::descriptors::warn_left_open;
 use crate::run::allowance::{self, Allowance};
@@ -166,7 +166,7 @@ impl Halt {
     }
 
     /// The port, once its thread stands still. `None` if it does not in time: it is in the middle of a message.
-    pub fn front(&self, end: Instant) -> Option<Result<Front, NotSaved>> {
+    pub fn front(&self, end: Instant) -> Option<Result<Standing, NotSaved>> {
         self.0.pause.front(end)
     }
 
@@ -180,7 +180,7 @@ impl Halt {
 
     /// The port of this name as it is without its front end, although its thread does not stand still. `None`: the thread has ended.
     /// The thread takes no other front end while it is asked to stand still.
-    pub fn without_front_end(&self, name: &str) -> Option<Result<Front, NotSaved>> {
+    pub fn without_front_end(&self, name: &str) -> Option<Result<Standing, NotSaved>> {
         let socket = self.0.socket.get()?.upgrade()?;
         Some(front_of(name, &socket))
     }
@@ -197,14 +197,14 @@ impl Halt {
 }
 
 /// A port without a front end.
-fn front_of(name: &str, socket: &FrontendSocket) -> Result<Front, NotSaved> {
+fn front_of(name: &str, socket: &FrontendSocket) -> Result<Standing, NotSaved> {
     let mut table = Table::default();
     let listener = match socket {
         FrontendSocket::Listen(listener) => Some(table.put(listener)?),
         FrontendSocket::Connect(_) => None,
     };
     let image = FrontImage { name: name.to_owned(), listener, session: None, calls: Vec::new(), errors: Vec::new() };
-    Ok((image, table))
+    Ok(Standing { image, table, own_log: None })
 }
 
 impl Stop {
@@ -230,7 +230,7 @@ impl Stop {
     }
 
     /// Stands still if the thread was asked to. Without a session there is only the listening socket to save.
-    fn stand(&self, save: impl FnOnce(bool) -> Result<Front, NotSaved>) {
+    fn stand(&self, save: impl FnOnce(bool) -> Result<Standing, NotSaved>) {
         if self.pause.is_asked() {
             // The end of the thread rings the bell again.
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -455,16 +455,17 @@ struct Served {
 
 impl Served {
     /// The port as this thread knows it.
-    fn front(&self, session: Option<&Session>, listener: Option<&Listener>) -> Result<Front, NotSaved> {
+    fn front(&self, session: Option<&Session>, listener: Option<&Listener>) -> Result<Standing, NotSaved> {
         let mut table = Table::default();
         let [calls, errors] = match session {
             Some(_) => self.signals.connections(&mut table)?,
             None => Default::default(),
         };
         let listener = listener.map(|listener| table.put(listener)).transpose()?;
+        let own_log = session.and_then(Session::own_log);
         let session = session.map(|session| session.save(&mut table)).transpose()?;
         let name = self.log.port().to_owned();
-        Ok((FrontImage { name, listener, session, calls, errors }, table))
+        Ok(Standing { image: FrontImage { name, listener, session, calls, errors }, table, own_log })
     }
 
     /// The failure of one of its parts.
@@ -597,6 +598,7 @@ impl nicety_vhost_user::Port for Served {
     fn refused(&self, refusal: &Refusal) {
         match refusal {
             Refusal::Unshared { .. } => self.log.say(Kind::Unshared, SHARE_MEMORY),
+            Refusal::Unlogged { .. } => self.log.say(Kind::Memory, refusal),
             refusal => self.log.say(Kind::Refused, format_args!("a message was refused: {refusal}")),
         }
     }

@@ -1,13 +1,13 @@
 //! A front end that sends one message after another: kicks while its port's worker is busy (the test takes the worker's part),
 //! and new memory without end.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use nicety_adapter::PortId;
+use nicety_adapter::{PortId, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
 use nicety_plane::{End, Port};
@@ -27,6 +27,7 @@ struct Stage {
     server: RingsServer,
     inbox: Arc<Inbox>,
     front: UnixStream,
+    group: Arc<Group>,
     _folder: TempDir,
 }
 
@@ -49,9 +50,10 @@ impl Stage {
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
         let group = Arc::new(Group::parts(port, []));
         let socket = FrontendSocket::Listen(listener);
-        let preparing = Preparing::new(log, socket, group, signals, vec![Arc::clone(&inbox)], None).unwrap();
+        let parts = Arc::clone(&group);
+        let preparing = Preparing::new(log, socket, parts, signals, vec![Arc::clone(&inbox)], None).unwrap();
         let server = RingsServer::start(preparing).unwrap();
-        Stage { server, inbox, front, _folder: folder }
+        Stage { server, inbox, front, group, _folder: folder }
     }
 
     /// Takes the kicks that have arrived; returns their number, with descriptors.
@@ -91,7 +93,7 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
     let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
     assert!(sent > KICKS_MAX, "{sent} were sent");
     let (done, ended) = std::sync::mpsc::channel();
-    let Stage { server, inbox, front, _folder } = stage;
+    let Stage { server, inbox, front, _folder, .. } = stage;
     let end = Instant::now() + TIMEOUT;
     while Arc::strong_count(&server.kicks) < 2 + KICKS_MAX {
         assert!(Instant::now() < end, "no kicks came");
@@ -129,7 +131,7 @@ fn a_port_whose_thread_is_stopped_in_a_message_is_handed_over_without_its_front_
         halt.ask(true);
     }
     assert!(!halt.send_away());
-    let (image, mut table) = halt.without_front_end("vm").unwrap().unwrap();
+    let (image, mut table) = halt.without_front_end("vm").unwrap().unwrap().finish();
     assert!(image.name == "vm" && image.session.is_none() && image.calls.is_empty());
     // The next front end is the next process's: its socket is the same.
     let socket = table.take(image.listener.unwrap()).unwrap();
@@ -140,6 +142,35 @@ fn a_port_whose_thread_is_stopped_in_a_message_is_handed_over_without_its_front_
     rustix::net::accept(OwnedFd::from(socket)).unwrap();
     halt.resume();
     drop((next, stage));
+}
+
+/// A port's thread stands still before the workers do. QEMU has turned the log on, and has not given its own yet.
+#[test]
+fn a_page_that_a_worker_writes_after_the_port_s_thread_stands_still_is_in_the_saved_log() {
+    const LOG_ALL: u32 = 1 << 26;
+    let (mut stage, memory) = (Stage::new(), nicety_memory::shared_file("memory", 1 << 20).unwrap());
+    // SET_FEATURES (request 2): VIRTIO_F_VERSION_1, and the log.
+    let words = [2_u32, 1, 8, LOG_ALL, 1];
+    let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    stage.front.write_all(&message).unwrap();
+    assert!(share(&stage.front, memory.as_fd(), 1 << 20));
+    let write = |page: u64| {
+        let wrote = stage.group.lead().unwrap().with(Time::ZERO, |_, cx| cx.memory.write(4096 * page, &[7]).is_ok());
+        wrote.unwrap()
+    };
+    let end = Instant::now() + TIMEOUT;
+    while !write(1) {
+        assert!(Instant::now() < end, "no memory");
+        std::thread::yield_now();
+    }
+    let halt = stage.server.halt();
+    halt.ask(false);
+    let standing = halt.front(end).unwrap().unwrap();
+    assert!(write(2));
+    let (image, _table) = standing.finish();
+    let saved = format!("{:?}", image.session.unwrap());
+    assert!(saved.contains("log: Some(Own([(0, 6)]))"), "pages 1 and 2: {saved}");
+    halt.resume();
 }
 
 #[test]

@@ -307,11 +307,19 @@ impl Session {
         self.start(ring)
     }
 
+    /// Tells of a log that could not be made.
+    pub(super) fn say_unlogged(&mut self) {
+        if let Some(why) = self.rings.memory.take_unlogged() {
+            self.port.refused(&Refusal::Unlogged { why });
+        }
+    }
+
     /// Passes the new map to the port. A ring moves if its addresses now mean another place. A ring without a place stops until
     /// it has one again: a front end may remove a region and add it again, larger or in pieces.
     pub(super) fn memory_changed(&mut self) {
         self.port.set_memory(self.rings.memory.map().clone());
         self.rings.memory.settle_log();
+        self.say_unlogged();
         for ring in 0..self.rings.count() {
             if self.state_of(ring).kicked {
                 // A ring cannot start at a refused place either. The message that sets the place reports that.

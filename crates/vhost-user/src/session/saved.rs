@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::rings::{Rings, SavedRing};
+use crate::ending::Refusal;
 use crate::memory::Region;
 use crate::port::Port;
 use crate::protocol::{F_ACCESS_PLATFORM, ProtocolFeatures, REGIONS_MAX};
@@ -68,7 +69,22 @@ fn saved_log(log: &DirtyLog, is_given: bool, table: &mut Table) -> Result<SavedL
     }
 }
 
+impl SavedSession {
+    /// Takes the words of [`Session::own_log`] again.
+    pub fn log_again(&mut self, own: &DirtyLog) {
+        if let Some(SavedLog::Own(words)) = &mut self.log {
+            *words = own.words().collect();
+        }
+    }
+}
+
 impl Session {
+    /// The log of written pages, if it is on and our own. Others than the session's thread write into it too: once they stand still, call
+    /// [`SavedSession::log_again`].
+    pub fn own_log(&self) -> Option<Arc<DirtyLog>> {
+        self.rings.memory.log().filter(|(_, is_given)| !is_given).map(|(log, _)| Arc::clone(log))
+    }
+
     /// Saves the session; changes nothing.
     ///
     /// # Errors
@@ -146,6 +162,9 @@ impl Session {
                 SavedLog::Own(words) => (None, words),
             };
             restored.memory.log_on(given, own).map_err(|refusal| refusal.to_string())?;
+            if let Some(why) = restored.memory.take_unlogged() {
+                port.refused(&Refusal::Unlogged { why });
+            }
         }
         let kept = kept.map(|(index, offset, len)| {
             let fd = table.get(index).ok_or_else(missing)?.try_clone_to_owned().map_err(|error| error.to_string())?;

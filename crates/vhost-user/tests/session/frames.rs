@@ -285,6 +285,23 @@ fn pages_written_before_a_log_is_given_and_those_that_the_last_one_still_has_are
     assert!(!written.contains(&0x93), "{written:x?}");
 }
 
+/// A log of one bit per page ends at 32 TiB. The front end's own log is refused there, too.
+#[test]
+fn pages_that_cannot_be_logged_before_a_log_is_given_are_told_of_with_what_follows() {
+    let mut one = Guest::new();
+    one.front.log(VERSION_1, true).unwrap();
+    one.served.port.look(|inside| assert_eq!(inside.refused, [""; 0]));
+    one.front.share(&[Shared { base: 1 << 45, ..shared(&one.file) }]).unwrap();
+    let said = one.served.port.look(|inside| std::mem::take(&mut inside.refused));
+    assert_eq!(said.len(), 1, "{said:?}");
+    for words in ["memory ends beyond 32 TiB", "its guest may read old bytes", "begin it again"] {
+        assert!(said[0].contains(words), "{said:?}");
+    }
+    // Memory that can be logged is, and nothing is said.
+    one.front.share(&[shared(&one.file)]).unwrap();
+    one.served.port.look(|inside| assert_eq!(inside.refused, [""; 0]));
+}
+
 #[test]
 fn a_ring_that_stops_logs_a_page_that_nobody_writes() {
     let mut one = Guest::new();

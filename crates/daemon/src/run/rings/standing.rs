@@ -1,8 +1,9 @@
 //! Stands still between two messages, while another process takes over the port.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use nicety_memory::DirtyLog;
 use nicety_peer::Table;
 use nicety_vhost_user::NotSaved;
 
@@ -10,6 +11,32 @@ use crate::run::image::FrontImage;
 
 /// The port as its thread has saved it.
 pub type Front = (FrontImage, Table);
+
+/// The same, while workers may still write into its guest's memory.
+pub struct Standing {
+    /// The port.
+    pub image: FrontImage,
+    /// Its descriptors.
+    pub table: Table,
+    /// What workers write is logged here, and not in a file of the front end's.
+    pub own_log: Option<Arc<DirtyLog>>,
+}
+
+impl Standing {
+    /// The workers stand still too.
+    pub fn finish(mut self) -> Front {
+        if let (Some(session), Some(log)) = (&mut self.image.session, &self.own_log) {
+            session.log_again(log);
+        }
+        (self.image, self.table)
+    }
+}
+
+impl std::fmt::Debug for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standing").field("image", &self.image).finish_non_exhaustive()
+    }
+}
 
 /// The requests of a thread that stops the port, and the answer.
 #[derive(Debug, Default)]
@@ -23,7 +50,7 @@ struct State {
     asked: bool,
     /// The port is to be saved without its front end.
     without: bool,
-    stands: Option<Result<Front, NotSaved>>,
+    stands: Option<Result<Standing, NotSaved>>,
 }
 
 impl Pause {
@@ -49,7 +76,7 @@ impl Pause {
     }
 
     /// Waits until the thread stands still. `None` if it does not in time.
-    pub(super) fn front(&self, end: Instant) -> Option<Result<Front, NotSaved>> {
+    pub(super) fn front(&self, end: Instant) -> Option<Result<Standing, NotSaved>> {
         let within = end.saturating_duration_since(Instant::now());
         let waits = |state: &mut State| state.stands.is_none();
         let waited = self.changed.wait_timeout_while(self.state(), within, waits);
@@ -59,7 +86,7 @@ impl Pause {
 
     /// Stands still, if the thread was asked to: saves the port, and waits.
     /// `save` hears whether that is to be without the front end.
-    pub(super) fn stand(&self, save: impl FnOnce(bool) -> Result<Front, NotSaved>) {
+    pub(super) fn stand(&self, save: impl FnOnce(bool) -> Result<Standing, NotSaved>) {
         let (asked, without) = {
             let state = self.state();
             (state.asked, state.without)
