@@ -1,19 +1,26 @@
 //! The machine: what it holds, and how its parts take turns.
 
+pub(crate) mod config;
+mod course;
+pub(crate) mod group;
+pub(crate) mod kept;
+pub(crate) mod report;
+mod standing;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use nicety_adapter::Time;
 
-use crate::config::Configs;
-use crate::course::{Course, Refusals};
-use crate::group::Group;
 use crate::hosts::Hosts;
-use crate::own::Write;
 use crate::record::{Keys, Name};
-use crate::standing::{Stage, Standing};
 use crate::store::{Call, Event, Scope, WatchId};
 use crate::{Action, Me, Terms, earlier};
+use config::Configs;
+use course::{Course, Refusals};
+use group::Group;
+use group::own::Write;
+use standing::{Stage, Standing};
 
 /// The settings of a machine.
 #[derive(Clone, Debug)]

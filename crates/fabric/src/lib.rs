@@ -16,16 +16,9 @@
 //! answers. Every call ([`Call`]) is answered exactly once, by a result or by a [`Trouble`].
 #![forbid(unsafe_code)]
 
-mod config;
-mod course;
 mod fabric;
-mod group;
 mod hosts;
-mod kept;
-mod own;
 mod record;
-mod report;
-mod standing;
 mod store;
 
 use std::net::IpAddr;
@@ -34,13 +27,13 @@ use std::time::Duration;
 use nicety_adapter::Time;
 use nicety_frame::Mac;
 
-pub use config::{Config, GROUPS_MAX, TEXT_MAX, Vni};
+pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX, Vni};
+pub use fabric::group::own::{LEARNED_MAX, OWN_MAX};
+pub use fabric::kept::Kept;
+pub use fabric::report::{Connection, GroupReport, HostReport, Place, Report};
 pub use fabric::{Fabric, Settings};
 pub use hosts::{HOSTS_MAX, Hop, Peer};
-pub use kept::Kept;
-pub use own::{LEARNED_MAX, OWN_MAX};
 pub use record::{ClaimRecord, HostRecord, Key, Keys, NAME_MAX, Name, SEQUENCE_MAX, VALUE_MAX};
-pub use report::{Connection, GroupReport, HostReport, Place, Report};
 pub use store::{Call, Compare, Entry, Event, Found, Op, Outcome, Scope, Transaction, Trouble, WatchId};
 
 /// Claims of all other hosts that one host keeps.

@@ -50,7 +50,6 @@ mod rings;
 mod saved;
 mod statistics;
 mod steering;
-mod targets;
 mod transmit;
 
 use std::sync::Arc;

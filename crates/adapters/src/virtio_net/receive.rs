@@ -1,5 +1,7 @@
 //! Wire → guest: frames into the chains of a receive ring (virtio 1.2, section 5.1.6.3 and 5.1.6.4).
 
+mod targets;
+
 use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QueueCounters, Reason,
@@ -7,6 +9,7 @@ use nicety_adapter::{
 };
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights};
+use targets::{Run, Targets};
 
 use super::broken::Broken;
 use super::buffers::{FrameBuffers, PIECES};
@@ -17,7 +20,6 @@ use super::registers::{Header, feature, header};
 use super::returns::Returns;
 use super::ring::Ring;
 use super::ring::areas::Areas;
-use super::targets::{Run, Targets};
 use super::{VirtioNet, receive_ring, steering};
 use crate::charge::STEPS_PAID;
 

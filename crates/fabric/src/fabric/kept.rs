@@ -5,10 +5,10 @@ use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
 use crate::Me;
-use crate::config::Config;
-use crate::course::Course;
+use crate::fabric::config::Config;
+use crate::fabric::course::Course;
+use crate::fabric::group::Claim;
 use crate::fabric::{Fabric, Settings};
-use crate::group::Claim;
 use crate::hosts::Known;
 use crate::record::{HostRecord, Name};
 use crate::store::Scope;
@@ -56,7 +56,7 @@ impl Fabric {
             let Known { record, created, modified, .. } = host.known()?.clone();
             Some(KeptHost { name: host.name.clone(), record, created, modified })
         };
-        let claims = |group: &crate::group::Group| {
+        let claims = |group: &crate::fabric::group::Group| {
             let claim = |(&(mac, hop), claim): (&(Mac, _), &Claim)| {
                 let host = self.hosts.get(hop)?.name.clone();
                 let Claim { sequence, modified, ref port, .. } = *claim;

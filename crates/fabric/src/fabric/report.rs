@@ -8,8 +8,8 @@ use nicety_frame::Mac;
 use serde::Serialize;
 
 use crate::fabric::Fabric;
+use crate::fabric::standing::Stage;
 use crate::record::Name;
-use crate::standing::Stage;
 
 /// How this host stands with the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

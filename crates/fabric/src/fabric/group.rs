@@ -1,18 +1,20 @@
 //! A group of the fabric: who claims which address, and what the tunnel was told of that.
 
+pub(crate) mod own;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
 use nicety_frame::Mac;
 
-use crate::config::Vni;
-use crate::course::Course;
 use crate::fabric::Fabric;
+use crate::fabric::config::Vni;
+use crate::fabric::course::Course;
 use crate::hosts::{Hop, Host, Hosts, Known};
-use crate::own::Own;
 use crate::record::{ClaimRecord, HostRecord, Name};
 use crate::store::{Entry, Scope};
 use crate::{Action, CLAIMS_MAX, earlier};
+use own::Own;
 
 /// Another host's claim.
 #[derive(Clone, Debug)]

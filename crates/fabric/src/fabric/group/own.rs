@@ -410,7 +410,7 @@ impl Fabric {
     }
 }
 
-impl crate::group::Group {
+impl crate::fabric::group::Group {
     /// The highest sequence number that is known of an address.
     fn sequence(&self, mac: Mac) -> u64 {
         let others = self.of(mac).map(|(_, claim)| claim.sequence).max().unwrap_or(0);

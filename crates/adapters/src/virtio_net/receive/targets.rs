@@ -6,12 +6,12 @@
 use nicety_adapter::{Checksum, Frames, PACKETS, Pick, QueueCounters, Wants, Whole};
 use nicety_memory::{Map, Target, TargetTranslator, Touch};
 
-use super::chain::{INDIRECT, NEXT, WRITE};
-use super::receive::checksum_of;
-use super::registers::{Header, header};
-use super::returns::Returns;
-use super::ring::Ring;
-use super::ring::areas::Areas;
+use super::checksum_of;
+use crate::virtio_net::chain::{INDIRECT, NEXT, WRITE};
+use crate::virtio_net::registers::{Header, header};
+use crate::virtio_net::returns::Returns;
+use crate::virtio_net::ring::Ring;
+use crate::virtio_net::ring::areas::Areas;
 
 /// Prefetch distance, in buffers.
 const AHEAD: usize = 8;
