@@ -127,7 +127,7 @@ const DIGITS: usize = 20;
 /// renewals 00000000000000001042
 /// past 90ce…     owners before
 /// ```
-/// The renewals always have [`DIGITS`], so a renewal changes some of them in place, and nothing else.
+/// The renewals always have `DIGITS` digits, so a renewal changes some of them in place, and nothing else.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = |id: Option<NodeId>| id.map_or_else(|| "-".to_owned(), |id| format!("{:016x}", id.0));

@@ -68,11 +68,13 @@ pub(in crate::virtio_net) struct Areas<'m, const PACKED: bool> {
 impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Areas of a ring.
     pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
-        let windows = Self::ranges(ring).map(|(address, len, rights)| {
+        let window = |(address, len, rights)| {
             memory.window(address, len, rights).map_err(|fault| Broken::of(fault, memory, Broken::Place))
-        });
-        let [descriptors, driver, device] = windows;
-        Ok(Self::with([descriptors?, driver?, device?], ring, memory, event_index, indirect))
+        };
+        // One after another: where an IOMMU has not translated one, only that one is asked for.
+        let [descriptors, driver, device] = Self::ranges(ring);
+        let windows = [window(descriptors)?, window(driver)?, window(device)?];
+        Ok(Self::with(windows, ring, memory, event_index, indirect))
     }
 
     /// The same, where they were found in an earlier call, if they are there still.
@@ -91,9 +93,10 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     #[cold]
     #[inline(never)]
     fn find(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let areas = Self::of(ring, memory, event_index, indirect)?;
         let places = Self::ranges(ring).map(|(address, len, rights)| memory.window_place(address, len, rights));
         ring.found = Found { of: Self::key(ring), places };
-        Self::of(ring, memory, event_index, indirect)
+        Ok(areas)
     }
 
     /// Address, length and rights of each area.
