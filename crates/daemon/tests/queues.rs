@@ -263,6 +263,19 @@ fn a_tap_s_queues_and_the_flows_on_them_go_on_in_the_next_daemon() {
     daemon.stop();
 }
 
+/// Receives so many frames of those with numbers from 10,000 on. Whether each is the first station's.
+fn of_the_first(socket: &UdpSocket, frames: usize) -> Vec<bool> {
+    let mut order = Vec::new();
+    while order.len() < frames {
+        let mut bytes = [0; 1500];
+        let (_, from) = socket.recv_from(&mut bytes).unwrap();
+        if u32::from_be_bytes(bytes[..4].try_into().unwrap()) >= 10_000 {
+            order.push(from.ip() == std::net::Ipv4Addr::new(10, 9, 8, 2));
+        }
+    }
+    order
+}
+
 /// The order in which frames leave, of two ports whose queues have different workers, tells who has had what of the rate.
 #[test]
 fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own() {
@@ -302,20 +315,9 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
     // So many that the bucket is empty before the end, and all wait.
     const FRAMES: u32 = 200;
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let receive = || {
-        let mut order = Vec::new();
-        while order.len() < 2 * FRAMES as usize {
-            let mut bytes = [0; 1500];
-            let (_, from) = socket.recv_from(&mut bytes).unwrap();
-            if u32::from_be_bytes(bytes[..4].try_into().unwrap()) >= 10_000 {
-                order.push(from.ip() == std::net::Ipv4Addr::new(10, 9, 8, 2));
-            }
-        }
-        order
-    };
     // Received while they are sent: on a busy machine that takes longer than the socket has room for.
     let order = std::thread::scope(|scope| {
-        let receiver = scope.spawn(receive);
+        let receiver = scope.spawn(|| of_the_first(&socket, 2 * FRAMES as usize));
         for (station, first) in stations.iter_mut().rev().zip([10_000, 20_000]) {
             (0..FRAMES).for_each(|word| station.send_long(first + word, 958));
         }
