@@ -271,7 +271,9 @@ fn a_vm_goes_on_at_its_twin_under_a_checked_connection_and_its_copies_and_outage
     }
     // An answer waits for the next copy, 25 ms on average, where without a twin it comes at once.
     assert!(figure("on-50ms", "ping", "round_trip") > figure("off", "ping", "round_trip"), "{runs:?}");
-    assert!(figure("on-50ms", "kill-vmm", "outage_worst") > Some(0.0), "{runs:?}");
+    // That of the ping is what it was silent for beyond the usual, and may be nothing where the usual is long.
+    let outages = ["outage_worst", "tcp_outage_worst"].map(|name| figure("on-50ms", "kill-vmm", name));
+    assert!(outages[0] >= Some(0.0) && outages[1] > Some(0.0), "{runs:?}");
     assert_eq!(figure("on-50ms", "kill-vmm", "wrong_bytes"), Some(0.0), "{runs:?}");
     assert!(page.contains("Outage, worst: The VM") && page.contains("kill 1: ping silent for"), "{page}");
 }
