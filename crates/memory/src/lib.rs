@@ -51,6 +51,6 @@ pub use refusals::{Refusal, Refusals, Refused};
 pub use region::Rights;
 pub use span::Span;
 pub use tape::{Tape, Taped};
-pub use target::{Target, TargetTranslator};
+pub use target::Target;
 pub use translator::{Readable, Translator};
 pub use window::{Window, WindowPlace, full_barrier};

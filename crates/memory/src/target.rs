@@ -1,4 +1,4 @@
-//! Memory for a device's writes, translated: receive buffers, many at a time.
+//! Memory for a device's writes, translated: receive buffers.
 
 use crate::map::Map;
 use crate::mapping::Mapping;
@@ -24,6 +24,18 @@ impl Default for Target<'_> {
 }
 
 impl<'m> Target<'m> {
+    /// Bytes of a region from an address on, all on pages known to exist.
+    #[inline(always)]
+    pub(crate) fn known(first: *mut u8, len: u32) -> Self {
+        Self { first, len, unknown: None }
+    }
+
+    /// A span of a mapping.
+    #[inline]
+    pub(crate) fn of(span: Span, mapping: &'m Mapping) -> Self {
+        Self { first: span.first, len: span.len, unknown: (!span.known).then_some(mapping) }
+    }
+
     /// Bytes.
     #[inline(always)]
     pub fn len(&self) -> u32 {
@@ -124,88 +136,6 @@ unsafe fn store_header<const N: usize>(first: *mut u8, header: u128) {
             16 => touch::store_u64(first.wrapping_add(8), high.to_le()),
             _ => {}
         }
-    }
-}
-
-/// Translates many ranges of one map for a device's writes. It remembers the region of the last one, and which bytes around it are on pages
-/// that exist.
-#[derive(Clone, Copy, Debug)]
-pub struct TargetTranslator<'m> {
-    map: &'m Map,
-    /// Bytes to which nothing stands in the way: in one region, on pages known to exist, and not logged. No bytes at first.
-    base: u64,
-    len: u64,
-    first: *mut u8,
-    place: Option<Place<'m>>,
-}
-
-/// Where a region lies that a device may write.
-#[derive(Clone, Copy, Debug)]
-struct Place<'m> {
-    base: u64,
-    len: u64,
-    mapping: &'m Mapping,
-    /// The region's offset in the mapping.
-    start: usize,
-}
-
-impl<'m> TargetTranslator<'m> {
-    /// For a map.
-    pub fn new(map: &'m Map) -> Self {
-        Self { map, base: 0, len: 0, first: std::ptr::null_mut(), place: None }
-    }
-
-    /// The target of a range, if all of it lies in one shared region that the device may write.
-    #[inline(always)]
-    pub fn whole(&mut self, address: u64, len: u32) -> Option<Target<'m>> {
-        #[cfg(feature = "count")]
-        crate::count::one();
-        let offset = address.wrapping_sub(self.base);
-        if offset < self.len && u64::from(len) <= self.len.wrapping_sub(offset) {
-            return Some(Target { first: self.first.wrapping_add(offset as usize), len, unknown: None });
-        }
-        // By value: the fields stay in registers.
-        let (translator, target) = self.find(address, len);
-        *self = translator;
-        target
-    }
-
-    #[inline(never)]
-    fn find(mut self, address: u64, len: u32) -> (Self, Option<Target<'m>>) {
-        let held = |place: &Place<'_>| address.wrapping_sub(place.base) < place.len;
-        if !self.place.as_ref().is_some_and(held) {
-            self.place = self.region(address);
-        }
-        let Some(Place { base, len: whole, mapping, start }) = self.place else { return (self, None) };
-        let offset = address.wrapping_sub(base);
-        if u64::from(len) > whole.wrapping_sub(offset) {
-            return (self, None);
-        }
-        if self.map.is_logged() {
-            self.map.note(address, len);
-        }
-        let at = start.wrapping_add(offset as usize);
-        let first = mapping.at(at);
-        let unknown = if mapping.is_known(at, len as usize) { None } else { Some(mapping) };
-        if unknown.is_none() && !self.map.is_logged() {
-            // Of the pages that are known to exist, as far as they lie in the region.
-            let known = mapping.known_around(at);
-            let known = known.start.max(start)..known.end.min(start.wrapping_add(whole as usize));
-            let before = at.saturating_sub(known.start);
-            self.base = address.wrapping_sub(before as u64);
-            self.len = known.len() as u64;
-            self.first = first.wrapping_sub(before);
-        }
-        (self, Some(Target { first, len, unknown }))
-    }
-
-    /// The region of an address, if that was shared and may be written.
-    #[cold]
-    #[inline(never)]
-    fn region(&self, address: u64) -> Option<Place<'m>> {
-        let region = self.map.region(address).filter(|region| region.rights.write && self.map.tape().is_none())?;
-        let (mapping, start) = region.place.as_ref()?;
-        Some(Place { base: region.base, len: region.len, mapping, start: *start as usize })
     }
 }
 

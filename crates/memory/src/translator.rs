@@ -1,4 +1,4 @@
-//! Translates many addresses of one map.
+//! Translates many addresses of one map, for reads and for writes.
 
 use std::marker::PhantomData;
 
@@ -7,6 +7,7 @@ use crate::mapping::Mapping;
 use crate::prefetch::{self, LINE, Touch};
 use crate::region::Rights;
 use crate::span::Span;
+use crate::target::Target;
 use crate::touch;
 
 impl Map {
@@ -101,6 +102,19 @@ impl<'m> Translator<'m> {
         }
         let span = self.look_up(address, len, Rights::READ)?;
         span.known.then_some(Readable { first: span.first, len, memory: PhantomData })
+    }
+
+    /// A range to be written, if all of it lies in one shared region that the device may write. It is logged, if writes are.
+    #[inline(always)]
+    pub fn target(&mut self, address: u64, len: u32) -> Option<Target<'m>> {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        if let Some(offset) = self.offset(address, len, Rights::WRITE) {
+            return Some(Target::known(self.first.wrapping_add(offset), len));
+        }
+        let span = self.look_up(address, len, Rights::WRITE)?;
+        let (mapping, _) = self.place?;
+        Some(Target::of(span, mapping))
     }
 
     /// Like [`Translator::whole`], for a range outside the stretch. Remembers the stretch around its first byte.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_memory::{
-    Absent, CopySum, DirtyLog, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, TargetTranslator,
-    Translator, copy, copy_sum, shared_file,
+    Absent, CopySum, DirtyLog, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, Translator, copy,
+    copy_sum, shared_file,
 };
 
 fn two_regions() -> Map {
@@ -584,8 +584,8 @@ fn every_way_to_write_is_logged_after_the_write_and_no_way_to_read_is() {
     map.window(0x3ffe, 4, Rights::BOTH).unwrap().store_u16(2, 7);
     assert!(translator.whole(0x7000, 0x1000, Rights::WRITE).is_some());
     assert!(map.whole(0x9fff, 1, Rights::WRITE).is_some());
-    let mut targets = TargetTranslator::new(&map);
-    assert!([0xb000, 0xb800, 0xc000].iter().all(|at| targets.whole(*at, 8).is_some()));
+    let mut targets = Translator::new(&map);
+    assert!([0xb000, 0xb800, 0xc000].iter().all(|at| targets.target(*at, 8).is_some()));
     let place = map.window_place(0x10_0000, 8, Rights::BOTH);
     assert!(place.open(&map).is_none(), "each window for writing is logged");
     spans(&map, 0x4_0000, 0x4_1000, Rights::WRITE).unwrap();

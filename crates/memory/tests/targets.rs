@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_memory::{Map, Mapping, Rights, Span, TargetTranslator, shared_file};
+use nicety_memory::{Map, Mapping, Rights, Span, Translator, shared_file};
 
 const PAGE: u64 = 4096;
 const HEADER: u128 = 0x1f1e_1d1c_1b1a_1918_1716_1514_1312_1110;
@@ -37,10 +37,10 @@ impl Random {
 fn a_target_is_where_its_map_says_whatever_was_asked_before_and_counts_the_pages_that_it_allocates() {
     let (map, other) = (map(), map());
     let (mut random, mut found) = (Random(7), 0);
-    let mut translator = TargetTranslator::new(&map);
+    let mut translator = Translator::new(&map);
     for step in 0..5_000u32 {
         let (address, len) = (random.below(26 * PAGE), 1 + random.below(6000) as u32);
-        let target = translator.whole(address, len);
+        let target = translator.target(address, len);
         assert_eq!(target.is_some(), map.whole(address, len, Rights::WRITE).is_some(), "{address:#x} {len:#x}");
         let Some(target) = target else { continue };
         found += 1;
@@ -59,9 +59,9 @@ fn a_target_is_where_its_map_says_whatever_was_asked_before_and_counts_the_pages
         assert!(bytes_of(&map, at, len as usize) == bytes_of(&other, at, len as usize));
     }
     for address in [u64::MAX, u64::MAX - 1, 0, 25 * PAGE] {
-        assert!(translator.whole(address, 2).is_none(), "{address:#x}");
+        assert!(translator.target(address, 2).is_none(), "{address:#x}");
     }
-    assert!(TargetTranslator::new(&Map::empty()).whole(0, 1).is_none());
+    assert!(Translator::new(&Map::empty()).target(0, 1).is_none());
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_header_and_a_frame_of_any_length_are_written_together_or_not_at_all() {
         let expected = [&HEADER.to_le_bytes()[..N], &frame].concat();
         for short in [false, true] {
             map.write(PAGE, &[0xee; 600]).unwrap();
-            let target = TargetTranslator::new(map).whole(PAGE + 3, room as u32).unwrap();
+            let target = Translator::new(map).target(PAGE + 3, room as u32).unwrap();
             let is_written =
                 if short { target.write_short::<N>(HEADER, &frame) } else { target.write::<N>(HEADER, &frame) };
             let fits = N + len <= room && (!short || (32..=64).contains(&len));
@@ -95,12 +95,12 @@ fn a_header_and_a_frame_of_any_length_are_written_together_or_not_at_all() {
 #[test]
 fn a_short_frame_goes_the_long_way_to_a_page_that_does_not_exist() {
     let map = map();
-    let target = TargetTranslator::new(&map).whole(2 * PAGE, 100).unwrap();
+    let target = Translator::new(&map).target(2 * PAGE, 100).unwrap();
     assert!(!target.write_short::<12>(HEADER, &[1; 60]));
     assert_eq!(map.allocated_bytes(), 0);
     assert!(target.write::<12>(HEADER, &[1; 60]));
     assert_eq!(map.allocated_bytes(), PAGE);
-    assert!(TargetTranslator::new(&map).whole(2 * PAGE, 100).unwrap().write_short::<12>(HEADER, &[1; 60]));
+    assert!(Translator::new(&map).target(2 * PAGE, 100).unwrap().write_short::<12>(HEADER, &[1; 60]));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_copy_to_a_target_brings_all_of_a_span_or_nothing_and_allocates_no_page_of_t
         [(PAGE, 1400, 4000), (2 * PAGE + 100, 5000, 6000), (4 * PAGE, 4000, 5000), (PAGE, 1400, 1499)]
     {
         map.write(17 * PAGE, &[0xee; 7000]).unwrap();
-        let target = TargetTranslator::new(&map).whole(17 * PAGE, room).unwrap();
+        let target = Translator::new(&map).target(17 * PAGE, room).unwrap();
         target.copy(100, &source, span(from, len));
         let expected = match room < 100 + len {
             true => vec![0xee; 7000],
@@ -125,8 +125,8 @@ fn a_copy_to_a_target_brings_all_of_a_span_or_nothing_and_allocates_no_page_of_t
     assert_eq!(source.allocated_bytes(), allocated);
     // A span of another map has no bytes here, and what it would have overwritten stays.
     map.write(17 * PAGE, &[0xee; 100]).unwrap();
-    TargetTranslator::new(&map).whole(17 * PAGE, 100).unwrap().copy(0, &map, span(PAGE, 64));
-    TargetTranslator::new(&map).whole(17 * PAGE, 100).unwrap().copy(0, &map, Span::default());
+    Translator::new(&map).target(17 * PAGE, 100).unwrap().copy(0, &map, span(PAGE, 64));
+    Translator::new(&map).target(17 * PAGE, 100).unwrap().copy(0, &map, Span::default());
     assert_eq!(bytes_of(&map, 17 * PAGE, 100), [0xee; 100]);
 }
 

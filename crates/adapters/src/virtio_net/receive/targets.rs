@@ -4,7 +4,7 @@
 //! turn ([`Areas::chain`]).
 
 use nicety_adapter::{Checksum, Frames, PACKETS, Pick, QueueCounters, Wants, Whole};
-use nicety_memory::{Map, Target, TargetTranslator, Touch};
+use nicety_memory::{Map, Target, Touch, Translator};
 
 use super::checksum_of;
 use crate::virtio_net::chain::{INDIRECT, NEXT, WRITE};
@@ -61,7 +61,7 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
     // Out of line, as `fill`: each of the two loops has the registers to itself.
     #[inline(never)]
     pub fn read(&mut self, memory: &'m Map, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
-        let mut translator = TargetTranslator::new(memory);
+        let mut translator = Translator::new(memory);
         self.first = ring.next;
         let mut descriptors = [0; PACKETS];
         self.len = areas.read_burst(self.first, seen, most, &mut self.chains, &mut descriptors);
@@ -70,7 +70,7 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
             let (address, len) = (*descriptor as u64, (*descriptor >> 64) as u32);
             let flags = Areas::<PACKED>::flags(*descriptor);
             *buffer = if flags & (NEXT | INDIRECT | WRITE) == WRITE
-                && let Some(target) = translator.whole(address, len)
+                && let Some(target) = translator.target(address, len)
             {
                 target
             } else {
