@@ -1,6 +1,8 @@
 //! Daemons whose switches are one network by tunnels: guests of three of them reach each other, and the kernel's `vxlan` device. The tests
 //! with the kernel run themselves again in a user and network namespace of their own, and print a note and judge nothing without one.
 
+#[path = "../../daemon/tests/namespace/again.rs"]
+mod again;
 mod station;
 
 use std::io::{Read, Write};
@@ -13,7 +15,6 @@ use serde_json::{Value, json};
 use station::{Process, Station, is_daemon, keep, serve};
 use tempfile::TempDir;
 
-const INSIDE: &str = "NICETY_VXLAN_TEST_INSIDE";
 const SOON: Duration = Duration::from_secs(20);
 /// What leaves 1500 bytes for guests: their drivers have no other MTU.
 const MTU: u16 = 1550;
@@ -106,30 +107,10 @@ fn guests_of_three_daemons_reach_each_other_and_the_third_sees_only_what_is_for_
 
 /// Runs the named test of this file again, in namespaces of its own. True inside of them.
 fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
     let vxlan = "ip link add va type veth peer name vb && ip link add vx type vxlan id 1 dstport 4789";
-    let made = Command::new("unshare").args(["-Urn", "sh", "-c", vxlan]).output();
-    let reason = match made {
-        Err(error) => Some(format!("unshare: {error}")),
-        Ok(output) if !output.status.success() => {
-            Some(format!("a vxlan device in a network namespace: {}", String::from_utf8_lossy(&output.stderr)))
-        }
-        Ok(_) => None,
-    };
-    if let Some(reason) = reason {
-        // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
-        return false;
-    }
-    let mut again = Command::new("unshare");
-    again.arg("-Urn").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
-    let output = again.output().unwrap();
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
-    print!("{out}");
-    false
+    again::inside(test, "-Urn", || {
+        again::refusal(&["-Urn", "sh", "-c", vxlan], "a vxlan device in a network namespace")
+    })
 }
 
 /// Another network namespace, with the kernel's end of the tunnel. It ends with this.

@@ -2,6 +2,8 @@
 //! run themselves again in a network namespace of their own. They need rights in the initial user namespace (CAP_BPF), and without
 //! them print a note and judge nothing.
 
+#[path = "../../daemon/tests/namespace/again.rs"]
+mod again;
 mod station;
 
 use std::io::{Read, Write};
@@ -15,7 +17,6 @@ use serde_json::json;
 use station::{Station, keep};
 use tempfile::TempDir;
 
-const INSIDE: &str = "NICETY_XDP_TEST_INSIDE";
 const SOON: Duration = Duration::from_secs(20);
 /// The kernel's address at the far end, and the ports of its services.
 const FAR: [u8; 4] = [10, 0, 0, 9];
@@ -24,32 +25,13 @@ const DISCARD: u16 = 9;
 
 /// Runs the named test of this file again, in its own network namespace. True inside of it.
 fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let made = Command::new("unshare").args(["-n", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"]).output();
-    let reason = match made {
-        Err(error) => Some(format!("unshare: {error}")),
-        Ok(output) if !output.status.success() => {
-            Some(format!("a veth in a network namespace: {}", String::from_utf8_lossy(&output.stderr)))
-        }
-        Ok(_) => match Xdp::check("lo", 1) {
+    again::inside(test, "-n", || {
+        let veth = ["-n", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"];
+        again::refusal(&veth, "a veth in a network namespace").or_else(|| match Xdp::check("lo", 1) {
             Err(error @ (XdpError::Rights { .. } | XdpError::NoSockets)) => Some(error.to_string()),
             _ => None,
-        },
-    };
-    if let Some(reason) = reason {
-        // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
-        return false;
-    }
-    let mut again = Command::new("unshare");
-    again.arg("-n").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
-    let output = again.output().unwrap();
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
-    print!("{out}");
-    false
+        })
+    })
 }
 
 /// Runs `ip` as the administrator does.

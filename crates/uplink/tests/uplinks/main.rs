@@ -1,5 +1,7 @@
 //! Uplinks from outside: checked by smoltcp, by pcap-file, and by the host's own network stack.
 
+#[path = "../../../daemon/tests/namespace/again.rs"]
+mod again;
 mod capture;
 mod common;
 mod faulty;

@@ -9,14 +9,13 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::again;
 use crate::common::*;
 use nicety_adapter::{Batch, Budget, Checksum, Counters, Frames, News, Offload, Pick, PortId, Reason, Time, Uplink};
 use nicety_uplink::{Paced, Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Address, Ipv4Packet, UdpPacket};
-
-const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
 
 /// Runs the named test of this file in its own namespaces. True inside of them.
 fn inside(test: &str) -> bool {
@@ -25,31 +24,11 @@ fn inside(test: &str) -> bool {
 
 /// The same for a test of another file.
 pub fn inside_as(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let driver = File::options().read(true).write(true).open("/dev/net/tun");
-    let namespaces = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
-    let reason = match (driver, namespaces) {
-        (Err(error), _) => Some(format!("/dev/net/tun: {error}")),
-        (_, Err(error)) => Some(format!("unshare: {error}")),
-        (_, Ok(output)) if !output.status.success() => {
-            Some(format!("unshare -Urn ip link: {}", String::from_utf8_lossy(&output.stderr)))
-        }
-        _ => None,
-    };
-    if let Some(reason) = reason {
-        // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
-        return false;
-    }
-    let mut again = Command::new("unshare");
-    again.arg("-Urn").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
-    let output = again.output().unwrap();
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
-    eprint!("{error}");
-    false
+    again::inside(test, "-Urn", || {
+        let driver = File::options().read(true).write(true).open("/dev/net/tun").err();
+        let no_driver = driver.map(|error| format!("/dev/net/tun: {error}"));
+        no_driver.or_else(|| again::refusal(&["-Urn", "ip", "link"], "unshare -Urn ip link"))
+    })
 }
 
 fn readable_now(uplink: &impl Uplink) -> bool {

@@ -2,19 +2,18 @@
 //! namespace of their own. They need rights in the initial user namespace, and without them report that and check nothing;
 //! `cargo xtask test` counts them as skipped.
 
-use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::again;
 use crate::common::*;
 use nicety_adapter::{Batch, Budget, Counters, HandOver, News, Offload, PortId, Reason, Time, Uplink};
 use nicety_uplink::{Xdp, XdpError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smoltcp::wire::Ipv4Address;
 
-const INSIDE: &str = "NICETY_XDP_TEST_INSIDE";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the named test of this file in its own network namespace. True inside of it.
@@ -24,32 +23,13 @@ fn inside(test: &str) -> bool {
 
 /// The same for a test of another file.
 pub fn inside_as(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let made = Command::new("unshare").args(["-n", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"]).output();
-    let reason = match made {
-        Err(error) => Some(format!("unshare: {error}")),
-        Ok(output) if !output.status.success() => {
-            Some(format!("a veth in a network namespace: {}", String::from_utf8_lossy(&output.stderr)))
-        }
-        Ok(_) => match Xdp::check("lo", 1) {
+    again::inside(test, "-n", || {
+        let veth = ["-n", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"];
+        again::refusal(&veth, "a veth in a network namespace").or_else(|| match Xdp::check("lo", 1) {
             Err(error @ (XdpError::Rights { .. } | XdpError::NoSockets)) => Some(error.to_string()),
             _ => None,
-        },
-    };
-    if let Some(reason) = reason {
-        // Writes past the harness, which captures the output of tests that pass.
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {test}: {}", reason.trim());
-        return false;
-    }
-    let mut again = Command::new("unshare");
-    again.arg("-n").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
-    let output = again.env(INSIDE, "1").output().unwrap();
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
-    eprint!("{error}");
-    false
+        })
+    })
 }
 
 /// Runs `ip` as the administrator does.
@@ -368,7 +348,8 @@ fn interfaces_that_do_not_fit_are_refused_with_the_remedy() {
 #[test]
 fn without_the_rights_one_sentence_names_them() {
     const TEST: &str = "xdp::without_the_rights_one_sentence_names_them";
-    if std::env::var_os(INSIDE).is_some() {
+    let veth_as_root_of_a_namespace = ["-Urn", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"];
+    if again::inside(TEST, "-Urn", || again::refusal(&veth_as_root_of_a_namespace, "unshare -Urn")) {
         veth(1);
         let said = Xdp::check("wire0", 1).unwrap_err().to_string();
         println!("{said}");
@@ -377,16 +358,5 @@ fn without_the_rights_one_sentence_names_them() {
             "an XDP program for wire0 needs CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW in the initial user namespace \
              (docs/installing.md): give the daemon these, or use a tap"
         );
-        return;
     }
-    let made = Command::new("unshare").args(["-Urn", "ip", "link", "add", "a0", "type", "veth", "peer", "b0"]).output();
-    if !made.as_ref().is_ok_and(|output| output.status.success()) {
-        let _stdout_closed = writeln!(std::io::stdout(), "\nSKIPPED {TEST}: unshare -Urn: {made:?}");
-        return;
-    }
-    let mut again = Command::new("unshare");
-    again.arg("-Urn").arg(std::env::current_exe().unwrap()).args(["--exact", TEST, "--nocapture"]);
-    let output = again.env(INSIDE, "1").output().unwrap();
-    let out = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{}", String::from_utf8_lossy(&output.stderr));
 }
