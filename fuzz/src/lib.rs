@@ -3,6 +3,7 @@
 pub mod frame;
 pub mod pair;
 pub mod peer;
+mod session;
 pub mod snapshot;
 pub mod tunnel;
 pub mod vfio;
