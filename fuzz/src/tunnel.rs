@@ -3,9 +3,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use nicety_frame::Vni;
 use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
-use nicety_uplink::{Hop, Hops, Network, VXLAN_PORT, Vni, Vxlan, VxlanSettings};
+use nicety_uplink::{Hop, Hops, Network, VXLAN_PORT, Vxlan, VxlanSettings};
 
 use crate::session::{Session, junk};
 

@@ -25,9 +25,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 
-pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX, Vni};
+pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX};
 pub use fabric::group::own::{LEARNED_MAX, OWN_MAX};
 pub use fabric::kept::Kept;
 pub use fabric::report::{Connection, GroupReport, HostReport, Place, Report};

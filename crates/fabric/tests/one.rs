@@ -10,9 +10,9 @@ use std::time::Duration;
 use nicety_adapter::Time;
 use nicety_fabric::{
     Action, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
-    Transaction, Trouble, Vni, WatchId,
+    Transaction, Trouble, WatchId,
 };
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
 
 const SECOND: u64 = 1_000_000_000;
@@ -247,8 +247,8 @@ impl Lab {
     }
 
     /// Where a host's tunnel sends frames for an address.
-    fn to(&self, at: usize, vni: Vni, last: u8) -> Option<String> {
-        let hop = self.hosts[at].table.get(&(vni, mac(last)))?;
+    fn to(&self, at: usize, vni: u32, last: u8) -> Option<String> {
+        let hop = self.hosts[at].table.get(&(Vni::new(vni)?, mac(last)))?;
         Some(self.hosts[at].hops[hop].address.to_string())
     }
 

@@ -29,6 +29,7 @@ pub mod toeplitz;
 pub mod tunnel;
 pub mod udp;
 pub mod vlan;
+pub mod vxlan;
 
 pub use error::{BuildError, Malformed};
 pub use ethernet::Mac;
@@ -37,3 +38,4 @@ pub use segment::{Segment, SegmentError, SegmentKind, Segmenter};
 pub use sum::Sum;
 pub use tunnel::{Tunnel, TunnelKind};
 pub use vlan::{Tag, Tci};
+pub use vxlan::Vni;

@@ -3,13 +3,12 @@
 use crate::bytes::{array_at, put, u16_at};
 use crate::checksum::{self, sum};
 use crate::layout::{Fragment, L3Kind, L4Kind, Layout};
+use crate::vxlan;
 
 /// VXLAN's assigned port, and the port that Linux used before (`IANA_VXLAN_UDP_PORT`, `VXLAN_UDP_PORT`).
-const VXLAN_PORTS: [u16; 2] = [4789, 8472];
+const VXLAN_PORTS: [u16; 2] = [vxlan::PORT, 8472];
 /// Geneve's port (`GENEVE_UDP_PORT`).
 const GENEVE_PORT: u16 = 6081;
-/// VXLAN's flag: the network identifier is valid.
-const VXLAN_ID: u8 = 0x08;
 /// Geneve's protocol type for Ethernet.
 const ETHERNET: u16 = 0x6558;
 
@@ -42,7 +41,9 @@ impl Tunnel {
             GENEVE_PORT if header[0] >> 6 == 0 && u16_at(header, 2)? == ETHERNET => {
                 (TunnelKind::Geneve, 8 + 4 * usize::from(header[0] & 0x3f))
             }
-            port if VXLAN_PORTS.contains(&port) && header[0] & VXLAN_ID != 0 => (TunnelKind::Vxlan, 8),
+            port if VXLAN_PORTS.contains(&port) && vxlan::decode(*header).is_some() => {
+                (TunnelKind::Vxlan, vxlan::HEADER_BYTES)
+            }
             _ => return None,
         };
         let mut inner = Layout::parse(head.get(at + len..)?);

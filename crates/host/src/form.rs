@@ -1,7 +1,7 @@
 //! The form of each key's value in a host file: for the parser, and for the API's schemas (`crates/control/src/schemas.rs`).
 
 use nicety_adapters::REGISTRY;
-use nicety_uplink::Vni;
+use nicety_frame::Vni;
 
 use super::quantity::{Bytes, Milliseconds, Seconds};
 

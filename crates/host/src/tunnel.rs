@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use nicety_frame::Vni;
 use nicety_switch::{Vlan, VlanId};
-use nicety_uplink::{Network, VXLAN_PORT, Vni, VniError, VxlanSettings, is_tunnel_end};
+use nicety_uplink::{Network, VXLAN_PORT, VxlanSettings, is_tunnel_end};
 
 use super::form::Form;
 use super::walk::{Found, Key, Section, Walk};
@@ -75,8 +76,8 @@ pub(super) enum VlanVniError {
     Form,
     #[error("{0:?} is no VLAN: a number from 1 to 4094, or untagged")]
     Vlan(String),
-    #[error(transparent)]
-    Vni(#[from] VniError),
+    #[error("{0:?} is no VXLAN network identifier: a number from 1 to {max}", max = Vni::MAX)]
+    Vni(String),
 }
 
 impl FromStr for VlanVni {
@@ -84,7 +85,8 @@ impl FromStr for VlanVni {
 
     fn from_str(text: &str) -> Result<Self, VlanVniError> {
         let (vlan, vni) = text.split_once('=').ok_or(VlanVniError::Form)?;
-        let (vlan, vni) = (vlan.trim(), vni.trim().parse()?);
+        let (vlan, vni) = (vlan.trim(), vni.trim());
+        let vni = vni.parse().ok().and_then(Vni::new).ok_or_else(|| VlanVniError::Vni(vni.to_owned()))?;
         if vlan == UNTAGGED {
             return Ok(Self(Network { vlan: None, vni }));
         }

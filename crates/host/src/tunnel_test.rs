@@ -1,8 +1,9 @@
 use std::net::IpAddr;
 
-use nicety_uplink::{Network, VXLAN_PORT, Vni, VxlanSettings};
+use nicety_frame::Vni;
+use nicety_uplink::{Network, VXLAN_PORT, VxlanSettings};
 
-use super::TunnelConfig;
+use super::{TunnelConfig, VlanVni};
 use crate::tests::{errors, parse};
 use crate::{UplinkKind, link_words};
 
@@ -128,4 +129,14 @@ fn each_mistake_of_a_tunnel_is_named() {
     assert_eq!(other.len(), 5, "{other:?}");
     let team = "[[uplink]]\nkind = \"vxlan\"\naddress = \"192.0.2.1\"\nvnis = \"10=1\"\n[[team]]\nname = \"up\"\nmembers = \"vxlan\"\nmode = \"802.3ad\"\n";
     assert!(errors(team)[0].contains("uplink vxlan is no link to a neighbour: its kind is \"vxlan\""));
+}
+
+#[test]
+fn an_identifier_has_24_bits_and_is_not_0() {
+    let vni = |text: &str| format!("10={text}").parse::<VlanVni>().map_err(|error| error.to_string());
+    assert_eq!(vni("16777215"), Ok(VlanVni(Network { vlan: Some(10), vni: Vni::new(16_777_215).unwrap() })));
+    for text in ["0", "16777216", "-1", "", "ten"] {
+        let error = vni(text).unwrap_err();
+        assert_eq!(error, format!("{text:?} is no VXLAN network identifier: a number from 1 to 16777215"));
+    }
 }

@@ -35,8 +35,9 @@ use nicety_memory::Map;
 pub use error::VxlanError;
 pub use hops::{HOPS_MAX, Hop, Hops, Place, TellError};
 pub use networks::Network;
+pub use nicety_frame::vxlan::PORT as VXLAN_PORT;
 pub use sockets::is_tunnel_end;
-pub use wire::{PORT as VXLAN_PORT, Vni, VniError, inner_mtu};
+pub use wire::inner_mtu;
 
 use self::arriving::{Arriving, Judge};
 use self::leaving::{Guide, Leaving, Trouble};

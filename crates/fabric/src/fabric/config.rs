@@ -4,15 +4,13 @@
 use std::collections::BTreeMap;
 
 use nicety_adapter::Time;
+use nicety_frame::Vni;
 
 use crate::fabric::Fabric;
 use crate::record::{Key, Name};
 use crate::store::{Compare, Op, Scope, Transaction};
 use crate::{Action, Connection};
 
-/// A VXLAN network identifier: 24 bits (RFC 7348 section 5).
-pub type Vni = u32;
-const VNI_MAX: Vni = 0xff_ffff;
 /// Groups of a fabric, at most.
 pub const GROUPS_MAX: usize = 1024;
 /// Longest text, in bytes. etcd takes requests of 1.5 MiB.
@@ -92,10 +90,9 @@ fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
     let Some(vni) = table.get("vni") else {
         return Err(format!("the group {name:?} has no vni, which all groups of a fabric need"));
     };
-    let number = vni.as_integer().and_then(|vni| Vni::try_from(vni).ok()).filter(|vni| (1..=VNI_MAX).contains(vni));
-    let vni =
-        number.ok_or_else(|| format!("the vni {vni} of the group {name:?} is not a number from 1 to {VNI_MAX}"))?;
-    Ok((name, vni))
+    let number = vni.as_integer().and_then(|vni| u32::try_from(vni).ok()).and_then(Vni::new);
+    let wrong = || format!("the vni {vni} of the group {name:?} is not a number from 1 to {}", Vni::MAX);
+    Ok((name.clone(), number.ok_or_else(wrong)?))
 }
 
 /// The versions on their way into the daemon.

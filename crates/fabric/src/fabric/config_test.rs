@@ -1,8 +1,8 @@
 use super::*;
 
-fn groups(text: &str) -> Result<Vec<(String, Vni)>, String> {
+fn groups(text: &str) -> Result<Vec<(String, u32)>, String> {
     let config = Config::parse(text.as_bytes())?;
-    Ok(config.groups.iter().map(|(name, vni)| (name.to_string(), *vni)).collect())
+    Ok(config.groups.iter().map(|(name, vni)| (name.to_string(), vni.number())).collect())
 }
 
 #[test]

@@ -5,10 +5,9 @@ pub(crate) mod own;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 
 use crate::fabric::Fabric;
-use crate::fabric::config::Vni;
 use crate::fabric::course::Course;
 use crate::hosts::{Hop, Host, Hosts, Known};
 use crate::record::{ClaimRecord, HostRecord, Name};

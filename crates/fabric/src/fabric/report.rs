@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 use serde::Serialize;
 
 use crate::fabric::Fabric;
@@ -150,7 +150,7 @@ impl Fabric {
             let course = self.courses.get(&crate::Scope::Group(name.clone()));
             GroupReport {
                 name: name.clone(),
-                vni: group.vni(),
+                vni: group.vni().map(Vni::number),
                 own: group.own.values().filter(|own| own.is_here()).count(),
                 told: group.told.len(),
                 hosts: group.flooded.len(),

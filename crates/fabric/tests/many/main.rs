@@ -7,7 +7,8 @@ mod world;
 use std::collections::BTreeMap;
 
 use nicety_adapter::Time;
-use nicety_fabric::{Name, Vni};
+use nicety_fabric::Name;
+use nicety_frame::Vni;
 use world::{DELAY, LEASE, MS, World, text};
 
 /// Histories of a test: more with `NICETY_FULL=1`, one alone with `NICETY_SEED`.
@@ -65,7 +66,7 @@ fn change(world: &mut World, host: usize) {
     let many = world.groups.len() as u64;
     let group = world.random.below(many) as usize;
     let group = world.groups[group].clone();
-    let vni = 1 + world.random.below(7) as Vni;
+    let vni = Vni::new(1 + world.random.below(7) as u32).unwrap();
     let Some(daemon) = &world.hosts[host].daemon else { return };
     let report = daemon.fabric.report(Time::ZERO);
     let mut groups: BTreeMap<Name, Vni> = daemon.tunnel.groups.clone();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Call, Event, Fabric, Hop, Kept, Me, Name, Peer, Scope, Settings, Terms, Transaction, Trouble, Vni, WatchId,
+    Action, Call, Event, Fabric, Hop, Kept, Me, Name, Peer, Scope, Settings, Terms, Transaction, Trouble, WatchId,
 };
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 
 use crate::store::{Change, Store};
 
@@ -205,7 +205,8 @@ impl World {
             changes: 0,
             is_punctual: false,
         };
-        let groups = world.groups.iter().enumerate().map(|(n, name)| (name.clone(), n as Vni + 1)).collect();
+        let groups =
+            world.groups.iter().enumerate().map(|(n, name)| (name.clone(), Vni::new(n as u32 + 1).unwrap())).collect();
         world.write("config", &text(&groups));
         for host in 0..world.hosts.len() {
             let late = world.random.below(300) * MS;

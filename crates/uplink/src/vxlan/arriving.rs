@@ -8,14 +8,14 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Reason, Time};
 use nicety_frame::vlan::{TAG_LEN, TAG_OFFSET, is_tpid};
-use nicety_frame::{Mac, Tag, Tci};
+use nicety_frame::{Mac, Tag, Tci, vxlan};
 use nicety_memory::{Map, MapError, Span};
 use rustix::io::Errno;
 
 use super::hops::Table;
 use super::networks::Networks;
 use super::saved::SavedArrived;
-use super::wire::{self, HEADER_BYTES};
+use super::wire::HEADER_BYTES;
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::system::{self, Address, Landed, MESSAGES};
 
@@ -165,7 +165,7 @@ impl Arriving {
         if read < HEADER_BYTES as usize {
             return Err(Reason::NotVxlan);
         }
-        let vni = wire::decode(*header).ok_or(Reason::NotVxlan)?;
+        let vni = vxlan::decode(*header).ok_or(Reason::NotVxlan)?;
         let (vni, vlan) = judge.networks.vlan(vni).ok_or(Reason::UnknownNetwork)?;
         if read < EXAMINED {
             return Err(Reason::TooShort);

@@ -10,9 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::Time;
-use nicety_frame::Mac;
-
-use super::wire::Vni;
+use nicety_frame::{Mac, Vni};
 
 /// Most hops.
 pub const HOPS_MAX: usize = 1024;

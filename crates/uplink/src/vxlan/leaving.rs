@@ -14,7 +14,7 @@ use nicety_adapter::{
 };
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vlan::{TAG_OFFSET, is_tpid};
-use nicety_frame::{Layout, Mac};
+use nicety_frame::{Layout, Mac, Vni, vxlan};
 use nicety_memory::{MapError, Span};
 use rustix::io::Errno;
 
@@ -22,7 +22,7 @@ use super::hops::{HOPS_MAX, Table};
 use super::networks::Networks;
 use super::saved::{SavedMessage, SavedTunnel};
 use super::sockets::SOURCES;
-use super::wire::{self, HEADER_BYTES, Vni};
+use super::wire::HEADER_BYTES;
 use crate::buffers::Buffers;
 use crate::system::{self, Address, Departing, MESSAGES};
 
@@ -247,7 +247,7 @@ impl Leaving {
             self.run =
                 Some(Run { start, end: start, segment, datagrams, closed: false, route, count: Count::default() });
         }
-        self.buffers.map().write_span(self.buffers.span(self.at, HEADER_BYTES), &wire::encode(route.vni));
+        self.buffers.map().write_span(self.buffers.span(self.at, HEADER_BYTES), &vxlan::encode(route.vni));
         let body = self.buffers.span(self.at + HEADER_BYTES, piece.len());
         let _checked: Checked = piece.write(self.buffers.map(), &[body]);
         self.at += len;

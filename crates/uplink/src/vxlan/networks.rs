@@ -1,6 +1,6 @@
 //! Which VLAN of the switch is which network of the tunnel.
 
-use super::wire::Vni;
+use nicety_frame::Vni;
 
 /// Numbers of VLANs, 0 for frames without a tag.
 const VLANS: usize = 4095;

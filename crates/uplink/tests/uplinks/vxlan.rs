@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use crate::tap::{Elsewhere, inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
-use nicety_frame::{Tag, Tci};
-use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vni, Vxlan, VxlanError, VxlanSettings};
+use nicety_frame::{Tag, Tci, Vni};
+use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
 const MTU: u16 = 1500;

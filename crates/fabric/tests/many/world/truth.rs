@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nicety_fabric::{Action, Hop, Vni};
+use nicety_fabric::{Action, Hop};
+use nicety_frame::Vni;
 
 use super::{MS, Tunnel, World};
 
