@@ -4,8 +4,8 @@
 //! transmission changes only its own payload. A VLAN tag in the sender's descriptor is inserted into the private head, so a tag is
 //! always at its wire position.
 //!
-//! A packet's head and its parse have the packet's own place, by its index. So a short frame without an offload costs its head's bytes
-//! and an entry of 32 bytes ([`Plain`]).
+//! The heads and their parses are arrays with an element for each packet. So for a short frame without an offload only its bytes and an
+//! entry of 32 bytes are written ([`Plain`]).
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;

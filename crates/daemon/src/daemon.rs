@@ -255,7 +255,7 @@ pub struct Daemon {
     teams: Mutex<Vec<RunningTeam>>,
     /// The common parts of the queues of interfaces, by their names.
     interfaces: Mutex<BTreeMap<String, Arc<Interface>>>,
-    /// Where tunnels find other hosts, by the tunnels' names.
+    /// The forwarding tables of tunnels, by the tunnels' names.
     hops: Mutex<BTreeMap<String, Hops>>,
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Most bytes of a server's name.
 const HOST_MAX: usize = 255;
 
-/// How an endpoint is spoken to.
+/// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// In the clear. Whoever sees the network sees all, and may change it.

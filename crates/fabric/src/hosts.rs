@@ -42,7 +42,7 @@ pub(crate) struct Host {
     known: Option<Known>,
     /// Its claims in all groups that this host follows.
     pub(crate) claims: u32,
-    /// What the tunnel was told.
+    /// The tunnel address and MTU that were told to the tunnel.
     pub(crate) peer: Option<Peer>,
 }
 

@@ -165,7 +165,7 @@ pub enum Action {
         group: Name,
         /// The address.
         mac: Mac,
-        /// Who has it.
+        /// The host that has it.
         to: Name,
     },
 }

@@ -163,7 +163,7 @@ pub struct HostRecord {
     pub address: IpAddr,
     /// Its underlay's MTU, in bytes.
     pub mtu: u16,
-    /// Which start of the daemon: a random number, in hexadecimal digits.
+    /// A random number of this start of the daemon, in hexadecimal digits.
     #[serde(with = "hexadecimal")]
     pub run: u64,
     /// The version of the program.

@@ -39,7 +39,7 @@ pub enum Form {
     Ips(usize),
     /// An IP address.
     Ip,
-    /// At most so many VLANs, or `untagged`, each with `=` and a VXLAN network identifier, with commas between them.
+    /// At most so many pairs with commas between them: a VLAN or `untagged`, `=`, and a VXLAN network identifier.
     Vnis(usize),
     /// An IP address, or a network: `10.0.0.0/8`.
     Network,

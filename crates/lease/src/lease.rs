@@ -191,7 +191,7 @@ mod tests {
         assert!(!lease.ask(one, Request::Begin, true).granted && !lease.ask(three, Request::Begin, false).granted);
     }
 
-    /// What a disk has of it after a power cut, or a host that reads meanwhile.
+    /// A power cut, or a host that reads while another one writes, may leave part of a renewal.
     #[test]
     fn a_renewal_that_is_written_in_part_is_the_same_lease_with_another_count() {
         let (holder, peer) = (Some(NodeId(3)), Some(NodeId(7)));

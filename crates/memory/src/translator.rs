@@ -138,7 +138,7 @@ impl<'m> Translator<'m> {
         }
     }
 
-    /// Remembers the stretch around an offset in the region.
+    /// Sets the stretch to the bytes around this offset of the region that are on known pages.
     fn stretch(&mut self, mapping: &Mapping, start: usize, offset: usize) {
         let known = mapping.known_around(start.wrapping_add(offset));
         let end = start.saturating_add(usize::try_from(self.len).unwrap_or(usize::MAX));

@@ -4,11 +4,12 @@
 //! ```sh
 //! cargo run --release -p nicety-plane --example two_workers 64 1000
 //! ```
-//! The arguments are bytes of a frame (its check sequence counted) and addresses per port; `packed` for packed rings. A worker here is a
-//! thread that serves its pair's ports, and is their driver, too; only the time in `Plane::turn` counts. Rounds of half a second alternate:
-//! one thread alone with the first pair; two threads; and two threads whose pairs are at switches of their own, which share nothing. The
-//! figures are medians, and the ratios are those of each round. Two processors that are threads of one core, or are shared with others, are
-//! less than twice one: the last ratio says what the switch costs.
+//! Arguments: bytes of a frame with its check sequence, addresses per port, and `packed` for packed rings.
+//!
+//! A worker is a thread here. It serves its pair's ports and is their driver, but only the time in `Plane::turn` counts. Rounds of half a
+//! second alternate: one thread with the first pair; two threads; two threads, each with a switch of its own. The figures are medians, and
+//! the ratios are those of each round. Two processors may be less than twice one, if they share a core or have other work. Two switches
+//! share nothing, so the last ratio is what sharing a switch costs.
 #![forbid(unsafe_code)]
 
 mod help;

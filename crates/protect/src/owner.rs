@@ -310,7 +310,7 @@ impl Owner {
             self.until = asked.after(self.terms.lease.saturating_sub(self.terms.margin));
             self.renew_at = asked.after(self.terms.lease / 4);
         } else if self.stage == Stage::Begins && self.begins_by == Request::Begin && self.may_expire(now) {
-            // Whoever has it may be dead: this host has to look for a whole lease.
+            // The holder may be dead: ask for a whole lease before this is believed.
             return;
         } else if answer.holder.is_some_and(|holder| holder != self.me) {
             return self.end(if let Stage::Leaving { .. } = self.stage { Ended::Over } else { Ended::Taken });
@@ -386,7 +386,7 @@ impl Owner {
         self.tick(now);
     }
 
-    /// The lease is given back, and nobody goes on.
+    /// The lease has no holder any more, and no host goes on with the VM.
     fn left(&mut self, pairing: Option<Pairing>, now: Time) {
         if let Some(pairing) = pairing {
             self.send(Message::Alone(pairing), now);

@@ -1,4 +1,4 @@
-//! Bursts of a transmit ring: packets of one buffer, header included, between packets of other kinds.
+//! Runs of packets whose header and frame are in one buffer, mixed with packets of other kinds, on a transmit ring.
 
 use nicety_adapter::{Budget, Checksum, Reason};
 use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;

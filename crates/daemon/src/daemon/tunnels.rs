@@ -1,4 +1,4 @@
-//! Where tunnels find other hosts. Whoever knows where guests are feeds that, while the tunnel's worker uses it.
+//! Forwarding tables of tunnels. The tunnel's worker reads one; the fabric, which knows where guests are, writes to it.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};

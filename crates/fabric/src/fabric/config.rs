@@ -153,8 +153,8 @@ impl Fabric {
             return;
         }
         let Some((_, next)) = &self.configs.next else { return };
-        // A host that was cut off for long may still have another group at such a number. It has lost its lease, so its key is gone: from
-        // now on nothing is sent to it, and nothing taken from it.
+        // A host that was cut off for long may still have another group at such a number. It has lost its lease, so its key is gone. Once
+        // the hosts are read, this host neither sends to it nor takes anything from it.
         let is_renumbered = self.configs.in_force.as_ref().is_some_and(|(_, old)| next.renumbers(old));
         if is_renumbered && !self.is_read_for_config {
             self.configs.waits_for_hosts = true;

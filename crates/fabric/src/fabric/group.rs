@@ -34,7 +34,7 @@ pub(crate) struct Group {
     pub(crate) claims: BTreeMap<(Mac, Hop), Claim>,
     /// The claims of each host.
     counts: BTreeMap<Hop, u32>,
-    /// What the tunnel was told.
+    /// The addresses and hosts that were told to the tunnel.
     pub(crate) told: BTreeMap<Mac, Hop>,
     pub(crate) flooded: BTreeSet<Hop>,
     /// Addresses of this host.

@@ -1,4 +1,4 @@
-//! What a person wants to know of a fabric.
+//! The state of a fabric, for a person.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum Connection {
         since: Duration,
         /// Why.
         why: String,
-        /// Other hosts believe that this one is gone, because its lease has ended.
+        /// The lease of this host has ended, so other hosts take it for gone.
         is_forgotten: bool,
     },
     /// Another host has its name or its tunnel address.

@@ -134,7 +134,7 @@ pub struct World {
     /// Whether something that was told has been taken back, since this was cleared.
     pub flaps: Vec<String>,
     story: Vec<String>,
-    /// How often something told was taken back, an address was overtaken, and the configuration was changed.
+    /// Counts: entries that were told and taken back, addresses that were overtaken, changes of the configuration.
     pub taken_back: u64,
     pub overtaken: u64,
     pub changes: u64,

@@ -271,7 +271,7 @@ fn a_vm_goes_on_at_its_twin_under_a_checked_connection_and_its_copies_and_outage
     }
     // An answer waits for the next copy, 25 ms on average, where without a twin it comes at once.
     assert!(figure("on-50ms", "ping", "round_trip") > figure("off", "ping", "round_trip"), "{runs:?}");
-    // That of the ping is what it was silent for beyond the usual, and may be nothing where the usual is long.
+    // The ping's outage is counted beyond its usual silence, so on a busy machine it may be 0.
     let outages = ["outage_worst", "tcp_outage_worst"].map(|name| figure("on-50ms", "kill-vmm", name));
     assert!(outages[0] >= Some(0.0) && outages[1] > Some(0.0), "{runs:?}");
     assert_eq!(figure("on-50ms", "kill-vmm", "wrong_bytes"), Some(0.0), "{runs:?}");

@@ -82,7 +82,7 @@ impl Arriving {
         self.lent != 0 && self.buffers.held()
     }
 
-    /// No batch points into the buffers any more.
+    /// Takes the buffers back: no batch points into them any more.
     pub(super) fn give_back(&mut self) {
         self.lent = 0;
     }

@@ -32,7 +32,7 @@ pub struct Hop {
     pub networks: Option<Vec<Vni>>,
 }
 
-/// Where an address of a guest is.
+/// A guest's address, and the host that it is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The network.

@@ -1,7 +1,7 @@
 //! The UDP sockets of a tunnel: one that receives, and several that send.
 //!
 //! RFC 7348 section 5 wants the source port of a datagram from a hash of the frame in it, 49152 to 65535: routers and cards then spread
-//! flows over links and queues. A socket has one port. So there are [`SOURCES`] of them, and a flow keeps to one.
+//! flows over links and queues. A socket has one port. So [`SOURCES`] sockets send, and the hash chooses one for each flow.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

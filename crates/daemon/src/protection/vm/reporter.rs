@@ -31,7 +31,7 @@ pub(super) struct Reporter {
     lost_at: Option<Instant>,
 }
 
-/// What a report is of.
+/// The parts of a VM that a report shows.
 pub(super) struct View<'a> {
     pub role: &'a Role,
     pub qemu: &'a Qemu,
@@ -68,7 +68,7 @@ impl Reporter {
         self.refusal = None;
     }
 
-    /// The twin that was offered is none, for this reason.
+    /// The twin that was offered cannot be taken, for this reason.
     pub fn refused(&mut self, why: String) {
         if self.refusal.as_ref() != Some(&why) {
             warn!(vm = self.report.name, "not protected: {why}");
