@@ -74,7 +74,22 @@ impl Daemon {
         let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<usize>().unwrap());
         numbers.filter(|number| *number < LIMIT).count()
     }
+
+    /// The same once it stays: threads of the daemon may still open or close some after a VM has its answer.
+    fn settled_files(&self) -> usize {
+        let (mut last, mut same) = (self.open_files(), 0);
+        self.until("a number of descriptors that stays", || {
+            let now = self.open_files();
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+            same == SETTLED
+        });
+        last
+    }
 }
+
+/// Readings of the same number, one after another, by which it counts as settled.
+const SETTLED: usize = 20;
 
 /// Hundredths of a second of processor time (proc(5), /proc/PID/stat, fields 14 and 15).
 fn ticks(pid: u32) -> u64 {
@@ -137,7 +152,7 @@ fn a_vm_that_maps_a_thousand_regions_and_a_thousand_files_leaves_descriptors_for
     daemon.until("its sockets", || daemon.log_count("all sockets are ready") == 1);
     let mut greedy = Client::connect(daemon.dir.path().join("vm1.sock")).unwrap();
     let one = shared_file("greedy", 4096).unwrap();
-    let before = daemon.open_files();
+    let before = daemon.settled_files();
     let mut map = |number: u64, file: &OwnedFd| {
         greedy.dma_map(DmaRange { address: number << 12, size: 4096 }, BOTH, Some((file.as_fd(), 0)))
     };
