@@ -263,6 +263,13 @@ fn a_tap_s_queues_and_the_flows_on_them_go_on_in_the_next_daemon() {
     daemon.stop();
 }
 
+/// Queues of the tap that send.
+fn distributing(daemon: &Daemon) -> usize {
+    let views = daemon.views();
+    let team = views.iter().find(|view| view.name == "up0").unwrap();
+    team.members.iter().flatten().filter(|(_, member)| member.distributes).count()
+}
+
 /// Receives so many frames of those with numbers from 10,000 on. Whether each is the first station's.
 fn of_the_first(socket: &UdpSocket, frames: usize) -> Vec<bool> {
     let mut order = Vec::new();
@@ -291,9 +298,12 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
         )
     };
     let classes = format!("{}{}", class("much", "2", 100), class("little", "3", 10));
-    let keys = "queues = 2\nrate = \"2Mbit/s\"\ninward_rate = \"2Mbit/s\"\nreceive_buffer = \"1MiB\"";
-    let text = host(place.path(), keys).document.text() + &classes;
-    let divided = Host::parse(&text, &place.path().join("host.toml")).unwrap();
+    let at = |rate: &str| {
+        let keys = format!("queues = 2\nrate = \"{rate}\"\ninward_rate = \"{rate}\"\nreceive_buffer = \"1MiB\"");
+        let text = host(place.path(), &keys).document.text() + &classes;
+        Host::parse(&text, &place.path().join("host.toml")).unwrap()
+    };
+    let (slow, divided) = (at("64kbit/s"), at("2Mbit/s"));
     nicety_sandbox::begin_for_tests();
     let daemon = Arc::new(serve::start(serve::prepare(&begun.host, None).unwrap()).unwrap());
     let live = Live::new(Arc::clone(&daemon), begun.host, begun.file, begun.state);
@@ -309,18 +319,38 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
         });
     };
     answered(&mut || stations.iter_mut().for_each(Station::begin));
-    let done = live.apply(&divided, &Consent::Nothing).unwrap();
-    assert!(done.plan.to_string().contains("~ uplink up0: inward_rate (not set) → 2Mbit/s"), "{}", done.plan);
+    let done = live.apply(&slow, &Consent::Nothing).unwrap();
+    assert!(done.plan.to_string().contains("~ uplink up0: inward_rate (not set) → 64kbit/s"), "{}", done.plan);
+    // Frames that waited at a queue leave there: the change is complete a moment later.
+    let end = Instant::now() + TIMEOUT;
+    while distributing(&daemon) != 1 {
+        assert!(Instant::now() < end, "several queues still send");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 
     // So many that the bucket is empty before the end, and all wait.
     const FRAMES: u32 = 200;
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    // Received while they are sent: on a busy machine that takes longer than the socket has room for.
+    // On a busy machine the receiver comes late: the socket has as much room as a user may give it.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 1 << 20).unwrap();
     let order = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| of_the_first(&socket, 2 * FRAMES as usize));
+        let sent = |daemon: &Daemon| {
+            let views = daemon.views();
+            let of = |name: &str| views.iter().find(|view| view.name == name).unwrap().state.counters.transmitted();
+            ["a", "b"].map(|name| of(name).packets)
+        };
+        let all = sent(&daemon).map(|before| before + u64::from(FRAMES));
         for (station, first) in stations.iter_mut().rev().zip([10_000, 20_000]) {
             (0..FRAMES).for_each(|word| station.send_long(first + word, 958));
         }
+        // Frames of both wait before the rate is the one that is judged: else the share of a station that sends late is not used.
+        let end = Instant::now() + TIMEOUT;
+        while sent(&daemon) != all {
+            assert!(Instant::now() < end, "{:?} of {all:?} frames came", sent(&daemon));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        live.apply(&divided, &Consent::Nothing).unwrap();
         receiver.join().unwrap()
     });
     let much: Vec<usize> = (0..order.len()).filter(|at| order[*at]).collect();
@@ -354,9 +384,7 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
     drop(live);
     let (daemon, _) = replaced(daemon, &divided);
     judge(&daemon, &mut stations, 40_000);
-    let views = daemon.views();
-    let team = views.iter().find(|view| view.name == "up0").unwrap();
-    assert_eq!(team.members.iter().flatten().filter(|(_, member)| member.distributes).count(), 1);
+    assert_eq!(distributing(&daemon), 1);
     daemon.stop();
 }
 
