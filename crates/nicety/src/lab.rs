@@ -120,8 +120,8 @@ fn options(args: &LabRun) -> Result<Options, Failure> {
     });
     let length = if args.quick { Some(Length::Quick) } else { args.full.then_some(Length::Full) };
     let (adapters, seconds, repeat) = (args.adapters.clone(), args.seconds, args.repeat);
-    let own = own(args)?;
-    Ok(Options { guests, adapters, length, seconds, repeat, confidence: args.confidence, seed: args.seed, own })
+    let (own, loads) = (own(args)?, args.loads.clone());
+    Ok(Options { guests, adapters, loads, length, seconds, repeat, confidence: args.confidence, seed: args.seed, own })
 }
 
 fn unplanned(error: PlanError) -> Failure {
@@ -139,6 +139,9 @@ fn command(plan: &Plan, options: &Options) -> String {
     }
     if !options.adapters.is_empty() {
         add(format!("--adapters {}", options.adapters.join(",")));
+    }
+    if !options.loads.is_empty() {
+        add(format!("--loads {}", options.loads.join(",")));
     }
     if let Some(seconds) = options.seconds {
         add(format!("--seconds {seconds}"));

@@ -20,6 +20,9 @@ pub struct Options {
     /// `--adapters a,b`; empty means the method's own choice.
     #[serde(default)]
     pub adapters: Vec<String>,
+    /// `--loads a,b`; empty means all of the method.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<String>,
     /// `--quick` or `--full`.
     pub length: Option<Length>,
     /// `--seconds N`: duration of the main load's runs.
@@ -68,6 +71,18 @@ pub enum PlanError {
         /// The method.
         method: &'static str,
         /// `; did you mean "e1000"?`, or nothing.
+        suggestion: String,
+        /// The possible names.
+        known: String,
+    },
+    /// `--loads` names something else.
+    #[error("--loads: {method} has no load \"{given}\" with these options{suggestion}; there are {known}")]
+    Load {
+        /// The given name.
+        given: String,
+        /// The method.
+        method: &'static str,
+        /// `; did you mean "ping"?`, or nothing.
         suggestion: String,
         /// The possible names.
         known: String,
@@ -129,6 +144,17 @@ impl Options {
         let mut subjects = chosen(method, guests, length, &self.adapters)?;
         let mut loads = method.loads(guests, length, self.seconds);
         loads.retain(|load| method.keeps(load, &subject::adapters(&subjects)));
+        let known: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
+        if let Some(given) = self.loads.iter().find(|given| !known.contains(&given.as_str())) {
+            let suggestion = suggestion(given, &known);
+            return Err(PlanError::Load {
+                given: given.clone(),
+                method: about.name,
+                suggestion,
+                known: known.join(", "),
+            });
+        }
+        loads.retain(|load| self.loads.is_empty() || self.loads.contains(&load.name));
         if let Some(own) = &self.own {
             loads = method.in_image(loads, own).unwrap_or_default();
             // Its system has the vendor's driver, or none.
@@ -149,6 +175,14 @@ impl Options {
     }
 }
 
+/// `; did you mean "e1000"?`, or nothing if none of the names is near.
+fn suggestion(given: &str, known: &[&str]) -> String {
+    let nearest = known.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
+    nearest
+        .filter(|(distance, _)| *distance <= 3 && *distance < given.len())
+        .map_or_else(String::new, |(_, name)| format!("; did you mean \"{name}\"?"))
+}
+
 /// The subjects that `adapters` name; all of this length if it is empty. A named adapter need not be one of a shorter length's.
 fn chosen(method: &dyn Method, guests: Guests, length: Length, adapters: &[String]) -> Result<Vec<Subject>, PlanError> {
     if adapters.is_empty() {
@@ -158,15 +192,8 @@ fn chosen(method: &dyn Method, guests: Guests, length: Length, adapters: &[Strin
     let known = subject::adapters(&all);
     for given in adapters.iter().filter(|given| *given != "all") {
         if !known.contains(&given.as_str()) {
-            let nearest = known.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
-            let suggestion = match nearest {
-                Some((distance, name)) if distance <= 3 && distance < given.len() => {
-                    format!("; did you mean \"{name}\"?")
-                }
-                _ => String::new(),
-            };
-            let (given, known) = (given.clone(), known.join(", "));
-            return Err(PlanError::Adapter { given, method: method.about().name, suggestion, known });
+            let (suggestion, method) = (suggestion(given, &known), method.about().name);
+            return Err(PlanError::Adapter { given: given.clone(), method, suggestion, known: known.join(", ") });
         }
     }
     let every = adapters.iter().any(|given| given == "all");

@@ -386,7 +386,7 @@ impl Results {
 
 /// Checks that given options are those of the beginning.
 fn same(given: &Options, head: &Head) -> Result<(), ResultsError> {
-    let Options { guests, adapters, length, seconds, repeat, confidence, seed, own } = given;
+    let Options { guests, adapters, loads, length, seconds, repeat, confidence, seed, own } = given;
     let (begun, plan) = (&head.options, &head.plan);
     let word = |length: Length| format!("{length:?}").to_lowercase();
     let said = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
@@ -410,6 +410,7 @@ fn same(given: &Options, head: &Head) -> Result<(), ResultsError> {
     let differences = [
         ("--guests", guests.map(|guests| guests.to_string()), plan.guests.to_string()),
         ("--adapters", (!adapters.is_empty() && !is_same).then(|| list(adapters)), list(&begun.adapters)),
+        ("--loads", (!loads.is_empty() && set(loads) != set(&begun.loads)).then(|| list(loads)), list(&begun.loads)),
         ("--quick or --full:", length.map(word), word(plan.length)),
         ("--seconds", seconds.map(|n| n.to_string()), said(begun.seconds.map(|n| n.to_string()))),
         ("--repeat", repeat.map(|n| n.to_string()), plan.repeat.to_string()),

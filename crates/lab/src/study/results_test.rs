@@ -120,6 +120,7 @@ fn other_options_than_at_the_beginning_are_refused_by_name() {
             Options { confidence: Some(0.05), ..none.clone() },
             "--confidence 5% differs from the beginning, which had none",
         ),
+        (Options { loads: of(&["ping"]), ..none.clone() }, "--loads ping differs from the beginning, which had none"),
         (Options { adapters: of(&["vmxnet3"]), ..none.clone() }, "--adapters vmxnet3 differs"),
         (Options { adapters: of(&["e1000e"]), ..none }, "--adapters e1000e differs"),
     ] {

@@ -50,6 +50,9 @@ pub struct LabRun {
     /// Which adapters, such as e1000e,vmxnet3, or all; a row `native` stands below them [default: the method's]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub adapters: Vec<String>,
+    /// Which loads, as --dry-run names them, such as ping,kill-vmm [default: all of the method]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub loads: Vec<String>,
     /// A first look: few adapters, three short rounds, no intervals
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,

@@ -92,6 +92,16 @@ fn what_cannot_be_measured_is_refused_before_any_guest_is_laid() {
             2,
             "--adapters: vmxnet3-iperf has no \"e1001e\"; did you mean \"e1000e\"?",
         ),
+        (
+            &["ft-vm", "--loads", "ping,kill-vm"],
+            2,
+            "--loads: ft-vm has no load \"kill-vm\" with these options; did you mean \"kill-vmm\"?; there are receive, ",
+        ),
+        (
+            &["ft-vm", "--quick", "--loads", "kill-daemon"],
+            2,
+            "--loads: ft-vm has no load \"kill-daemon\" with these options",
+        ),
         (&["kvm-scp", "--guests", "embedded"], 2, "--guests embedded: kvm-scp runs under uml, qemu"),
         (&["vmxnet3-iperf", "--seconds", "0"], 2, "--seconds: a run may last from 1 to 3600 whole seconds"),
         (&["vmxnet3-iperf", "--repeat", "-1"], 2, "--repeat: from 1 to 1000 rounds are possible"),
