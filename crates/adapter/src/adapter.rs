@@ -45,7 +45,32 @@ pub enum Event {
 
 /// A virtual network adapter: a state machine between a guest's driver and the switch.
 ///
+/// Its owner, `nicety_plane::Port` or your program, calls it so:
+/// 1. The adapter is made. It is as after power-on, and not [driven](Adapter::is_driven).
+/// 2. The guest's accesses go to its [face](Adapter::face). In one of them the driver starts the device, and rings its doorbells.
+/// 3. After each call the owner looks into the [`Outbox`](crate::Outbox) of the call's [`Context`], and takes what is in it: interrupts to
+///    signal, transmit queues that have work, a time to be called at.
+/// 4. For each transmit queue with work: [`fetch`](Adapter::fetch) fills a batch, the switch decides, each receiver's
+///    [`deliver`](Adapter::deliver) takes its frames, and [`complete`](Adapter::complete) gives the descriptors back to the driver. While
+///    `fetch` says that there is more, the queue gets another turn.
+/// 5. A receiver that refuses frames has no buffers. They wait at the owner, and are delivered again when the outbox names the queue
+///    under `room`.
+/// 6. At the time that the adapter asked for, [`tick`](Adapter::tick) is called. What happens around it comes by
+///    [`notice`](Adapter::notice).
+/// 7. A VM that restarts has its adapter [reset](Adapter::reset). A VM that moves has its state [saved](Snapshot::save), and restored
+///    into a new adapter, which then notices [`Event::Restored`].
+///
+/// ```text
+/// loop {
+///     guest's access ──► face().read / write ──► outbox: work, messages, line, wake
+///     for queue in outbox.work { fetch ──► switch ──► deliver (receivers) ──► complete }
+///     at the wake-up time ──► tick
+/// }
+/// ```
 /// Every call ends in bounded time, whatever the guest's rings contain, allocates nothing, and never panics.
+///
+/// An owner in one page: `crates/plane/examples/vmm.rs`, with MSI-X: `crates/plane/examples/messages.rs`. An adapter of your own: the book's page
+/// "Writing an adapter".
 pub trait Adapter: Snapshot + Send {
     /// Its interface to the guest.
     fn face(&mut self) -> Face<'_>;

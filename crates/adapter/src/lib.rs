@@ -21,6 +21,9 @@
 //! - [`bank`]: a device's registers as data, and their values.
 //! - [`trace`]: a driver's accesses to a device, as text. [`tape`]: all that an adapter hears, as data.
 //! - [`Bus`]: a driver's view of an adapter. [`Uplink`]: a port without a guest.
+//!
+//! To put an adapter into a VMM of your own, begin with `crates/plane/examples/vmm.rs`: two guests, a switch, a frame. `messages.rs` beside
+//! it delivers MSI-X messages. The book's page "Using the crates in a program of your own" explains both.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -44,6 +44,13 @@ pub enum HandOver<'a> {
 }
 
 /// A link through which frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
+///
+/// Its owner, `nicety_plane::Port`, calls it so:
+/// 1. When its [descriptor](Uplink::descriptor) is readable, [`fetch`](Uplink::fetch) fills a batch. The switch decides, each receiver takes
+///    its frames, and [`complete`](Uplink::complete) frees the buffers. While `fetch` says that there is more, it gets another turn.
+/// 2. Frames for the link are given to [`deliver`](Uplink::deliver). Those that it refuses wait at the owner.
+/// 3. After each `fetch` and `deliver` the owner asks for the next [wake](Uplink::wake). At that time, or when the descriptor is readable, it
+///    offers the refused frames again.
 pub trait Uplink: Send {
     /// Takes received frames into `batch`, which it [starts](Batch::start) with its own memory as the source.
     fn fetch(

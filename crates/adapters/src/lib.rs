@@ -2,6 +2,9 @@
 //! suite, the hostile guest, the fuzzer, the lab and the documentation.
 //!
 //! A new adapter needs a folder here and a line in [`REGISTRY`].
+//!
+//! To put an adapter into a VMM of your own, begin with `crates/plane/examples/vmm.rs`: two guests, a switch, a frame. `messages.rs` beside
+//! it delivers MSI-X messages. The book's page "Using the crates in a program of your own" explains both.
 #![forbid(unsafe_code)]
 
 pub mod about;

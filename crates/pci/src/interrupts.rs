@@ -1,5 +1,5 @@
-//! Interrupts of a function: the line, MSI (PCI 3.0 §6.8.1) or MSI-X (§6.8.2). The transport keeps messages that are pending because their
-//! vector is masked.
+//! Interrupts of a function: the line, MSI (PCI 3.0 §6.8.1) or MSI-X (§6.8.2). Messages that wait because their
+//! vector is masked are the transport's, or [`Pending`](crate::Pending)'s.
 
 use crate::function::{Function, PowerState};
 use crate::msix::Msix;

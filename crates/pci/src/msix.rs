@@ -2,6 +2,7 @@
 //! the pending bits: the bits of the array are zero here.
 
 use crate::cells::offsets;
+use crate::pending::Message;
 use crate::registers as r;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,13 @@ impl Msix {
     #[must_use]
     pub fn is_masked(&self, vector: u16) -> bool {
         self.entries.get(usize::from(vector)).is_none_or(|entry| entry.masked)
+    }
+
+    /// A vector's message, masked or not; `None` for a vector that does not exist.
+    #[must_use]
+    pub fn message(&self, vector: u16) -> Option<Message> {
+        let entry = self.entries.get(usize::from(vector))?;
+        Some(Message { address: entry.address, data: entry.data })
     }
 
     fn entry_index(&self, offset: u64) -> Option<usize> {

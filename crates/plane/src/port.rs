@@ -52,6 +52,16 @@ pub(crate) use voice::is_unforwarded;
 use voice::{Placed, Voice};
 
 /// The services of a port's owner. Called with the port's lock held: it must not call back into the port, nor block.
+///
+/// 1. The owner makes the [`Port`] with its shell, and [attaches](Port::attach) it when its VM is there.
+/// 2. It passes the guest's accesses on ([`Port::read`], [`Port::write`], [`Port::config_write`]). Within such a call the port says what it
+///    needs: [`messages`](Shell::messages) and [`line`](Shell::line) for the guest, [`schedule`](Shell::schedule) and
+///    [`wake_at`](Shell::wake_at) for itself.
+/// 3. After the call the owner delivers the interrupts. Masks are the owner's: [`messages`](Shell::messages) names masked vectors too
+///    (`nicety_pci::Pending` keeps them).
+/// 4. For each `schedule`, and at each `wake_at`, the owner gives the port a turn ([`Plane::turn`](crate::Plane::turn)), and another one
+///    while the outcome says `more` or `unfinished`.
+/// 5. It [detaches](Port::detach) the port when the VM goes. No call comes after the port is dropped.
 pub trait Shell: Send + Sync {
     /// Signals interrupt messages: MSI or MSI-X vectors, or completions on rings.
     fn messages(&self, vectors: Set);

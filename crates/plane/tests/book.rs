@@ -1,11 +1,19 @@
-//! The book's example of this crate equals the file here, and runs.
+//! The book's examples of this crate equal the files here, and run.
 
 #[path = "../examples/vmm.rs"]
 mod vmm;
 
+#[path = "../examples/messages.rs"]
+mod messages;
+
 #[test]
 fn the_books_vmm_carries_a_frame_from_one_guest_to_the_other() {
     vmm::main().unwrap();
+}
+
+#[test]
+fn a_masked_message_waits_in_the_books_vmm() {
+    messages::main().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod devices;
 mod enumeration;
 mod hostile;
 mod message_signalled;
+mod pending;
 mod registers_agree;
 mod rom;
 mod saved;
