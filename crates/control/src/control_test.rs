@@ -240,7 +240,7 @@ fn a_client_gets_what_it_asks_for() {
     assert!(matches!(learned, Reply::Addresses(AddressList { addresses, more: 0 }) if addresses.len() == 1));
     let Reply::Version(daemon) = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
     let (program, pid) = (nicety_version::BUILD.to_owned(), std::process::id());
-    assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new() });
+    assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new(), waiting: None });
 }
 
 #[test]
@@ -402,6 +402,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/classes",
             "/v1/classes/{uplink}/{name}",
             "/v1/classes/{uplink}/{name}/ports/{port}",
+            "/v1/confirm",
             "/v1/daemon",
             "/v1/groups",
             "/v1/groups/{name}",
@@ -421,6 +422,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/teams/{name}",
             "/v1/threads",
             "/v1/trace",
+            "/v1/undo",
             "/v1/upgrade",
             "/v1/uplinks",
             "/v1/uplinks/{name}",
