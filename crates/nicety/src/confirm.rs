@@ -93,7 +93,9 @@ impl Guarded {
             });
         }
         if confirm.is_some() {
-            output::tell(format_args!("note: {address} answers; the change is undone unless `nicety confirm` keeps it"));
+            output::tell(format_args!(
+                "note: {address} answers; the change is undone unless `nicety confirm` keeps it"
+            ));
             return Ok(());
         }
         let Settled { not_kept, .. } = settled(socket, Ask::Confirm)?;

@@ -259,7 +259,8 @@ mod tests {
         attention(&mut main, &[], &[], None);
         assert_eq!(main, "");
         let changes = vec!["+ port <b>".to_owned()];
-        let waiting = WaitingChange { by: "user 0 (process 7)".to_owned(), changes, seconds_left: 42, not_undone: None };
+        let waiting =
+            WaitingChange { by: "user 0 (process 7)".to_owned(), changes, seconds_left: 42, not_undone: None };
         attention(&mut main, &[], &[], Some(&waiting));
         let sentence = "<li data-key=\"waiting\">a change by user 0 (process 7) waits to be confirmed (+ port &lt;b&gt;), and is undone in 42 s;";
         assert!(main.contains(sentence), "{main}");

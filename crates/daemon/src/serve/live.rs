@@ -110,7 +110,9 @@ pub enum ChangeError {
     #[error("no change waits to be confirmed{0}")]
     NothingWaits(String),
     /// The change that waits cannot be undone.
-    #[error("the change was not undone, and stands: {0}; `nicety confirm` keeps it, `nicety confirm --undo` tries again")]
+    #[error(
+        "the change was not undone, and stands: {0}; `nicety confirm` keeps it, `nicety confirm --undo` tries again"
+    )]
     NotUndone(String),
     /// Only a part of the change was made.
     #[error("not all was done: {}{}", .why.join("; "), waits_too(.changed))]

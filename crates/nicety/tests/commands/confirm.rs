@@ -111,9 +111,13 @@ fn a_host_file_that_nobody_confirms_is_undone_in_one_step_and_no_start_serves_it
     // The file on the disk still says it: neither the next start serves it, nor the one after that.
     for _ in 0..2 {
         let check = done(&scratch, &["serve", "--check"]);
-        assert!(check.err.contains("note: the host file has a change that nobody has confirmed: + port vm3; "), "{check:?}");
+        assert!(
+            check.err.contains("note: the host file has a change that nobody has confirmed: + port vm3; "),
+            "{check:?}"
+        );
         let served = Served::start(&scratch);
-        let said = served.before.iter().filter(|line| line.contains("has a change that nobody has confirmed: + port vm3; "));
+        let said =
+            served.before.iter().filter(|line| line.contains("has a change that nobody has confirmed: + port vm3; "));
         assert_eq!(said.count(), 1, "{:?}", served.before);
         assert_eq!(scratch.sockets(), SOCKETS);
         assert!(done(&scratch, &["export"]).out.contains("4MiB"), "with its live changes");
@@ -139,9 +143,15 @@ fn a_start_meanwhile_serves_what_was_confirmed_and_says_once_what_it_undoes() {
     // Killed.
     drop(served);
     let check = done(&scratch, &["serve", "--check"]);
-    assert!(check.err.contains("note: nobody has confirmed this, and a start undoes it: - port vm1, by user "), "{check:?}");
+    assert!(
+        check.err.contains("note: nobody has confirmed this, and a start undoes it: - port vm1, by user "),
+        "{check:?}"
+    );
     let served = Served::start(&scratch);
-    let said = served.before.iter().any(|line| line.contains("undone by this start, for nobody had confirmed it: - port vm1, by user "));
+    let said = served
+        .before
+        .iter()
+        .any(|line| line.contains("undone by this start, for nobody had confirmed it: - port vm1, by user "));
     assert!(said, "{:?}", served.before);
     assert_eq!(scratch.sockets(), SOCKETS);
     assert!(done(&scratch, &["export"]).out.contains("4MiB"), "what was changed before is there");
@@ -154,8 +164,13 @@ fn a_start_meanwhile_serves_what_was_confirmed_and_says_once_what_it_undoes() {
     done(&scratch, &["apply", "--confirm", "600s"]);
     drop(served);
     let served = Served::start(&scratch);
-    assert!(served.before.iter().any(|line| line.contains("has a change that nobody has confirmed: ")), "{:?}", served.before);
-    assert_eq!(scratch.sockets(), SOCKETS);
+    assert!(
+        served.before.iter().any(|line| line.contains("has a change that nobody has confirmed: ")),
+        "{:?}",
+        served.before
+    );
+    // The socket's file of the killed one is left, and nobody is at it.
+    assert_eq!(["vm1", "vm2", "vm3"].map(|name| scratch.run(&["ports", name]).code), [Some(0), Some(0), Some(2)]);
     assert_eq!(served.end(Signal::TERM), Some(0));
     write(&scratch, &format!("{HOST}{MORE}"));
     let served = Served::start(&scratch);
@@ -173,11 +188,20 @@ fn an_undo_that_is_refused_says_why_and_what_stands() {
     let taken = UnixListener::bind(&path).unwrap();
     let why = format!("{} is served by another process: choose another path", path.display());
     let logged = served.line("not undone: - port vm1, by user ");
-    assert!(logged.contains(&why) && logged.contains("; it stands, and a start of the daemon does not serve it"), "{logged}");
+    assert!(
+        logged.contains(&why) && logged.contains("; it stands, and a start of the daemon does not serve it"),
+        "{logged}"
+    );
     let told = done(&scratch, &["ports"]).err;
-    assert!(told.contains(&format!("; it could not be undone, and stands: {why}; `nicety confirm` keeps it")), "{told}");
+    assert!(
+        told.contains(&format!("; it could not be undone, and stands: {why}; `nicety confirm` keeps it")),
+        "{told}"
+    );
     let metrics = scratch.get("/metrics").1;
-    assert!(metrics.contains("nicety_change_waiting 1\n") && metrics.contains("nicety_change_not_undone 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("nicety_change_waiting 1\n") && metrics.contains("nicety_change_not_undone 1\n"),
+        "{metrics}"
+    );
     refused(&scratch, &["port", "set", "vm2", "buffer=4MiB"], 1, &format!("it could not be undone, and stands: {why}"));
     let stands = format!("the change was not undone, and stands: {why}; `nicety confirm` keeps it");
     refused(&scratch, &["confirm", "--undo"], 1, &stands);
@@ -229,7 +253,8 @@ impl Far {
     fn behind_bridge() -> Far {
         let mut child = Command::new("unshare");
         // The bridge's other end comes when this process has its own namespace.
-        let script = "until ip link set far0 up 2>/dev/null; do sleep 0.01; done; ip address add 10.0.0.2/24 dev far0; cat";
+        let script =
+            "until ip link set far0 up 2>/dev/null; do sleep 0.01; done; ip address add 10.0.0.2/24 dev far0; cat";
         child.args(["-n", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::null());
         let far = Far(child.spawn().unwrap());
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -258,8 +283,10 @@ fn a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_
         return;
     }
     let far = Far::behind_bridge();
-    ip("tuntap add dev tap0 mode tap\ntuntap add dev tap1 mode tap\naddress add 10.0.0.1/24 dev tap0\nlink set tap0 up\n\
-        link set tap1 master br0\nlink set tap1 up\nlink set lo up");
+    ip(
+        "tuntap add dev tap0 mode tap\ntuntap add dev tap1 mode tap\naddress add 10.0.0.1/24 dev tap0\nlink set tap0 up\n\
+        link set tap1 master br0\nlink set tap1 up\nlink set lo up",
+    );
     let taps = "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n[[uplink]]\nkind = \"tap\"\nname = \"tap1\"\n";
     let scratch = Scratch::with(&format!("{HOST}{taps}"));
     let served = Served::start(&scratch);

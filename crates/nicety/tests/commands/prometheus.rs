@@ -143,14 +143,12 @@ kind = "pair"
 name = "left"
 socket = "left.sock"
 rate = "10Gbit/s"
-vlan = 20
 
 [[uplink]]
 kind = "pair"
 name = "right"
 socket = "right.sock"
 rate = "10Gbit/s"
-vlan = 20
 
 [[team]]
 name = "both"
@@ -206,21 +204,28 @@ fn each_query_of_the_dashboard_finds_something_at_a_daemon_that_serves() {
     let daemon = Served::by(&scratch, "exec \"$0\" serve --keeper");
     let upgraded = scratch.run(&["upgrade"]);
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
-    let first = scratch.get("/metrics").1;
     // QEMU's stream: the length of each frame in four bytes before it. Nobody is at the ports.
     let mut world = UnixStream::connect(scratch.path().join("world.sock")).unwrap();
     let mut frame = vec![0xff; 60];
     frame[6..14].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 9, 0x88, 0xb5]);
-    world.write_all(&[&60u32.to_be_bytes()[..], &frame].concat()).unwrap();
-    let end = Instant::now() + TIMEOUT;
-    let second = loop {
-        let text = scratch.get("/metrics").1;
-        if text.contains("nicety_port_drops_total{") {
-            break text;
-        }
-        assert!(Instant::now() < end, "{text}");
-        std::thread::sleep(Duration::from_millis(10));
+    let drops = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with("nicety_port_drops_total{")).map(str::to_owned).collect()
     };
+    // A rate takes two samples.
+    let mut scraped_after_a_drop = |before: &str| {
+        world.write_all(&[&60u32.to_be_bytes()[..], &frame].concat()).unwrap();
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let text = scratch.get("/metrics").1;
+            if drops(&text) != drops(before) {
+                return text;
+            }
+            assert!(Instant::now() < end, "{text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let first = scraped_after_a_drop("");
+    let second = scraped_after_a_drop(&first);
     let queries = queries();
     assert!(queries.len() > 30);
     let found = |query: &String| {

@@ -353,8 +353,9 @@ fn kept_words(not_kept: Option<&str>) -> String {
 
 /// The answer to who confirms or undoes what waits no more.
 fn nothing_waits(running: &Running) -> ChangeError {
-    let last = running.last.as_ref().map(|Last { note, how, at }| {
-        format!("; the last one ({note}) was {how}, {} s ago", at.elapsed().as_secs())
-    });
+    let last = running
+        .last
+        .as_ref()
+        .map(|Last { note, how, at }| format!("; the last one ({note}) was {how}, {} s ago", at.elapsed().as_secs()));
     ChangeError::NothingWaits(last.unwrap_or_default())
 }
