@@ -169,3 +169,48 @@ fn a_state_file_with_one_flipped_bit_is_set_aside_and_what_it_would_have_changed
     // A bit flip in the program's name, or in the digest itself, leaves the rest readable.
     assert!(named > 20, "{named} name port vm2");
 }
+
+fn unconfirmed(file: Option<String>) -> Unconfirmed {
+    Unconfirmed { by: "user 7".to_owned(), changes: vec!["+ port vm2".to_owned()], file, waits: true }
+}
+
+#[test]
+fn a_host_file_that_nobody_has_confirmed_is_not_served_while_it_says_the_same() {
+    let scratch = Scratch::new();
+    let Begin { file, state, .. } = scratch.begin();
+    let changed = scratch.changed().document.text();
+    state.keep(&file, &file, &[unconfirmed(Some(changed.clone()))]).unwrap();
+    // The file as it was; with a comment; and as it was not confirmed.
+    for text in [FILE.to_owned(), format!("# mine\n{FILE}"), changed.clone(), format!("# mine\n{changed}")] {
+        fs::write(scratch.host(), &text).unwrap();
+        let begin = scratch.begin();
+        assert_eq!((names(&begin.host), names(&begin.file)), (vec!["vm1"], vec!["vm1"]), "{text}");
+        assert_eq!(matches!(begin.found, Found::Unconfirmed(..)), text.contains("vm2"), "{}", begin.found);
+        assert_eq!(begin.undone().unwrap().to_string(), "+ port vm2, by user 7");
+        begin.set_aside().unwrap();
+    }
+    let said = "the host file has a change that nobody has confirmed: + port vm2, by user 7; what was confirmed before is served, from ";
+    assert!(scratch.begin().found.to_string().starts_with(said));
+    // It is told once, and stays out.
+    scratch.begin().note_undone().unwrap();
+    let begin = scratch.begin();
+    assert!(begin.undone().is_none() && names(&begin.host) == ["vm1"]);
+    // Another text is the administrator's word.
+    fs::write(scratch.host(), changed.replace("vm2", "vm3")).unwrap();
+    let begin = scratch.begin();
+    assert!(matches!(begin.found, Found::Outdated(..)) && begin.undone().is_none());
+    assert_eq!(names(&begin.host), ["vm1", "vm3"]);
+    begin.set_aside().unwrap();
+    assert!(begin.state.refused().is_none());
+}
+
+#[test]
+fn a_change_of_an_entry_that_waited_is_told_once_and_leaves_no_file() {
+    let scratch = Scratch::new();
+    let Begin { file, state, .. } = scratch.begin();
+    state.keep(&file, &file, &[unconfirmed(None)]).unwrap();
+    let begin = scratch.begin();
+    assert!(matches!(begin.found, Found::Nothing) && begin.undone().is_some());
+    begin.note_undone().unwrap();
+    assert!(!scratch.state().exists());
+}
