@@ -78,7 +78,8 @@ fn end(
     let (plan, waiting) = done.as_ref().ok().map(|done| (done.plan.clone(), done.waiting.clone())).unzip();
     let told = told(lacks, done.map(|done| waits(&done.plan)));
     // The address is asked in any case: the change is in force.
-    guarded.end(socket, waiting.flatten()).and(told)?;
+    let is_change = plan.as_ref().is_some_and(|plan| !plan.is_empty());
+    guarded.end(socket, waiting.flatten(), is_change).and(told)?;
     Ok(plan)
 }
 

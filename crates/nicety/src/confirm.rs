@@ -76,9 +76,16 @@ impl Guarded {
         }
     }
 
-    /// After the change: looks whether the address answers, and says what is left to do. `waiting` is of the daemon's answer.
-    pub fn end(self, socket: &Path, waiting: Option<WaitingChange>) -> Result<(), Failure> {
-        let Some(WaitingChange { seconds_left, .. }) = waiting else { return Ok(()) };
+    /// After the change: looks whether the address answers, and says what is left to do. `waiting` is of the daemon's answer. `is_change`: the
+    /// daemon has changed something.
+    pub fn end(self, socket: &Path, waiting: Option<WaitingChange>, is_change: bool) -> Result<(), Failure> {
+        let Some(WaitingChange { seconds_left, .. }) = waiting else {
+            if is_change && (self.confirm.is_some() || self.reach.is_some()) {
+                let what = "this daemon is of a version without `nicety confirm`: the change is in force, and stays";
+                return Err(Failure::new(Exit::Failed, what));
+            }
+            return Ok(());
+        };
         let Self { confirm, reach } = self;
         let Some(mut reach) = reach else {
             let what = "`nicety confirm` keeps it, `nicety confirm --undo` undoes it";
@@ -109,5 +116,18 @@ impl Guarded {
 pub fn note(waiting: Option<&WaitingChange>) {
     if let Some(waiting) = waiting {
         output::tell(format_args!("note: {waiting}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_take_changes_back_is_said_to_have_made_one_that_stays() {
+        let end = |confirm, is_change| Guarded { confirm, reach: None }.end(Path::new("/none"), None, is_change);
+        let refused = end(Some(60), true).unwrap_err();
+        assert!(refused.message.ends_with("the change is in force, and stays"), "{refused}");
+        assert!(end(Some(60), false).is_ok() && end(None, true).is_ok());
     }
 }
