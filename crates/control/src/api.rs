@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::live::plan::Change;
 use nicety_daemon::live::{ChangeError, Changed};
 use nicety_daemon::protection::{VmReport, Wish};
@@ -26,6 +27,9 @@ pub struct DaemonView {
     /// Changed keys of the host file that take effect when the daemon is restarted, such as `daemon.workers`.
     #[serde(default)]
     pub after_restart: Vec<String>,
+    /// The change that waits to be confirmed. `null`: none does.
+    #[serde(default)]
+    pub waiting: Option<WaitingChange>,
 }
 
 /// All ports and uplinks.
@@ -280,6 +284,12 @@ pub(super) const NOT_UPGRADED: Kind = (409, "not-upgraded", "the daemon was not 
 pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
 /// The limit of captures is reached.
 pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
+/// Another change waits to be confirmed.
+pub(super) const WAITS: Kind = (409, "change-waits", "another change waits to be confirmed");
+/// There is nothing to confirm.
+pub(super) const NOTHING_WAITS: Kind = (409, "nothing-waits", "no change waits to be confirmed");
+/// The change that waits stands.
+pub(super) const NOT_UNDONE: Kind = (409, "not-undone", "the change was not undone");
 /// The change is impossible.
 pub(super) const REFUSED: Kind = (409, "refused", "it cannot be done");
 /// This machine lacks something: a folder, a file, an account, a free socket.
@@ -316,7 +326,9 @@ impl Problem {
 
     /// Whether the request was valid, and something else prevented the change.
     pub fn is_right(&self) -> bool {
-        [LACKING.1, TOO_MANY.1, NOT_UPGRADED.1, NOT_PROTECTED.1].iter().any(|kind| self.r#type.ends_with(kind))
+        let prevented =
+            [LACKING, TOO_MANY, NOT_UPGRADED, NOT_PROTECTED, WAITS, NOTHING_WAITS, NOT_UNDONE].map(|(_, kind, _)| kind);
+        prevented.iter().any(|kind| self.r#type.ends_with(kind))
     }
 
     /// Whether the daemon is still starting.
@@ -344,6 +356,9 @@ impl From<ChangeError> for Box<Problem> {
             }
             ChangeError::Refused(_) => Problem::new(REFUSED, detail),
             ChangeError::Lacking(_) => Problem::new(LACKING, detail),
+            ChangeError::Waits(_) => Problem::new(WAITS, detail),
+            ChangeError::NothingWaits(_) => Problem::new(NOTHING_WAITS, detail),
+            ChangeError::NotUndone(_) => Problem::new(NOT_UNDONE, detail),
             ChangeError::Halfway { changed, .. } => {
                 let mut problem = Problem::new(HALFWAY, detail);
                 problem.changed = Some(changed);

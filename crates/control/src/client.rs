@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use nicety_daemon::handover::Upgraded;
 use nicety_daemon::live::Changed;
+use nicety_daemon::live::confirm::Settled;
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::PortReport;
@@ -144,6 +145,17 @@ pub enum Ask {
     Plan(HostText),
     /// Apply a host file.
     Apply(HostText),
+    /// A change that is undone unless it is confirmed in time.
+    ToConfirm {
+        /// The change.
+        change: Box<Ask>,
+        /// The time.
+        seconds: u32,
+    },
+    /// Confirm the change that waits.
+    Confirm,
+    /// Undo the change that waits to be confirmed.
+    Undo,
     /// Report that the host file was written.
     Saved(HostText),
     /// Add an entry.
@@ -223,6 +235,8 @@ pub enum Reply {
     Plan(Plan),
     /// The changes that were made.
     Changed(Box<Changed>),
+    /// The change that waits no more.
+    Settled(Settled),
 }
 
 const JSON: &str = "application/json";
@@ -272,6 +286,15 @@ impl Ask {
             Self::Plan(text) => with("POST", "/v1/host/plan", text),
             Self::Saved(text) => with("POST", "/v1/host/saved", text),
             Self::Apply(text) => with("PUT", "/v1/host", text),
+            Self::ToConfirm { change, seconds } => {
+                let mut request = change.request()?;
+                let before = request.uri().to_string();
+                let sign = if before.contains('?') { '&' } else { '?' };
+                *request.uri_mut() = format!("{before}{sign}confirm={seconds}").parse().map_err(io::Error::other)?;
+                Ok(request)
+            }
+            Self::Confirm => plain("POST", "/v1/confirm"),
+            Self::Undo => plain("POST", "/v1/undo"),
             // Only what takes uplinks or ports from their networks asks.
             Self::Add { list: list @ (List::Teams | List::Mirrors), values, cut_off } => {
                 with("POST", &format!("{}?cut_off={cut_off}", place(*list)), values)
@@ -310,6 +333,8 @@ impl Ask {
             Self::Threads => Reply::Threads(read(body)?),
             Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) | Self::Saved(_) => Reply::Plan(read(body)?),
+            Self::ToConfirm { change, .. } => change.reply(body)?,
+            Self::Confirm | Self::Undo => Reply::Settled(read(body)?),
             Self::Apply(_) | Self::Add { .. } | Self::Set { .. } | Self::SetPortTerms { .. } | Self::Remove { .. } => {
                 Reply::Changed(read(body)?)
             }

@@ -240,7 +240,7 @@ fn a_client_gets_what_it_asks_for() {
     assert!(matches!(learned, Reply::Addresses(AddressList { addresses, more: 0 }) if addresses.len() == 1));
     let Reply::Version(daemon) = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
     let (program, pid) = (nicety_version::BUILD.to_owned(), std::process::id());
-    assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new() });
+    assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new(), waiting: None });
 }
 
 #[test]
@@ -344,6 +344,7 @@ fn a_long_body_whose_client_has_gone_keeps_its_turn_until_the_work_with_it_is_do
         host: PathBuf::from("/etc/host.toml"),
         inspect: Arc::new(Slow { begun, goes_on: Mutex::new(goes_on) }),
         changers: Changers::new(&Access::default(), None),
+        waits: Notify::new(),
         paused: tokio::sync::watch::Sender::new(false),
         handed_over: std::sync::Mutex::default(),
         large: Arc::new(Semaphore::new(1)),
@@ -402,6 +403,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/classes",
             "/v1/classes/{uplink}/{name}",
             "/v1/classes/{uplink}/{name}/ports/{port}",
+            "/v1/confirm",
             "/v1/daemon",
             "/v1/groups",
             "/v1/groups/{name}",
@@ -421,6 +423,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/teams/{name}",
             "/v1/threads",
             "/v1/trace",
+            "/v1/undo",
             "/v1/upgrade",
             "/v1/uplinks",
             "/v1/uplinks/{name}",
@@ -681,6 +684,7 @@ fn a_user_whose_groups_the_system_does_not_tell_is_answered_in_time_and_others_m
         host: PathBuf::from("/etc/host.toml"),
         inspect: Arc::new(Fake(1)),
         changers: Changers::new(&Access::default(), Some((5151, "keepers".into()))),
+        waits: Notify::new(),
         paused: tokio::sync::watch::Sender::new(false),
         handed_over: std::sync::Mutex::default(),
         large: Arc::new(Semaphore::new(1)),

@@ -330,6 +330,7 @@ impl Control {
             changers,
             paused: watch::Sender::new(false),
             handed_over: Mutex::default(),
+            waits: Notify::new(),
             large: Arc::new(Semaphore::new(1)),
         });
         let accepting = Accepting::new(&listener, opener).map_err(system)?;

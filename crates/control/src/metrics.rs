@@ -12,7 +12,7 @@ use super::beside::{Answer, beside};
 /// The text. It is made beside the thread that answers, which may not read the kernel's files about this process.
 pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
     beside(move || {
-        let daemon = live.daemon();
+        let (daemon, waiting) = (live.daemon(), live.waiting());
         let facts = Facts {
             ports: daemon.views(),
             vms: daemon.vms(),
@@ -22,6 +22,8 @@ pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
             times: daemon.times(),
             captures: live.captures().load(Ordering::Relaxed),
             wakes: daemon.wakes(),
+            pauses: daemon.pauses().to_vec(),
+            change: waiting.map_or((false, false), |waiting| (true, waiting.not_undone.is_some())),
         };
         Ok(metrics::text(&facts))
     })

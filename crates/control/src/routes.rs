@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use nicety_daemon::capture::{Program, Scope, Stage};
 use nicety_daemon::daemon::RestartError;
+use nicety_daemon::live::confirm::{CONFIRM_MAX, Confirm, Terms};
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::live::{ChangeError, Changed, Consent, Live};
 use nicety_daemon::metrics::CONTENT_TYPE;
@@ -38,6 +39,7 @@ use super::served::{GroupsUnknown, LOOK_UP, Peer, Served};
 use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MAX, STARTING_SENTENCE, no_port};
 
+mod confirm;
 pub(super) mod lists;
 mod problems;
 mod upgrade;
@@ -64,6 +66,8 @@ impl IntoResponse for Box<Problem> {
     paths(
         daemon,
         upgrade::upgrade,
+        confirm::confirm,
+        confirm::undo,
         ports,
         port,
         lists::add_port,
@@ -128,6 +132,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
     Router::new()
         .route("/v1/daemon", get(daemon))
         .route("/v1/upgrade", post(upgrade::upgrade))
+        .route("/v1/confirm", post(confirm::confirm))
+        .route("/v1/undo", post(confirm::undo))
         .route("/v1/ports", get(ports).post(lists::add_port))
         .route("/v1/ports/{name}", get(port).patch(lists::set_port).delete(lists::remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
@@ -176,6 +182,21 @@ pub(super) struct CutOff {
     /// Allow the change to cut an attached VM off.
     #[serde(default)]
     cut_off: bool,
+    /// Undo the change after so many seconds, unless it is confirmed before. If left out: it stays.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 86400)]
+    confirm: Option<u32>,
+}
+
+/// The query of a host file that is applied. Its body says what may be cut off.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ToConfirm {
+    /// Undo the change after so many seconds, unless it is confirmed before. If left out: it stays.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 86400)]
+    confirm: Option<u32>,
 }
 
 /// A body as JSON.
@@ -188,9 +209,23 @@ fn name_in(path: Result<Path<String>, PathRejection>) -> Answer<String> {
     path.map(|Path(name)| name).map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))
 }
 
-fn consent_in(query: Result<Query<CutOff>, QueryRejection>) -> Answer<Consent> {
-    let Query(CutOff { cut_off }) = query.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
-    Ok(if cut_off { Consent::All } else { Consent::Nothing })
+fn terms_in(peer: Peer, query: Result<Query<CutOff>, QueryRejection>) -> Answer<Terms> {
+    let Query(CutOff { cut_off, confirm }) =
+        query.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
+    let consent = if cut_off { Consent::All } else { Consent::Nothing };
+    Ok(Terms { consent, confirm: confirm_in(peer, confirm)? })
+}
+
+/// The time within which a change is to be confirmed.
+fn confirm_in(peer: Peer, confirm: Option<u32>) -> Answer<Option<Confirm>> {
+    let one = |seconds: u32| match seconds {
+        1..=CONFIRM_MAX => Ok(Confirm { within: Duration::from_secs(seconds.into()), by: who(peer) }),
+        _ => {
+            let what = format!("confirm={seconds}: a change waits to be confirmed for 1 s to {CONFIRM_MAX} s");
+            Err(Problem::new(MALFORMED, what))
+        }
+    };
+    confirm.map(one).transpose()
 }
 
 impl Served {
@@ -217,12 +252,16 @@ fn who(peer: Peer) -> String {
 }
 
 /// Logs a client's change: the client, the plan, and whether the change was kept.
-pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<Changed> {
+pub(super) fn logged(served: &Served, peer: Peer, done: Result<Changed, ChangeError>) -> Answer<Changed> {
     let say = |changed: &Changed, halfway: bool| {
         let plan = changed.plan.changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let kept = match &changed.not_kept {
-            None => "kept".to_owned(),
-            Some(why) => format!("not kept: {why}"),
+        let kept = match (&changed.waiting, &changed.not_kept) {
+            (Some(waiting), _) => {
+                served.waits.notify_one();
+                format!("undone in {} s unless it is confirmed", waiting.seconds_left)
+            }
+            (None, None) => "kept".to_owned(),
+            (None, Some(why)) => format!("not kept: {why}"),
         };
         let half = if halfway { " (not all was done)" } else { "" };
         info!("{} changed: {plan}{half}; {kept}", who(peer));
@@ -247,6 +286,7 @@ pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
         host: served.host.clone(),
         starting: !served.inspect.is_ready(),
         after_restart: served.inspect.live().map(|live| live.after_restart()).unwrap_or_default(),
+        waiting: served.inspect.live().and_then(|live| live.waiting()),
     })
 }
 
@@ -546,18 +586,25 @@ pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Ans
 /// Apply a host file
 ///
 /// The daemon serves this host file afterwards. All of it is applied, or nothing.
-#[utoipa::path(put, operation_id = "apply_host_file", tag = "host file", path = "/v1/host", request_body = HostText, responses(
+#[utoipa::path(put, operation_id = "apply_host_file", tag = "host file", path = "/v1/host", params(ToConfirm), request_body = HostText, responses(
     (status = 200, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
-pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: Large) -> Answer<axum::Json<Changed>> {
+pub(super) async fn apply(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    query: Result<Query<ToConfirm>, QueryRejection>,
+    body: Large,
+) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
+    let Query(ToConfirm { confirm }) = query.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
+    let confirm = confirm_in(peer, confirm)?;
     beside(move || {
         let mut text: HostText = json(body.bytes())?;
         let host = understood(&text, &live)?;
         let agreed = std::mem::take(&mut text.agreed);
         let consent = if text.cut_off { Consent::All } else { Consent::These(agreed) };
-        logged(peer, live.apply(&host, &consent)).map(axum::Json)
+        logged(&served, peer, live.apply(&host, Terms { consent, confirm })).map(axum::Json)
     })
     .await
 }

@@ -8,7 +8,7 @@ use nicety_daemon::live::Live;
 use nicety_socket::{Access, PeerCredentials};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::geteuid;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Inspect;
@@ -25,6 +25,8 @@ pub(super) struct Served {
     pub(super) paused: watch::Sender<bool>,
     /// Another daemon serves: this one ends once its clients have their answers.
     pub(super) handed_over: Mutex<Option<Arc<Live>>>,
+    /// Notified when a change waits to be confirmed, or no more.
+    pub(super) waits: Notify,
     /// Permits to read and parse a host file or a state.
     pub(super) large: Arc<Semaphore>,
 }

@@ -1,11 +1,12 @@
 //! The server: one thread, and a [bounded number](super::clients) of connections. No client blocks another. A silent client is
 //! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
+use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -118,12 +119,18 @@ impl Server {
                 return Ok(());
             }
             let is_paused = *paused.borrow_and_update();
+            let undo_at = served.inspect.live().and_then(|live| live.undo_at());
             let accepted = tokio::select! {
                 biased;
                 () = end.notified() => return Ok(()),
                 _ = paused.changed() => continue,
                 () = looped.notified() => {
                     keep_loops(&served);
+                    continue;
+                }
+                () = served.waits.notified() => continue,
+                () = sleep_until(undo_at) => {
+                    undo_late(&served);
                     continue;
                 }
                 accepted = source.accept(), if !is_paused => accepted,
@@ -168,6 +175,27 @@ fn keep_loops(served: &Served) {
     let keep = move || live.keep_loops();
     if let Err(error) = nicety_sandbox::spawn(nicety_sandbox::Kind::ControlChange, "control-change", 0, keep) {
         warn!("an uplink was blocked, and that is not kept: {error}");
+    }
+}
+
+/// Waits until then. `None`: for ever.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
+    }
+}
+
+/// Undoes a change that nobody has confirmed in time, beside this thread.
+fn undo_late(served: &Arc<Served>) {
+    let Some(live) = served.inspect.live().filter(|live| live.is_late()) else { return };
+    let served = Arc::clone(served);
+    let undo = move || {
+        live.undo_late();
+        served.waits.notify_one();
+    };
+    if let Err(error) = nicety_sandbox::spawn(nicety_sandbox::Kind::ControlChange, "control-change", 0, undo) {
+        warn!("a change that nobody has confirmed is not undone yet: {error}");
     }
 }
 

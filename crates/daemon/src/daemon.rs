@@ -280,6 +280,8 @@ pub struct Daemon {
     look: Mutex<Option<Look>>,
     /// VMMs of another process go on here, and this one has not begun to serve.
     takes_over: AtomicBool,
+    /// For how long ports of another process stood still until they went on here, in nanoseconds.
+    pauses: OnceLock<Vec<(String, u64)>>,
     /// A signal has told this process to end.
     is_ending: AtomicBool,
 }
@@ -344,6 +346,7 @@ impl Daemon {
             guarded: Mutex::default(),
             look: Mutex::default(),
             takes_over: AtomicBool::new(false),
+            pauses: OnceLock::new(),
             is_ending: AtomicBool::new(false),
         })
     }
@@ -357,6 +360,16 @@ impl Daemon {
     /// connections for the next one.
     pub(crate) fn takes_over(&self) {
         self.takes_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Ports of another process have gone on here, each after so many nanoseconds in which it stood still.
+    pub(crate) fn note_pauses(&self, pauses: Vec<(String, u64)>) {
+        let _set_once = self.pauses.set(pauses);
+    }
+
+    /// For how long each port stood still when this daemon took over from another one, in nanoseconds. Empty after any other start.
+    pub fn pauses(&self) -> &[(String, u64)] {
+        self.pauses.get().map_or(&[], Vec::as_slice)
     }
 
     /// Everything has started.

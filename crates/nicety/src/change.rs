@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
+use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
 use nicety_host::{Document, Form, Host, KINDS, List};
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::answer::{failure, odd};
 use crate::cli::{Apply, CardChange, ChangeOptions, ClassChange, Export, ListChange, PortChange, Which};
+use crate::confirm::Guarded;
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::opens;
@@ -61,7 +63,24 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         agree(CUTS_OFF)?;
         text.agreed = cut_off;
     }
-    told(lacks, tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string()).map(|done| waits(&done)))
+    let guarded = Guarded::begin(&args.guard)?;
+    let done = tell(control::ask(&socket, guarded.ask(Ask::Apply(text))), &plan.to_string());
+    end(lacks, done, guarded, &socket).map(drop)
+}
+
+/// Ends a change: reports what the daemon's unit does not allow, and what takes the change back.
+fn end(
+    lacks: Option<Lacks>,
+    done: Result<Done, Failure>,
+    guarded: Guarded,
+    socket: &Path,
+) -> Result<Option<Plan>, Failure> {
+    let (plan, waiting) = done.as_ref().ok().map(|done| (done.plan.clone(), done.waiting.clone())).unzip();
+    let told = told(lacks, done.map(|done| waits(&done.plan)));
+    // The address is asked in any case: the change is in force.
+    let is_change = plan.as_ref().is_some_and(|plan| !plan.is_empty());
+    guarded.end(socket, waiting.flatten(), is_change).and(told)?;
+    Ok(plan)
 }
 
 /// The host that a daemon runs.
@@ -215,9 +234,9 @@ pub(crate) fn made(
     lacks: Option<Lacks>,
     ask: impl Fn(bool) -> Ask,
 ) -> Result<(), Failure> {
-    let done = agreed(options.yes, |cut_off| control::ask(socket, ask(cut_off)));
-    let plan = done.as_ref().ok().cloned();
-    told(lacks, done.map(|done| waits(&done)))?;
+    let guarded = Guarded::begin(&options.guard)?;
+    let done = agreed(options.yes, |cut_off| control::ask(socket, guarded.ask(ask(cut_off))));
+    let plan = end(lacks, done, guarded, socket)?;
     let Some(plan) = plan.filter(|_| options.save) else { return Ok(()) };
     write_back::save(socket, Some((one, &plan)))
 }
@@ -316,8 +335,8 @@ fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
-/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. Returns the changes.
-fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<Plan, Failure> {
+/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. Returns the change.
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<Done, Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;
@@ -357,7 +376,7 @@ fn waits(plan: &Plan) -> bool {
 }
 
 /// Reports the changes, and returns them. `shown` is the part of the report that the person has already seen.
-fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Plan, Failure> {
+fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Done, Failure> {
     let changed = match answer {
         Ok(Reply::Changed(changed)) => changed,
         Ok(other) => return Err(odd(&other)),
@@ -366,7 +385,7 @@ fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Plan, Failure> {
         }
         Err(error) => return Err(failure(error)),
     };
-    let Changed { plan, after_restart, not_kept, closed } = *changed;
+    let Changed { plan, after_restart, not_kept, closed, waiting } = *changed;
     let done = plan.to_string();
     if done.is_empty() {
         output::print("nothing to change\n")?;
@@ -391,5 +410,12 @@ fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Plan, Failure> {
             "note: it is in force, and was not kept: after a restart of the daemon it is gone ({why})"
         ));
     }
-    Ok(plan)
+    Ok(Done { plan, waiting })
+}
+
+/// A change that was made.
+struct Done {
+    plan: Plan,
+    /// It waits to be confirmed.
+    waiting: Option<WaitingChange>,
 }

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use change::{
-    CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, ListChange, ListCommand, PortChange,
-    PortCommand, Vf, VfCommand, VfSet, VfShow,
+    CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, Confirm, Guard, ListChange, ListCommand,
+    PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
 pub use ft::{Ft, FtCommand};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
@@ -62,6 +62,8 @@ pub enum Command {
     Ports(Ports),
     /// Make a running daemon serve a host file as it is now: shows the plan, and asks before it cuts a VM off
     Apply(Apply),
+    /// Keep the change of a running daemon that waits to be confirmed (`--confirm`), or undo it
+    Confirm(Confirm),
     /// Replace a running daemon by another program, while all VMs keep running
     Upgrade(Upgrade),
     /// Add, remove, change or restart one port of a running daemon
@@ -316,8 +318,11 @@ pub struct Apply {
     #[arg(long, short = 'y')]
     pub yes: bool,
     /// Only show the plan
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long, conflicts_with_all = ["yes", "confirm", "check_reach"])]
     pub dry_run: bool,
+    /// What takes it back.
+    #[command(flatten)]
+    pub guard: Guard,
     /// The control socket of the daemon [default: of the one that serves FILE]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,

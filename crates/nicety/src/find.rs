@@ -272,7 +272,7 @@ impl Origin {
         }
         let begin = Begin::new(file);
         let mut notes = vec![format!("by {named}")];
-        if matches!(begin.found, Kept::Taken(..)) {
+        if matches!(begin.found, Kept::Taken(..) | Kept::Unconfirmed(..)) {
             notes.push(begin.found.to_string());
         }
         notes.extend(whys);

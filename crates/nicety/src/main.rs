@@ -20,6 +20,7 @@ mod choose;
 mod cli;
 mod compare;
 mod complete;
+mod confirm;
 mod exit;
 mod extcap;
 mod find;
@@ -30,6 +31,7 @@ mod log;
 mod opens;
 mod output;
 mod ports;
+mod reach;
 mod replay;
 mod save;
 mod serve;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ports(args) => ports::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Apply(args) => change::apply(&args).map(|()| ExitCode::SUCCESS),
+        Command::Confirm(args) => confirm::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Upgrade(args) => upgrade::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),

@@ -116,13 +116,8 @@ fn begin(opening: &Opening, path: &Path) {
     // The daemon reports what is wrong with the host file.
     let Ok(file) = Host::read(path) else { return };
     let begin = Begin::new(file);
-    let of_file = named::all(&begin.file);
-    let is_tap = |line: &String| line.starts_with("tap ");
-    // Taps must be there again also while the host file is being edited.
-    named::all(&begin.host)
-        .iter()
-        .filter(|line| is_tap(line) || !of_file.contains(*line))
-        .for_each(|line| opening.name(line));
+    // Taps must be there again also while the host file is being edited, and what an edited file names no more when that change is undone.
+    named::all(&begin.host).iter().for_each(|line| opening.name(line));
     let Ok(control) = control_of(&begin.host) else { return };
     let path = socket_of(&control);
     match keeper_socket(&begin.host, &control, &path) {
@@ -189,22 +184,26 @@ fn named_by(
     peer: Option<PeerCredentials>,
 ) -> Result<(), String> {
     let file = Host::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let known = named::all(&file);
-    let mut new = Vec::new();
+    let of_file = named::all(&file);
+    let (mut known, mut new) = (Vec::new(), Vec::new());
     for line in asked {
         let line = whole(&line, &file).ok_or_else(|| format!("the keeper's program does not know what {line:?} is"))?;
-        if !known.contains(&line) && !opening.named.contains(&line) {
-            new.push(line);
+        let lines = if of_file.contains(&line) { &mut known } else { &mut new };
+        if !opening.named.contains(&line) {
+            lines.push(line);
         }
     }
-    if new.is_empty() {
+    let peer = peer.ok_or_else(|| "the system does not say whose process this is".to_owned());
+    let allowed = peer.and_then(|peer| may_name(&file, peer).map(|()| peer));
+    if new.is_empty() && allowed.is_err() {
         return Ok(());
     }
-    let peer = peer.ok_or("the system does not say whose process this is")?;
-    may_name(&file, peer)?;
-    new.iter().for_each(|line| opening.name(line));
-    let PeerCredentials { pid, uid, .. } = peer;
-    say("INFO", &format!("user {uid} (process {pid}) names {}: the daemon may have it opened", new.join(", ")));
+    let PeerCredentials { pid, uid, .. } = allowed?;
+    // A later host file may not have these, and may be undone.
+    known.iter().chain(&new).for_each(|line| opening.name(line));
+    if !new.is_empty() {
+        say("INFO", &format!("user {uid} (process {pid}) names {}: the daemon may have it opened", new.join(", ")));
+    }
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::answer::{failure, odd};
 use crate::cli::{Change, Ports};
+use crate::confirm;
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
@@ -84,6 +85,9 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
             other => return Err(odd(&other)),
         },
     };
+    if let Reply::Version(DaemonView { waiting, .. }) = ask(Ask::Version)? {
+        confirm::note(waiting.as_ref());
+    }
     let shown = Shown::of(args, ports, &socket)?;
     let text = if args.json {
         let mut all = json!({ "version": control::VERSION, "ports": shown.ports });

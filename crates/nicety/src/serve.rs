@@ -261,6 +261,10 @@ impl<'a> Prepared<'a> {
         if !matches!(self.begin.found, Found::Nothing) {
             output::tell(format_args!("note: {}", self.begin.found));
         }
+        let undone = self.begin.undone().filter(|_| !matches!(self.begin.found, Found::Unconfirmed(..)));
+        if let Some(undone) = undone.filter(|_| !self.control.served) {
+            output::tell(format_args!("note: nobody has confirmed this, and a start undoes it: {undone}"));
+        }
         if let Err(why) = &self.control.page {
             output::tell(format_args!("warning: the page is not served: {why}"));
         }
@@ -492,6 +496,14 @@ fn report_kept_changes(begin: &Begin) {
     }
     if let Err(error) = begin.set_aside() {
         warn!("{} cannot be set aside: {error}", begin.state.path().display());
+    }
+    if let Some(undone) = begin.undone() {
+        if !matches!(begin.found, Found::Unconfirmed(..)) {
+            warn!("undone by this start, for nobody had confirmed it: {undone}");
+        }
+        if let Err(error) = begin.note_undone() {
+            warn!("the next start says that again: {error}");
+        }
     }
 }
 

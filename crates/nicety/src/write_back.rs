@@ -27,6 +27,9 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
     let (only, plan) = only.unzip();
     let failed = |what: String| Failure::new(Exit::Failed, what);
     let path = match control::ask(socket, Ask::Version).map_err(failure)? {
+        Reply::Version(DaemonView { waiting: Some(waiting), .. }) => {
+            return Err(failed(format!("nothing was written: {waiting}")));
+        }
         Reply::Version(DaemonView { host, .. }) => host,
         other => return Err(odd(&other)),
     };

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use nicety_chart::Escaped;
+use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::{Condition, PortReport};
 
@@ -70,7 +71,8 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         Escaped(nicety_version::BUILD),
         contents.join(" ")
     );
-    attention(&mut main, &ports, &vms);
+    let waiting = shown.inspect.live().and_then(|live| live.waiting());
+    attention(&mut main, &ports, &vms, waiting.as_ref());
     section(&mut main, "picture", |main| picture(main, &guests, &links));
     section(&mut main, "blocked", |main| Blocked::list(main, &blocked));
     section(&mut main, "ports", |main| ports::section(main, &guests, &history));
@@ -124,17 +126,20 @@ fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     )
 }
 
-/// The ports that cannot work, and the VMs that would end with this host, with what to do.
-fn attention(main: &mut String, ports: &[PortReport], vms: &[VmReport]) {
+/// The ports that cannot work, the VMs that would end with this host, and a change that waits to be confirmed, with what to do.
+fn attention(main: &mut String, ports: &[PortReport], vms: &[VmReport], waiting: Option<&WaitingChange>) {
     let is_wrong =
         |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let wrong: Vec<&PortReport> = ports.iter().filter(is_wrong).collect();
-    if wrong.is_empty() && vms::unprotected(vms).next().is_none() {
+    if wrong.is_empty() && vms::unprotected(vms).next().is_none() && waiting.is_none() {
         return;
     }
     main.push_str(
         "<section data-key=\"attention\" class=\"attention\" aria-labelledby=\"attention\"><h2 id=\"attention\">Needs attention</h2><ul>",
     );
+    if let Some(waiting) = waiting {
+        let _ = write!(main, "<li data-key=\"waiting\">{}</li>", Escaped(&waiting.to_string()));
+    }
     for port in wrong {
         let (name, sentence) = (Escaped(&port.name), Escaped(&port.sentence));
         let _ = write!(main, "<li data-key=\"{name}\">{}: {sentence}</li>", link(&port.name));
@@ -246,6 +251,23 @@ mod tests {
         assert!(page.contains("3 ports, 3 of them up; 0 uplinks."), "{page}");
         assert!(page.contains(">VM <bdi>web</bdi> is not protected: the twin&#39;s host is silent</li>"), "{page}");
         assert!(page.contains("<td class=\"n drop\" data-value=\"9\">9</td>"), "three ports with 3 each");
+    }
+
+    #[test]
+    fn a_change_that_waits_needs_attention_and_its_text_becomes_no_markup() {
+        let mut main = String::new();
+        attention(&mut main, &[], &[], None);
+        assert_eq!(main, "");
+        let changes = vec!["+ port <b>".to_owned()];
+        let waiting =
+            WaitingChange { by: "user 0 (process 7)".to_owned(), changes, seconds_left: 42, not_undone: None };
+        attention(&mut main, &[], &[], Some(&waiting));
+        let sentence = "<li data-key=\"waiting\">a change by user 0 (process 7) waits to be confirmed (+ port &lt;b&gt;), and is undone in 42 s;";
+        assert!(main.contains(sentence), "{main}");
+        let stands = WaitingChange { not_undone: Some("vm1.sock is served".to_owned()), ..waiting };
+        main.clear();
+        attention(&mut main, &[], &[], Some(&stands));
+        assert!(main.contains("; it could not be undone, and stands: vm1.sock is served; "), "{main}");
     }
 
     #[test]

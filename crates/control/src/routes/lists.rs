@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use nicety_daemon::live::{Changed, Consent};
+use nicety_daemon::live::Changed;
 use nicety_host::List;
 use tracing::info;
 
 use super::super::beside::{Answer, beside};
-use super::{CutOff, Daemon, consent_in, json, logged, name_in, problems, values, who};
+use super::{CutOff, Daemon, json, logged, name_in, problems, terms_in, values, who};
 use crate::api::{CardReset, MALFORMED, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
 use crate::schemas::{
@@ -26,12 +26,12 @@ async fn add(
     served: Arc<Served>,
     peer: Peer,
     list: List,
-    consent: Consent,
+    query: Agreed,
     body: &[u8],
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    let live = served.live()?;
+    let (live, terms) = (served.live()?, terms_in(peer, query)?);
     let table = values(json(body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || logged(peer, live.add(list, table, &consent))).await?;
+    let changed = beside(move || logged(&served, peer, live.add(list, table, terms))).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
 
@@ -43,9 +43,9 @@ async fn set(
     body: &[u8],
 ) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
-    let (name, consent) = (name?, consent_in(query)?);
+    let (name, terms) = (name?, terms_in(peer, query)?);
     let values = values(json(body)?)?;
-    beside(move || logged(peer, live.set(list, &name, &values, &consent)).map(axum::Json)).await
+    beside(move || logged(&served, peer, live.set(list, &name, &values, terms)).map(axum::Json)).await
 }
 
 async fn remove(
@@ -55,21 +55,22 @@ async fn remove(
     (name, query): (Answer<String>, Agreed),
 ) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
-    let (name, consent) = (name?, consent_in(query)?);
-    beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
+    let (name, terms) = (name?, terms_in(peer, query)?);
+    beside(move || logged(&served, peer, live.remove(list, &name, terms)).map(axum::Json)).await
 }
 
 /// Add a port
-#[utoipa::path(post, operation_id = "add_port", tag = "ports", path = "/v1/ports", request_body = NewPort, responses(
+#[utoipa::path(post, operation_id = "add_port", tag = "ports", path = "/v1/ports", params(CutOff), request_body = NewPort, responses(
     (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_port(
     State(served): Daemon,
     Changer(peer): Changer,
+    query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Ports, Consent::Nothing, &body).await
+    add(served, peer, List::Ports, query, &body).await
 }
 
 /// Change a port
@@ -104,16 +105,17 @@ pub(crate) async fn remove_port(
 }
 
 /// Add a port group
-#[utoipa::path(post, operation_id = "add_group", tag = "port groups", path = "/v1/groups", request_body = NewGroup, responses(
+#[utoipa::path(post, operation_id = "add_group", tag = "port groups", path = "/v1/groups", params(CutOff), request_body = NewGroup, responses(
     (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_group(
     State(served): Daemon,
     Changer(peer): Changer,
+    query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Groups, Consent::Nothing, &body).await
+    add(served, peer, List::Groups, query, &body).await
 }
 
 /// Change a port group
@@ -148,16 +150,17 @@ pub(crate) async fn remove_group(
 }
 
 /// Add an uplink
-#[utoipa::path(post, operation_id = "add_uplink", tag = "uplinks", path = "/v1/uplinks", request_body = NewUplink, responses(
+#[utoipa::path(post, operation_id = "add_uplink", tag = "uplinks", path = "/v1/uplinks", params(CutOff), request_body = NewUplink, responses(
     (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_uplink(
     State(served): Daemon,
     Changer(peer): Changer,
+    query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Uplinks, Consent::Nothing, &body).await
+    add(served, peer, List::Uplinks, query, &body).await
 }
 
 /// Change an uplink
@@ -192,16 +195,17 @@ pub(crate) async fn remove_uplink(
 }
 
 /// Add a card
-#[utoipa::path(post, operation_id = "add_card", tag = "cards", path = "/v1/cards", request_body = NewCard, responses(
+#[utoipa::path(post, operation_id = "add_card", tag = "cards", path = "/v1/cards", params(CutOff), request_body = NewCard, responses(
     (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_card(
     State(served): Daemon,
     Changer(peer): Changer,
+    query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Cards, Consent::default(), &body).await
+    add(served, peer, List::Cards, query, &body).await
 }
 
 /// Change a card
@@ -271,7 +275,7 @@ pub(crate) async fn add_team(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Teams, consent_in(query)?, &body).await
+    add(served, peer, List::Teams, query, &body).await
 }
 
 /// Change a team
@@ -318,7 +322,7 @@ pub(crate) async fn add_mirror(
     query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Mirrors, consent_in(query)?, &body).await
+    add(served, peer, List::Mirrors, query, &body).await
 }
 
 /// Change a mirror
@@ -361,16 +365,17 @@ fn class_in(path: InUplink) -> Answer<String> {
 type InUplink = Result<Path<(String, String)>, PathRejection>;
 
 /// Add a class of I/O control
-#[utoipa::path(post, operation_id = "add_class", tag = "classes", path = "/v1/classes", request_body = NewClass, responses(
+#[utoipa::path(post, operation_id = "add_class", tag = "classes", path = "/v1/classes", params(CutOff), request_body = NewClass, responses(
     (status = 201, description = "The changes that were made", body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_class(
     State(served): Daemon,
     Changer(peer): Changer,
+    query: Agreed,
     Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Classes, Consent::Nothing, &body).await
+    add(served, peer, List::Classes, query, &body).await
 }
 
 /// Change a class of I/O control
@@ -420,7 +425,7 @@ pub(crate) async fn set_port_terms(
 ) -> Answer<axum::Json<Changed>> {
     let live = served.live()?;
     let Path((uplink, name, port)) = path.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
-    let (class, consent) = (format!("{uplink}/{name}"), consent_in(query)?);
-    let terms = values(json(&body)?)?;
-    beside(move || logged(peer, live.set_port_terms(&class, &port, &terms, &consent)).map(axum::Json)).await
+    let (class, terms) = (format!("{uplink}/{name}"), terms_in(peer, query)?);
+    let values = values(json(&body)?)?;
+    beside(move || logged(&served, peer, live.set_port_terms(&class, &port, &values, terms)).map(axum::Json)).await
 }

@@ -39,6 +39,10 @@ pub struct Facts {
     pub captures: usize,
     /// How often each worker has slept and woken.
     pub wakes: Vec<u64>,
+    /// For how long ports stood still when this daemon took over from another one, in nanoseconds.
+    pub pauses: Vec<(String, u64)>,
+    /// Whether a change waits to be confirmed, and whether it could not be undone in time.
+    pub change: (bool, bool),
 }
 
 /// A text under construction.
@@ -100,6 +104,12 @@ pub fn text(facts: &Facts) -> String {
         facts.addresses,
     );
     one(&mut page, "nicety_captures", "Captures that run.", facts.captures);
+    let (waits, stands) = facts.change;
+    let help = "Whether a change waits to be confirmed; `nicety ports` says which.";
+    one(&mut page, "nicety_change_waiting", help, waits.into());
+    let help = "Whether that change was not confirmed in time, and could not be undone.";
+    one(&mut page, "nicety_change_not_undone", help, stands.into());
+    pauses(&mut page, facts);
     page.family("nicety_thread_cpu_seconds_total", "counter", "Processor time of the daemon's threads of a name.");
     for (thread, time) in &facts.threads {
         page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
@@ -113,6 +123,16 @@ pub fn text(facts: &Facts) -> String {
         process(&mut page, of);
     }
     page.0
+}
+
+/// The pauses of ports that are still there.
+fn pauses(page: &mut Page, facts: &Facts) {
+    const NAME: &str = "nicety_port_upgrade_pause_seconds";
+    let help = "For how long the port stood still when this daemon took over from another one; of no other start.";
+    page.family(NAME, "gauge", help);
+    for (name, ns) in facts.pauses.iter().filter(|(name, _)| facts.ports.iter().any(|port| port.name == *name)) {
+        page.sample(NAME, &[("port", name)], Duration::from_nanos(*ns).as_secs_f64());
+    }
 }
 
 /// The VLANs of a port, as its host file has them: of `vlan`, `trunk` or `qinq`. Empty: the flat network.

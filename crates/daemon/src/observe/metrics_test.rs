@@ -70,6 +70,8 @@ fn facts() -> Facts {
         times,
         captures: 2,
         wakes: vec![5, 6],
+        pauses: vec![("lan".to_owned(), 2_500_000), ("gone".to_owned(), 1)],
+        change: (true, false),
     }
 }
 
@@ -160,6 +162,9 @@ fn values_have_their_labels() {
         r#"nicety_port_signals_total{port="a\"\\"} 6"#,
         "nicety_switch_addresses 7",
         "nicety_captures 2",
+        "nicety_change_waiting 1",
+        "nicety_change_not_undone 0",
+        r#"nicety_port_upgrade_pause_seconds{port="lan"} 0.0025"#,
         r#"nicety_worker_wakes_total{worker="1"} 6"#,
         r#"nicety_thread_cpu_seconds_total{thread="worker0"} 1.5"#,
         r#"nicety_frame_duration_seconds_bucket{le="0.000001"} 10"#,
@@ -171,6 +176,11 @@ fn values_have_their_labels() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+}
+
+#[test]
+fn a_port_that_was_removed_after_an_upgrade_has_no_pause_any_more() {
+    assert!(!text(&facts()).contains("\"gone\""));
 }
 
 #[test]

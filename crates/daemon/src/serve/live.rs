@@ -2,10 +2,11 @@
 //!
 //! Every change makes a whole new host file. It is checked like any host file and compared with the running one. The differences
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
-//! state is kept in the [state file](state), and by the [keeper](texts).
+//! state is kept in the [state file](state), and by the [keeper](texts). A change may [wait to be confirmed](confirm).
 
 mod blocked;
 pub mod capture;
+pub mod confirm;
 pub mod plan;
 pub mod state;
 mod steps;
@@ -33,8 +34,9 @@ use crate::observe::report::PortReport;
 use crate::serve::handover::give::{self, UpgradeError};
 use crate::serve::handover::{Offer, Offering, Upgraded};
 use crate::serve::{Reconciled, ServeError, Steps, reconcile};
+use confirm::{Last, Shown, Terms, Waiting, WaitingChange};
 use plan::{Change, Plan};
-use state::StateFile;
+use state::{StateFile, Unconfirmed};
 use steps::steps;
 use texts::Texts;
 
@@ -75,6 +77,9 @@ pub struct Changed {
     pub not_kept: Option<String>,
     /// Closed ports with their last counters.
     pub closed: Vec<PortReport>,
+    /// The change waits to be confirmed. `null`: it stays.
+    #[serde(default)]
+    pub waiting: Option<WaitingChange>,
 }
 
 /// Reasons why nothing was changed, or only a part.
@@ -98,14 +103,30 @@ pub enum ChangeError {
     /// This machine lacks something that the change needs.
     #[error("nothing was done: {0}")]
     Lacking(String),
+    /// Another change waits to be confirmed. A sentence.
+    #[error("nothing was done: {0}")]
+    Waits(String),
+    /// No change waits to be confirmed. What became of the last one.
+    #[error("no change waits to be confirmed{0}")]
+    NothingWaits(String),
+    /// The change that waits cannot be undone.
+    #[error(
+        "the change was not undone, and stands: {0}; `nicety confirm` keeps it, `nicety confirm --undo` tries again"
+    )]
+    NotUndone(String),
     /// Only a part of the change was made.
-    #[error("not all was done: {}", .why.join("; "))]
+    #[error("not all was done: {}{}", .why.join("; "), waits_too(.changed))]
     Halfway {
         /// The errors.
         why: Vec<String>,
         /// The changes that were made.
         changed: Box<Changed>,
     },
+}
+
+/// What becomes of the part that was made of a change.
+fn waits_too(changed: &Changed) -> String {
+    changed.waiting.as_ref().map_or_else(String::new, |waiting| format!("; {waiting}"))
 }
 
 fn lines(changes: &[Change]) -> String {
@@ -139,6 +160,12 @@ struct Running {
     host: Host,
     /// The host file as it was last read.
     file: Host,
+    /// The change by the host file that was undone last: no start serves the file while it says this.
+    refused: Option<Unconfirmed>,
+    /// The change that waits to be confirmed.
+    waiting: Option<Waiting>,
+    /// The last change that waited, and waits no more.
+    last: Option<Last>,
 }
 
 /// The running daemon, its configuration and its state file.
@@ -150,6 +177,8 @@ pub struct Live {
     running: Mutex<Running>,
     /// Separate from `running`, so that readers do not wait for a change.
     after_restart: Mutex<Vec<String>>,
+    /// The change that waits, for readers.
+    shown: Shown,
     kept: Option<Mutex<Kept>>,
     /// Ends the process after another has taken over.
     end: OnceLock<Handle>,
@@ -174,13 +203,14 @@ struct Kept {
 impl Live {
     /// Changes of a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
-        let path = host.path.clone();
+        let (path, refused) = (host.path.clone(), state.refused());
         Self {
             daemon,
             path,
             state,
-            running: Mutex::new(Running { host, file }),
+            running: Mutex::new(Running { host, file, refused, waiting: None, last: None }),
             after_restart: Mutex::default(),
+            shown: Shown::default(),
             kept: None,
             end: OnceLock::new(),
             is_replaced: AtomicBool::new(false),
@@ -203,7 +233,8 @@ impl Live {
     /// person.
     fn keep_texts(&self, running: &Running) -> Result<(), String> {
         let Some(holder) = self.daemon.holder() else { return Ok(()) };
-        Texts::of(&running.host, &running.file).keep(holder, self.daemon.clock_origin_ns() + self.daemon.now_ns())
+        let (host, file, _) = running.confirmed();
+        Texts::of(host, file).keep(holder, self.daemon.clock_origin_ns() + self.daemon.now_ns())
     }
 
     /// Closes this when another process serves, and the last client has its answer.
@@ -217,7 +248,7 @@ impl Live {
     }
 
     /// Replaces this daemon by a program; by its own path, if none is named. `stops` is called when nothing moves from now on, and
-    /// again with false if this daemon goes on. Changes wait. VMs of the ports `without` are not asked, and lose their connections.
+    /// again with false if this daemon goes on. Changes wait. One that waits to be confirmed is undone before. VMs of the ports `without` are not asked, and lose their connections.
     ///
     /// # Errors
     /// See [`UpgradeError`].
@@ -233,6 +264,7 @@ impl Live {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(UpgradeError::UnderWay),
         };
+        self.undo_for_upgrade().map_err(UpgradeError::Refused)?;
         // A change that has begun is finished first, and none begins.
         let running = self.running();
         let offer = Offer {
@@ -273,8 +305,14 @@ impl Live {
     /// The running configuration, in which uplinks are blocked that the plane has blocked for a loop.
     fn running(&self) -> MutexGuard<'_, Running> {
         let mut running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(host) = blocked::with_loops(&running.host, &self.daemon.loops()) {
+        let loops = self.daemon.loops();
+        if let Some(host) = blocked::with_loops(&running.host, &loops) {
             running.host = host;
+        }
+        if let Some(waiting) = &mut running.waiting
+            && let Some(host) = blocked::with_own_loops(&waiting.host, loops)
+        {
+            waiting.host = host;
         }
         running
     }
@@ -336,20 +374,12 @@ impl Live {
     }
 
     /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
-    pub fn apply(&self, new: &Host, consent: &Consent) -> Result<Changed, ChangeError> {
+    pub fn apply(&self, new: &Host, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         // Compare relative paths as absolute ones.
         let whole = self.understood(&new.document.text())?;
-        if new.path == self.path {
-            let done = self.change(&mut running, whole.clone(), consent);
-            if !matches!(done, Err(ChangeError::Halfway { .. }) | Ok(_)) {
-                return done;
-            }
-            running.file = whole;
-            return self.kept(&running, done);
-        }
-        let done = self.change(&mut running, whole, consent);
-        self.kept(&running, done)
+        let file = (new.path == self.path).then(|| whole.clone());
+        self.change(&mut running, whole, file, &terms.into())
     }
 
     /// Reads the host file again and applies it, unless that would cut off a VM. Logs the result.
@@ -382,7 +412,7 @@ impl Live {
     }
 
     /// Adds a port, a group, an uplink, a team, a mirror or a class. Its relative paths start at the host file's folder.
-    pub fn add(&self, list: List, entry: Table, consent: &Consent) -> Result<Changed, ChangeError> {
+    pub fn add(&self, list: List, entry: Table, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         if let Some(name) = list.name_of(&entry)
             && running.host.document.has(list, &name)
@@ -390,12 +420,11 @@ impl Live {
             return Err(ChangeError::Exists(list, name));
         }
         let new = self.understood(&running.host.document.with(list, entry, self.folder()).text())?;
-        let done = self.change(&mut running, new, consent);
-        self.kept(&running, done)
+        self.change(&mut running, new, None, &terms.into())
     }
 
     /// Removes a port, an empty group, an uplink, a mirror, a class, or a team with its uplinks.
-    pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
+    pub fn remove(&self, list: List, name: &str, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
         if !document.has(list, name) {
@@ -420,8 +449,7 @@ impl Live {
             }
         }
         let new = self.understood(&document.without(list, name).text())?;
-        let done = self.change(&mut running, new, consent);
-        self.kept(&running, done)
+        self.change(&mut running, new, None, &terms.into())
     }
 
     /// Changes values of a port, a group, an uplink, a team, a mirror or a class. A key without a value gets its default.
@@ -430,13 +458,13 @@ impl Live {
         list: List,
         name: &str,
         values: &[(String, Option<Value>)],
-        consent: &Consent,
+        terms: impl Into<Terms>,
     ) -> Result<Changed, ChangeError> {
         let values = |host: &Host| match list {
             List::Ports => Ok(nicety_host::with_usual_priority(&host.document.entry(list, name), values)),
             _ => Ok(blocked::said(list, values)),
         };
-        self.set_by(list, name, values, consent)
+        self.set_by(list, name, values, &terms.into())
     }
 
     /// Changes terms that a port has of its own inside a class: `shares`, `reservation`, `limit`. One without a value is that of the
@@ -445,14 +473,14 @@ impl Live {
         &self,
         class: &str,
         port: &str,
-        terms: &[(String, Option<Value>)],
-        consent: &Consent,
+        values: &[(String, Option<Value>)],
+        terms: impl Into<Terms>,
     ) -> Result<Changed, ChangeError> {
         let values = |host: &Host| match host.port(port) {
-            Some(_) => Ok(nicety_host::with_port_terms(&host.document.entry(List::Classes, class), port, terms)),
+            Some(_) => Ok(nicety_host::with_port_terms(&host.document.entry(List::Classes, class), port, values)),
             None => Err(missing(&host.document, List::Ports, port)),
         };
-        self.set_by(List::Classes, class, values, consent)
+        self.set_by(List::Classes, class, values, &terms.into())
     }
 
     /// Changes values of an entry that depend on what runs.
@@ -461,7 +489,7 @@ impl Live {
         list: List,
         name: &str,
         values: impl FnOnce(&Host) -> Result<Vec<(String, Option<Value>)>, ChangeError>,
-        consent: &Consent,
+        terms: &Terms,
     ) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         if !running.host.document.has(list, name) {
@@ -473,8 +501,7 @@ impl Live {
             return Err(ChangeError::Refused(format!("a {list} keeps its name, {name}: remove it, and add another")));
         }
         let new = self.understood(&new.text())?;
-        let done = self.change(&mut running, new, consent);
-        self.kept(&running, done)
+        self.change(&mut running, new, None, terms)
     }
 
     /// Notes that the host file was written. Changes only the saved live changes. Returns the remaining differences.
@@ -483,13 +510,15 @@ impl Live {
         if file.path != self.path {
             return Err(ChangeError::Refused(format!("this daemon serves {}", self.path.display())));
         }
+        self.is_free(&running)?;
         running.file = self.understood(&file.document.text())?;
+        running.refused = None;
         if let Err(why) = self.keep_texts(&running) {
             warn!(
                 "if this daemon is killed, the next one takes the host file that was written for an unapplied one: {why}"
             );
         }
-        let kept = self.state.keep(&running.file, &running.host);
+        let kept = self.state.keep(&running.file, &running.host, &[]);
         kept.map_err(|error| ChangeError::Lacking(error.to_string()))?;
         Ok(self.plan_of(&running.host, &running.file))
     }
@@ -522,15 +551,24 @@ impl Live {
         Host::parse_change(text, &self.path).map_err(ChangeError::Wrong)
     }
 
-    /// Changes the running configuration to `new`.
-    fn change(&self, running: &mut Running, new: Host, consent: &Consent) -> Result<Changed, ChangeError> {
+    /// Changes the running configuration to `new`. `file`: the daemon's host file says this now.
+    fn change(
+        &self,
+        running: &mut Running,
+        new: Host,
+        file: Option<Host>,
+        terms: &Terms,
+    ) -> Result<Changed, ChangeError> {
+        self.is_free(running)?;
         let new = blocked::keep(&running.host, new).map_err(ChangeError::Wrong)?;
         let plan = self.plan_of(&running.host, &new);
-        let against: Vec<Change> = plan.cuts_off().filter(|change| !consent.covers(change)).cloned().collect();
+        let against: Vec<Change> = plan.cuts_off().filter(|change| !terms.consent.covers(change)).cloned().collect();
         if !against.is_empty() {
             return Err(ChangeError::CutsOff(against));
         }
         let steps = steps(&plan, &running.host, &new, self.daemon.opener().map(AsRef::as_ref))?;
+        let confirm = terms.confirm.as_ref().filter(|_| !plan.is_empty());
+        let waiting = confirm.map(|confirm| self.begin_to_wait(running, confirm, &plan, file.as_ref())).transpose()?;
         let mut why = Vec::new();
         let Ok::<_, Infallible>(Reconciled { host, closed, .. }) =
             reconcile(&self.daemon, Cow::Owned(new), steps, |error| {
@@ -540,7 +578,16 @@ impl Live {
         let (host, closed) = (host.into_owned(), closed.iter().map(PortReport::of).collect());
         blocked::log(&running.host, &host);
         running.host = host;
-        let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
+        if let Some(file) = file {
+            running.file = file;
+            running.refused = None;
+        }
+        let (waiting, not_kept) = match waiting {
+            Some(waiting) => (Some(self.waits(running, waiting)), None),
+            // Also if only a part of the change was made.
+            None => (None, self.unkept(running)),
+        };
+        let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept, closed, waiting };
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
     }
 
@@ -555,27 +602,13 @@ impl Live {
         all.clone()
     }
 
-    /// Saves the running state. Returns the reason if it will be lost.
+    /// Saves what a start of this daemon is to serve. Returns the reason if it will be lost.
     fn unkept(&self, running: &Running) -> Option<String> {
         let words = |error| format!("{error}{}", nicety_sandbox::refused_here());
         let at_keeper = self.keep_texts(running).err().map(|why| format!("if the daemon is killed: {why}"));
-        let in_file = self.state.keep(&running.file, &running.host).err().map(words);
+        let (host, file, unconfirmed) = running.confirmed();
+        let in_file = self.state.keep(file, host, &unconfirmed).err().map(words);
         let lacks: Vec<String> = at_keeper.into_iter().chain(in_file).collect();
         (!lacks.is_empty()).then(|| lacks.join("; "))
-    }
-
-    /// Saves the running state, even if only a part of the change was made.
-    fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
-        match done {
-            Ok(mut changed) => {
-                changed.not_kept = self.unkept(running);
-                Ok(changed)
-            }
-            Err(ChangeError::Halfway { why, mut changed }) => {
-                changed.not_kept = self.unkept(running);
-                Err(ChangeError::Halfway { why, changed })
-            }
-            Err(error) => Err(error),
-        }
     }
 }

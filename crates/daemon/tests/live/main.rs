@@ -5,6 +5,7 @@
 #[path = "../../../plane/tests/workers/mod.rs"]
 mod workers;
 mod cards;
+mod confirm;
 mod links;
 #[path = "../upgrade/mod.rs"]
 mod upgrade;

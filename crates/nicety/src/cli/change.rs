@@ -1,10 +1,49 @@
 //! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`, `class`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use nicety_daemon::live::confirm::CONFIRM_MAX;
+use nicety_host::Seconds;
 
 use super::Which;
+
+/// What takes a change back by itself.
+#[derive(Debug, Default, Args)]
+pub struct Guard {
+    /// Undo the change after this time, such as 60s, unless `nicety confirm` comes before
+    #[arg(long, value_name = "TIME", value_parser = waits)]
+    pub confirm: Option<u32>,
+    /// Undo the change unless this address answers an echo request (ping) from here afterwards. Without --confirm the answer confirms it
+    #[arg(long, value_name = "ADDRESS")]
+    pub check_reach: Option<IpAddr>,
+}
+
+/// A time within which a change is to be confirmed, in seconds.
+fn waits(text: &str) -> Result<u32, String> {
+    let range = || format!("a change waits to be confirmed for 1s to {CONFIRM_MAX}s");
+    match text.parse::<Seconds>() {
+        Ok(Seconds(seconds @ 1..=CONFIRM_MAX)) => Ok(seconds),
+        Ok(_) => Err(range()),
+        Err(error) => Err(format!("{error}; {}, such as 60s", range())),
+    }
+}
+
+/// `confirm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  nicety apply --confirm 60s      # undone after 60 s, unless
+  nicety confirm                  # keeps it
+While a change waits, no other one is made, and a start of the daemon serves what was confirmed before.")]
+pub struct Confirm {
+    /// Undo the change that waits
+    #[arg(long)]
+    pub undo: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
 
 /// The options of every change.
 #[derive(Debug, Args)]
@@ -13,8 +52,11 @@ pub struct ChangeOptions {
     #[arg(long, short = 'y')]
     pub yes: bool,
     /// Also write it into the host file, whose comments and order stay
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["confirm", "check_reach"])]
     pub save: bool,
+    /// What takes it back.
+    #[command(flatten)]
+    pub guard: Guard,
     /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,

@@ -47,6 +47,7 @@ fn page() -> Page {
         host: "/etc/host.toml".into(),
         starting: false,
         after_restart: Vec::new(),
+        waiting: None,
     };
     let mut page = Page::new(daemon, first);
     page.next(second);

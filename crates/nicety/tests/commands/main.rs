@@ -3,6 +3,7 @@
 mod book;
 mod book_lines;
 mod compare;
+mod confirm;
 mod daemon;
 mod discover;
 mod extcap;

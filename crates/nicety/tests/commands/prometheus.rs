@@ -1,16 +1,18 @@
-//! Prometheus's own checker, `promtool` of Debian's package, takes the metrics and the alerts.
+//! Prometheus's own checker, `promtool` of Debian's package, takes the metrics, the alerts and the dashboard's queries.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nicety_guests::Layer;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::book::root;
 use crate::python::skipped;
-use crate::scratch::{Ended, HOST, Scratch, Served};
+use crate::scratch::{Ended, HOST, Scratch, Served, TIMEOUT};
 
 /// `promtool` with these arguments. `None`, and a line that says so, if it cannot be installed.
 fn promtool(args: &[&str]) -> Option<Command> {
@@ -122,4 +124,170 @@ fn promtool_takes_the_alerts_and_they_fire_when_they_should() {
     test.current_dir(scratch.path());
     let tested = Ended::soon(test);
     assert!(tested.code == Some(0) && tested.out.contains("SUCCESS"), "{tested:?}");
+}
+
+/// A daemon that has all that the dashboard shows: uplinks, a team, classes of both, and frames that are dropped.
+const SHOWN: &str = r#"
+[[uplink]]
+kind = "stream"
+name = "world"
+socket = "world.sock"
+rate = "10Gbit/s"
+
+[[io_class]]
+name = "vm"
+uplink = "world"
+
+[[uplink]]
+kind = "pair"
+name = "left"
+socket = "left.sock"
+rate = "10Gbit/s"
+
+[[uplink]]
+kind = "pair"
+name = "right"
+socket = "right.sock"
+rate = "10Gbit/s"
+
+[[team]]
+name = "both"
+members = "left,right"
+mode = "active-standby"
+vlan = 20
+
+[[io_class]]
+name = "vm"
+uplink = "both"
+"#;
+
+/// The dashboard.
+fn dashboard() -> Value {
+    let text = std::fs::read_to_string(root().join("docs/grafana.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The queries of the dashboard, with values in place of Grafana's variables.
+fn queries() -> Vec<String> {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let expressions = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+    let plain = |text: String| text.replace("$__rate_interval", "4m").replace("$instance", ".*").replace("$port", ".*");
+    expressions.map(plain).collect()
+}
+
+/// The series of two scrapes of a daemon, a minute apart, for `promtool test rules`.
+fn input_series(first: &str, second: &str) -> String {
+    let samples = |text: &str| -> Vec<(String, String)> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.rsplit_once(' ').unwrap()).map(|(name, value)| (name.into(), value.into())).collect()
+    };
+    let before = samples(first);
+    let mut text = String::new();
+    for (name, now) in samples(second).iter().filter(|(_, value)| value != "+Inf") {
+        let then = before.iter().find(|(known, _)| known == name).map_or("_", |(_, value)| value);
+        let scraped = "instance=\"host\",job=\"nicety\"";
+        let name = match name.split_once('{') {
+            Some((family, labels)) => format!("{family}{{{scraped},{labels}"),
+            None => format!("{name}{{{scraped}}}"),
+        };
+        text += &format!("      - {{series: '{name}', values: '{then} {now}'}}\n");
+    }
+    text
+}
+
+#[test]
+fn each_query_of_the_dashboard_finds_something_at_a_daemon_that_serves() {
+    let Some(mut test) = promtool(&["test", "rules", "queries.yml"]) else { return };
+    let scratch = Scratch::with(&format!("{HOST}{SHOWN}"));
+    let daemon = Served::by(&scratch, "exec \"$0\" serve --keeper");
+    let upgraded = scratch.run(&["upgrade"]);
+    assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+    // QEMU's stream: the length of each frame in four bytes before it. Nobody is at the ports.
+    let mut world = UnixStream::connect(scratch.path().join("world.sock")).unwrap();
+    let mut frame = vec![0xff; 60];
+    frame[6..14].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 9, 0x88, 0xb5]);
+    let drops = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with("nicety_port_drops_total{")).map(str::to_owned).collect()
+    };
+    // A rate takes two samples.
+    let mut scraped_after_a_drop = |before: &str| {
+        world.write_all(&[&60u32.to_be_bytes()[..], &frame].concat()).unwrap();
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let text = scratch.get("/metrics").1;
+            if drops(&text) != drops(before) {
+                return text;
+            }
+            assert!(Instant::now() < end, "{text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let first = scraped_after_a_drop("");
+    let second = scraped_after_a_drop(&first);
+    let queries = queries();
+    assert!(queries.len() > 30);
+    let found = |query: &String| {
+        let expected = "exp_samples: [{labels: '{}', value: 1}]";
+        format!("      - {{expr: 'count({query}) > bool 0', eval_time: 1m, {expected}}}\n")
+    };
+    let text = format!(
+        "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n{}    promql_expr_test:\n{}",
+        input_series(&first, &second),
+        queries.iter().map(found).collect::<String>()
+    );
+    std::fs::write(scratch.path().join("queries.yml"), &text).unwrap();
+    test.current_dir(scratch.path());
+    let tested = Ended::soon(test);
+    assert!(tested.code == Some(0) && tested.out.contains("SUCCESS"), "{tested:?}");
+    // Such a test fails if a metric has another name.
+    std::fs::write(scratch.path().join("queries.yml"), text.replace("count(nicety_build_info", "count(nicety_build"))
+        .unwrap();
+    let mut test = promtool(&["test", "rules", "queries.yml"]).unwrap();
+    test.current_dir(scratch.path());
+    assert_eq!(Ended::soon(test).code, Some(1));
+    assert_eq!(daemon.end(Signal::TERM), Some(0));
+}
+
+/// The dashboard's JSON model: grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model.
+#[test]
+fn the_dashboard_has_the_form_that_grafana_imports_and_names_its_data_source_by_a_variable() {
+    let dashboard = dashboard();
+    for key in ["title", "uid", "schemaVersion", "panels", "templating", "time", "refresh", "annotations"] {
+        assert!(!dashboard[key].is_null(), "{key}");
+    }
+    // Grafana gives an imported dashboard its number.
+    assert!(dashboard["id"].is_null() && dashboard["schemaVersion"].as_u64() >= Some(36));
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let names: Vec<&str> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["datasource", "instance", "port"]);
+    assert_eq!((&variables[0]["type"], &variables[0]["query"]), (&"datasource".into(), &"prometheus".into()));
+    let source = serde_json::json!({ "type": "prometheus", "uid": "${datasource}" });
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids: Vec<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), panels.len());
+    let mut places = Vec::new();
+    for panel in panels {
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().unwrap());
+        assert!(w > 0 && h > 0 && x + w <= 24, "{panel}");
+        places.push((x, y, w, h));
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(["stat", "table", "timeseries"].contains(&panel["type"].as_str().unwrap()), "{panel}");
+        assert_eq!(panel["datasource"], source, "{panel}");
+        let targets = panel["targets"].as_array().unwrap();
+        let letters: Vec<&str> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        assert_eq!(letters, ["A", "B"][..letters.len()], "{panel}");
+        assert!(targets.iter().all(|target| target["datasource"] == source), "{panel}");
+    }
+    for (number, (x, y, w, h)) in places.iter().enumerate() {
+        let overlaps = |(x2, y2, w2, h2): &(u64, u64, u64, u64)| {
+            x < &(x2 + w2) && x2 < &(x + w) && y < &(y2 + h2) && y2 < &(y + h)
+        };
+        assert!(!places[..number].iter().any(overlaps), "a panel lies over another: {x}, {y}");
+    }
 }

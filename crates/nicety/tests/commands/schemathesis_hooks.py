@@ -65,7 +65,9 @@ def allowed_requests_are_refused_by_named_rules_only(ctx, response, case):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Keeps the requests in the test's own folder, and off the machine's network."""
+    """Keeps the requests in the test's own folder, and off the machine's network. A change that waited for a day would keep others out."""
+    if case.query and isinstance(case.query.get("confirm"), int) and case.query["confirm"] > 1:
+        case.query["confirm"] = 1
     body = case.body
     if isinstance(body, dict):
         for key in ("socket", "rom", "file"):

@@ -91,3 +91,79 @@ fn a_live_change_that_was_answered_survives_a_kill_right_after() {
         kept.serves(&mut its, &name);
     }
 }
+
+#[test]
+fn a_change_that_waits_to_be_confirmed_survives_neither_a_kill_nor_an_upgrade_and_vms_go_on() {
+    let kept = Kept::start_empty_with(&["e1000", "e1000"]);
+    let mut vmm = Vmm::connect(&kept.path("vm1.sock")).unwrap();
+    let file = kept.path("host.toml");
+    let read = std::fs::read_to_string(&file).unwrap();
+    let runs = kept.exported();
+    // Another port's name, and another setting of a port with a VM.
+    let other = read.replace("name = \"vm2\"", "name = \"vm3\"").replace("vm2.sock", "vm3.sock");
+    let other = other.replacen("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nsend_average = \"10Mbit/s\"", 1);
+    std::fs::write(&file, other).unwrap();
+    let apply = |time: &str| {
+        let applied = kept.asked(&["apply", "--yes", "--confirm", time, file.to_str().unwrap()]);
+        assert!(applied.status.success(), "{applied:?}\n{}", kept.log());
+        assert!(kept.path("vm3.sock").exists() && !kept.path("vm2.sock").exists(), "{}", kept.log());
+    };
+    let is_back = |when: &str| {
+        assert_eq!(kept.exported(), runs, "{when}\n{}", kept.log());
+        let [gone, back] = ["vm3.sock", "vm2.sock"].map(|name| UnixStream::connect(kept.path(name)).is_ok());
+        assert!(!gone && back, "{when}: {gone}, {back}\n{}", kept.log());
+    };
+    apply("600s");
+    kept.kill();
+    kept.serves(&mut vmm, "killed");
+    is_back("killed");
+    assert!(kept.log().contains("the host file was changed, and nobody has applied it: "), "{}", kept.log());
+
+    apply("600s");
+    let upgraded = kept.asked(&["upgrade"]);
+    assert!(upgraded.status.success(), "{upgraded:?}\n{}", kept.log());
+    kept.serves(&mut vmm, "upgraded");
+    is_back("upgraded");
+    assert!(kept.log().contains("undone, for the daemon was about to be replaced: + port vm3; "), "{}", kept.log());
+    let confirmed = kept.asked(&["confirm"]);
+    let words = String::from_utf8_lossy(&confirmed.stderr).into_owned();
+    assert!(!confirmed.status.success() && words.contains("no change waits to be confirmed"), "{words}");
+
+    // The keeper opens again what the host file names no more.
+    apply("1s");
+    let end = Instant::now() + SOON;
+    while !kept.log().contains("undone, for nobody had confirmed it within 1 s: + port vm3; ") {
+        assert!(Instant::now() < end, "{}", kept.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    is_back("late");
+    kept.serves(&mut vmm, "late");
+    let state = std::fs::read_to_string(kept.path("host.toml.state")).unwrap();
+    assert!(state.contains("\"unconfirmed\""), "no later start serves that file: {state}");
+    // One that is confirmed survives both.
+    apply("600s");
+    assert!(kept.asked(&["confirm"]).status.success());
+    let runs = kept.exported();
+    kept.kill();
+    assert_eq!(kept.exported(), runs);
+    kept.serves(&mut vmm, "confirmed");
+    // Without the undo there is no upgrade: the next daemon would serve what nobody has confirmed.
+    assert!(kept.asked(&["port", "remove", "vm3", "--confirm", "600s"]).status.success());
+    let taken = UnixListener::bind(kept.path("vm3.sock")).unwrap();
+    let upgraded = kept.asked(&["upgrade"]);
+    let words = String::from_utf8_lossy(&upgraded.stderr).into_owned();
+    let why = format!(
+        "the change was not undone, and stands: {} is served by another process",
+        kept.path("vm3.sock").display()
+    );
+    assert!(upgraded.status.code() == Some(1) && words.contains(&why), "{words}");
+    drop(taken);
+    std::fs::remove_file(kept.path("vm3.sock")).unwrap();
+    let upgraded = kept.asked(&["upgrade"]);
+    assert!(upgraded.status.success(), "{upgraded:?}\n{}", kept.log());
+    assert_eq!(kept.exported(), runs);
+    kept.serves(&mut vmm, "undone and upgraded");
+    let log = kept.log();
+    let is_lost = |line: &str| line.contains("vm1") && (line.contains("loses") || line.contains("disconnected"));
+    assert!(!log.lines().any(is_lost), "{log}");
+}

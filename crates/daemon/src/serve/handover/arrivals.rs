@@ -145,6 +145,7 @@ impl<'a> Arrivals<'a> {
         for ((id, log), front) in fronts_to_hear {
             daemon.hear_again(id, &log, front);
         }
+        daemon.note_pauses(going.clone());
         going
     }
 }

@@ -60,7 +60,7 @@ impl Taking {
         }
     }
 
-    /// The host to serve, as the old daemon runs it: neither the host file nor the state file is read again.
+    /// The host to serve, as the old daemon runs it: the host file is not read again, and the state file only for what nobody has confirmed.
     ///
     /// # Errors
     /// This program does not understand the host file.

@@ -86,6 +86,12 @@ pub(super) fn with_loops(host: &Host, loops: &[Loop]) -> Option<Host> {
     if all.is_empty() { None } else { with(host, &all).ok() }
 }
 
+/// The same for a host that does not run, with those loops only whose other one it has.
+pub(super) fn with_own_loops(host: &Host, mut loops: Vec<Loop>) -> Option<Host> {
+    loops.retain(|found| !is_over(host, Some(&found.other)));
+    with_loops(host, &loops)
+}
+
 /// Whether an uplink leaves a team by which, or by another of whose uplinks, frames go on.
 fn leaves_others(old: &Host, new: &Host, before: &UplinkConfig) -> bool {
     let Some(team) = before.team.as_ref() else { return false };

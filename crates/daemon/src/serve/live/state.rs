@@ -4,9 +4,11 @@
 //! wins, and the daemon reports the live changes that are left out. The new state [replaces](whole) the old one whole.
 //!
 //! ```text
-//! {"version":1,"program":…,"host":…,"running":…}    in lines
+//! {"version":1,"program":…,"host":…,"running":…,"unconfirmed":[…]}    in lines
 //! crc32 cbf43926                                    of all bytes before this line; in every version
 //! ```
+//! `running` is what was confirmed last. A change that waits to be confirmed is only noted, in `unconfirmed`: no start serves it.
+//!
 //! A file with a wrong digest is not used; not even its version is. It is set aside, and the daemon names the changes in it.
 
 use std::fmt;
@@ -34,6 +36,30 @@ struct Kept {
     host: String,
     /// The host file as it runs.
     running: String,
+    /// Changes that nobody has confirmed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unconfirmed: Vec<Unconfirmed>,
+}
+
+/// A change that nobody has confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unconfirmed {
+    /// Who made it.
+    pub by: String,
+    /// Its lines in a plan.
+    pub changes: Vec<String>,
+    /// The text of the daemon's host file that was applied. While the file says this, a start serves what was confirmed. `None`: the
+    /// change was of one entry, or by another file.
+    pub file: Option<String>,
+    /// Whether it was in force when this was written. Otherwise it was undone before.
+    pub waits: bool,
+}
+
+/// Prints its lines and who made it.
+impl fmt::Display for Unconfirmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, by {}", self.changes.join("; "), self.by)
+    }
 }
 
 /// Only the version. It can be read from a file of any version.
@@ -48,6 +74,8 @@ pub struct StateFile {
     path: PathBuf,
     /// The file has a newer version, and must not be overwritten.
     is_newer: bool,
+    /// Changes that nobody had confirmed when the file was read.
+    unconfirmed: Vec<Unconfirmed>,
 }
 
 /// Reasons why a change was not saved.
@@ -88,6 +116,8 @@ pub enum Found {
     Taken(PathBuf, Plan),
     /// The host file has changed since, and wins. The plan lists the changes that are left out.
     Outdated(PathBuf, Plan),
+    /// The host file was applied to be confirmed, and nobody has confirmed it: what was confirmed before is in force.
+    Unconfirmed(PathBuf, Unconfirmed),
     /// A file of a newer version.
     Newer(PathBuf, u32),
     /// The file is not a state file, is incomplete, or was changed. The plan lists the changes in it, as far as they can be read.
@@ -108,6 +138,12 @@ impl fmt::Display for Found {
                 "the host file was changed after {} was kept: the host file wins, and this is left out: {}",
                 path.display(),
                 one_line(plan)
+            ),
+            Self::Unconfirmed(path, what) => write!(
+                f,
+                "the host file has a change that nobody has confirmed: {what}; what was confirmed before is served, from {}; \
+                 `nicety apply` applies the file",
+                path.display()
             ),
             Self::Newer(path, version) => write!(
                 f,
@@ -132,14 +168,22 @@ impl Begin {
     /// Looks for the saved state of a host file that was just read. Changes nothing.
     pub fn new(file: Host) -> Self {
         let path = file.state();
-        let mut state = StateFile { path: path.clone(), is_newer: false };
+        let mut state = StateFile { path: path.clone(), is_newer: false, unconfirmed: Vec::new() };
         let found = match whole::read(&path, MAX) {
             Ok(None) => Found::Nothing,
             Ok(Some(bytes)) => match understand(&bytes, &file) {
-                Ok(Understood { host, running }) => {
+                Ok(Understood { host, running, unconfirmed }) => {
+                    let now = file.document.text();
                     let plan = Plan::new(&file, &running, |_| false);
-                    if host == file.document.text() {
-                        return Self { host: running, file, state, found: Found::Taken(path, plan) };
+                    if host.document.text() == now {
+                        state.unconfirmed = unconfirmed;
+                        let found = if plan.is_empty() { Found::Nothing } else { Found::Taken(path, plan) };
+                        return Self { host: running, file, state, found };
+                    }
+                    if let Some(what) = unconfirmed.iter().find(|what| what.file.as_ref() == Some(&now)) {
+                        let found = Found::Unconfirmed(path, what.clone());
+                        state.unconfirmed = unconfirmed;
+                        return Self { host: running, file: host, state, found };
                     }
                     Found::Outdated(path, plan)
                 }
@@ -163,18 +207,32 @@ impl Begin {
     /// Renames a state that is not used, so that it is not confused with later changes.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {
-            Found::Nothing | Found::Taken(..) | Found::Newer(..) => return Ok(()),
+            Found::Nothing | Found::Taken(..) | Found::Unconfirmed(..) | Found::Newer(..) => return Ok(()),
             Found::Outdated(..) => ".old",
             Found::Damaged(..) => ".damaged",
         };
         whole::set_aside(&self.state.path, ending)
     }
+
+    /// The change that waited to be confirmed when the last daemon ended: this start undoes it. `None` if none did.
+    pub fn undone(&self) -> Option<&Unconfirmed> {
+        self.state.unconfirmed.iter().find(|what| what.waits)
+    }
+
+    /// Notes that a change does not wait any more, so that the next start does not report it again.
+    ///
+    /// # Errors
+    /// See [`KeepError`].
+    pub fn note_undone(&self) -> Result<(), KeepError> {
+        self.state.keep(&self.file, &self.host, self.state.refused().as_slice())
+    }
 }
 
 struct Understood {
     /// The host file as it was read then.
-    host: String,
+    host: Host,
     running: Host,
+    unconfirmed: Vec<Unconfirmed>,
 }
 
 enum Misunderstood {
@@ -192,10 +250,19 @@ fn understand(bytes: &[u8], file: &Host) -> Result<Understood, Misunderstood> {
         return Err(Misunderstood::Newer(version));
     }
     let kept: Kept = serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
-    let running = Host::parse_change(&kept.running, &file.path).map_err(|errors| {
-        damaged(errors.list.first().map_or_else(String::new, |error| format!("what it has kept is wrong: {error}")))
-    })?;
-    Ok(Understood { host: kept.host, running })
+    let parsed = |text: &str| {
+        Host::parse_change(text, &file.path).map_err(|errors| {
+            damaged(errors.list.first().map_or_else(String::new, |error| format!("what it has kept is wrong: {error}")))
+        })
+    };
+    let running = parsed(&kept.running)?;
+    // A parse resolves the links of each port's path.
+    let host = match kept.host {
+        host if host == file.document.text() => file.clone(),
+        host if host == kept.running => running.clone(),
+        host => parsed(&host)?,
+    };
+    Ok(Understood { host, running, unconfirmed: kept.unconfirmed })
 }
 
 /// The changes in a damaged file, if it can still be read as a state file.
@@ -217,25 +284,34 @@ fn checked(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 impl StateFile {
-    /// Saves the running host file if it differs from `file`; else removes the saved state.
-    pub fn keep(&self, file: &Host, running: &Host) -> Result<(), KeepError> {
-        let Self { path, is_newer } = self;
+    /// Saves the running host file if it differs from `file`, or if there are unconfirmed changes; else removes the saved state.
+    ///
+    /// # Errors
+    /// See [`KeepError`].
+    pub fn keep(&self, file: &Host, running: &Host, unconfirmed: &[Unconfirmed]) -> Result<(), KeepError> {
+        let Self { path, is_newer, unconfirmed: _ } = self;
         if *is_newer && path.exists() {
             return Err(KeepError::Newer(path.clone()));
         }
         let (host, text) = (file.document.text(), running.document.text());
-        let kept = if host == text {
+        let kept = if host == text && unconfirmed.is_empty() {
             whole::remove(path)
         } else {
-            let program = nicety_version::BUILD.to_owned();
-            write(path, &Kept { version: VERSION, program, host, running: text })
+            let (program, unconfirmed) = (nicety_version::BUILD.to_owned(), unconfirmed.to_vec());
+            write(path, &Kept { version: VERSION, program, host, running: text, unconfirmed })
         };
         kept.map_err(|error| KeepError::System { path: path.clone(), error })
     }
 
-    /// The state file of a host file's daemon; it is not read.
+    /// The state file of a daemon that this one replaces. It is read only for what nobody has confirmed.
     pub(crate) fn of(file: &Host) -> Self {
-        Self { path: file.state(), is_newer: false }
+        Self { path: file.state(), is_newer: false, unconfirmed: Begin::new(file.clone()).state.unconfirmed }
+    }
+
+    /// The text of the host file that was applied, not confirmed and undone, with its change.
+    pub(super) fn refused(&self) -> Option<Unconfirmed> {
+        let last = self.unconfirmed.iter().rfind(|what| what.file.is_some())?;
+        Some(Unconfirmed { waits: false, ..last.clone() })
     }
 
     /// The path of the state file.

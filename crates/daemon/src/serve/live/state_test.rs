@@ -36,7 +36,7 @@ impl Scratch {
 
     fn keep(&self) -> Result<(), KeepError> {
         let Begin { file, state, .. } = self.begin();
-        state.keep(&file, &self.changed())
+        state.keep(&file, &self.changed(), &[])
     }
 }
 
@@ -56,7 +56,7 @@ fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
     assert_eq!(begin.found.to_string(), message);
     begin.set_aside().unwrap();
     // The state after `apply host.toml`.
-    begin.state.keep(&begin.file, &begin.file).unwrap();
+    begin.state.keep(&begin.file, &begin.file, &[]).unwrap();
     assert!(!path.exists());
     assert_eq!(fs::read_dir(scratch.0.path()).unwrap().count(), 1, "nothing is left behind");
 }
@@ -94,7 +94,7 @@ fn a_state_file_that_was_cut_or_is_none_is_set_aside_and_the_host_file_is_served
         assert!(matches!(begin.found, Found::Damaged(..)), "{bytes:?}");
         begin.set_aside().unwrap();
         assert!(scratch.0.path().join("host.toml.state.damaged").exists());
-        begin.state.keep(&begin.file, &scratch.changed()).unwrap();
+        begin.state.keep(&begin.file, &scratch.changed(), &[]).unwrap();
         assert!(matches!(scratch.begin().found, Found::Taken(..)), "the next one is kept");
     }
 }
@@ -108,7 +108,7 @@ fn a_state_file_of_a_newer_version_is_left_as_it_is_and_nothing_is_kept() {
     let begin = scratch.begin();
     assert_eq!(names(&begin.host), ["vm1"]);
     begin.set_aside().unwrap();
-    let error = begin.state.keep(&begin.file, &scratch.changed()).unwrap_err();
+    let error = begin.state.keep(&begin.file, &scratch.changed(), &[]).unwrap_err();
     assert!(
         error.to_string().ends_with("is of a newer version of nicety, and is left as it is: move it away"),
         "{error}"
@@ -126,9 +126,9 @@ fn a_place_that_cannot_be_written_to_is_said_and_what_was_kept_stays() {
     let error = scratch.keep().unwrap_err();
     assert!(error.to_string().contains("Is a directory"), "{error}");
     assert_eq!(fs::read(scratch.state()).unwrap(), before);
-    let nowhere = StateFile { path: scratch.0.path().join("absent/state"), is_newer: false };
+    let nowhere = StateFile { path: scratch.0.path().join("absent/state"), is_newer: false, unconfirmed: Vec::new() };
     let host = Host::read(&scratch.host()).unwrap();
-    assert!(matches!(nowhere.keep(&host, &scratch.changed()), Err(KeepError::System { .. })));
+    assert!(matches!(nowhere.keep(&host, &scratch.changed(), &[]), Err(KeepError::System { .. })));
 }
 
 #[test]
@@ -168,4 +168,49 @@ fn a_state_file_with_one_flipped_bit_is_set_aside_and_what_it_would_have_changed
     }
     // A bit flip in the program's name, or in the digest itself, leaves the rest readable.
     assert!(named > 20, "{named} name port vm2");
+}
+
+fn unconfirmed(file: Option<String>) -> Unconfirmed {
+    Unconfirmed { by: "user 7".to_owned(), changes: vec!["+ port vm2".to_owned()], file, waits: true }
+}
+
+#[test]
+fn a_host_file_that_nobody_has_confirmed_is_not_served_while_it_says_the_same() {
+    let scratch = Scratch::new();
+    let Begin { file, state, .. } = scratch.begin();
+    let changed = scratch.changed().document.text();
+    state.keep(&file, &file, &[unconfirmed(Some(changed.clone()))]).unwrap();
+    // The file as it was; with a comment; and as it was not confirmed.
+    for text in [FILE.to_owned(), format!("# mine\n{FILE}"), changed.clone(), format!("# mine\n{changed}")] {
+        fs::write(scratch.host(), &text).unwrap();
+        let begin = scratch.begin();
+        assert_eq!((names(&begin.host), names(&begin.file)), (vec!["vm1"], vec!["vm1"]), "{text}");
+        assert_eq!(matches!(begin.found, Found::Unconfirmed(..)), text.contains("vm2"), "{}", begin.found);
+        assert_eq!(begin.undone().unwrap().to_string(), "+ port vm2, by user 7");
+        begin.set_aside().unwrap();
+    }
+    let said = "the host file has a change that nobody has confirmed: + port vm2, by user 7; what was confirmed before is served, from ";
+    assert!(scratch.begin().found.to_string().starts_with(said));
+    // It is told once, and stays out.
+    scratch.begin().note_undone().unwrap();
+    let begin = scratch.begin();
+    assert!(begin.undone().is_none() && names(&begin.host) == ["vm1"]);
+    // Another text is the administrator's word.
+    fs::write(scratch.host(), changed.replace("vm2", "vm3")).unwrap();
+    let begin = scratch.begin();
+    assert!(matches!(begin.found, Found::Outdated(..)) && begin.undone().is_none());
+    assert_eq!(names(&begin.host), ["vm1", "vm3"]);
+    begin.set_aside().unwrap();
+    assert!(begin.state.refused().is_none());
+}
+
+#[test]
+fn a_change_of_an_entry_that_waited_is_told_once_and_leaves_no_file() {
+    let scratch = Scratch::new();
+    let Begin { file, state, .. } = scratch.begin();
+    state.keep(&file, &file, &[unconfirmed(None)]).unwrap();
+    let begin = scratch.begin();
+    assert!(matches!(begin.found, Found::Nothing) && begin.undone().is_some());
+    begin.note_undone().unwrap();
+    assert!(!scratch.state().exists());
 }
