@@ -29,6 +29,15 @@ impl Keys {
         Self::Prefix(prefix.as_ref().to_vec())
     }
 
+    /// The same keys without those before this one.
+    #[must_use]
+    pub fn starting_at(&self, key: Vec<u8>) -> Self {
+        match self {
+            Self::One(own) => Self::One(own.clone()),
+            Self::Prefix(_) | Self::Between(..) => Self::Between(key, self.bounds().1),
+        }
+    }
+
     /// `key` and `range_end` of a request. The end of a prefix is the prefix plus one; `\0` as the end means all keys from `key` on.
     fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
         match self {

@@ -93,7 +93,7 @@ impl FabricGroups {
     }
 
     /// The VLANs of the switch that go through the tunnel.
-    pub(super) fn networks(&self) -> impl Iterator<Item = Network> + '_ {
+    pub fn networks(&self) -> impl Iterator<Item = Network> + '_ {
         self.groups.iter().map(|group| group.network)
     }
 

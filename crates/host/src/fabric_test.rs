@@ -105,6 +105,11 @@ fn a_port_whose_group_is_not_known_yet_carries_nothing_and_then_has_the_group_s_
     assert_eq!(port(&known.changed(&known.document).unwrap()).policy.vlan, policy.vlan);
     assert_eq!(known.port_table("vm1")["vlan"].as_integer(), Some(10));
     assert!(known.tables().iter().any(|(name, _)| name == "fabric.port_group.web"));
+    let error = with(&format!("{text}vlan = 20\n"), WEB).unwrap_err();
+    assert!(
+        error.contains("port vm1: vlan: its port group is the fabric's, and has the VLAN: leave this out"),
+        "{error}"
+    );
     // Without a fabric it is a mistake.
     assert!(host(PORT).unwrap_err().contains("there is no port group \"web\""));
 }

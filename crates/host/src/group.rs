@@ -32,7 +32,9 @@ pub(super) struct Groups {
 /// A port's policy.
 pub(super) struct PortParts {
     pub parts: Parts,
-    /// Its group is the fabric's, and is not known.
+    /// Its group is the fabric's.
+    pub in_fabric: bool,
+    /// And that one is not known yet.
     pub waits: bool,
 }
 
@@ -76,19 +78,29 @@ impl Groups {
 
     /// A port's policy: its own values, then its group's.
     pub(super) fn policy_of(&self, walk: &mut Walk, section: Section<'_>, mtu: Option<u16>) -> PortParts {
-        let (mut waits, mut parts) = (false, Parts::read(walk, section));
+        let (mut in_fabric, mut waits, mut parts) = (false, false, Parts::read(walk, section));
         if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
             match self.policies().find(|(name, _)| *name == wanted) {
-                Some((_, group)) => parts = parts.or(group),
-                None if self.is_open => waits = true,
+                Some((name, group)) => {
+                    in_fabric = self.fabric.as_ref().is_some_and(|fabric| fabric.has(name));
+                    parts = parts.or(group);
+                }
+                None if self.is_open => (in_fabric, waits) = (true, true),
                 None => {
                     let what = format!("there is no port group {wanted:?}{}", did_you_mean(wanted, self.names()));
                     walk.wrong(section, "port_group", line, what);
                 }
             }
         }
+        for key in ["vlan", "trunk", "native", "qinq"] {
+            if let Some(line) = walk.place(section, key).filter(|_| in_fabric) {
+                let what =
+                    "its port group is the fabric's, and has the VLAN: leave this out, or choose a group of this file";
+                walk.wrong(section, key, line, what);
+            }
+        }
         parts.check(walk, section);
         parts.check_port(walk, section, mtu);
-        PortParts { parts, waits }
+        PortParts { parts, in_fabric, waits }
     }
 }

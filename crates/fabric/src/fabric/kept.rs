@@ -49,6 +49,18 @@ struct KeptClaim {
     modified: i64,
 }
 
+impl Kept {
+    /// Whether it is of this host of this fabric.
+    pub fn is_of(&self, fabric: &Name, host: &Name) -> bool {
+        self.fabric == crate::Keys::new(fabric).prefix() && self.host == *host
+    }
+
+    /// The text of the configuration that was in force.
+    pub fn config(&self) -> Option<&str> {
+        self.config.as_ref().map(|(_, text)| text.as_str())
+    }
+}
+
 impl Fabric {
     /// The state to keep.
     pub fn keep(&self) -> Kept {
@@ -80,8 +92,7 @@ impl Fabric {
     /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of
     /// another host or fabric, of which nothing is taken. It takes a new lease: keys of ports that are gone end with the old one.
     pub fn resume(settings: Settings, kept: Kept, now: Time) -> Self {
-        let is_ours = kept.fabric == crate::Keys::new(&settings.fabric).prefix() && kept.host == settings.me.host;
-        if !is_ours {
+        if !kept.is_of(&settings.fabric, &settings.me.host) {
             return Self::new(settings, now);
         }
         let settings = Settings { run: kept.run, ..settings };
