@@ -45,7 +45,6 @@ struct Group {
 /// The groups of a fabric's configuration.
 #[derive(Clone, Debug)]
 pub struct FabricGroups {
-    text: String,
     groups: Vec<Group>,
     document: Document,
 }
@@ -71,15 +70,27 @@ impl FabricGroups {
         }
         let document = Document::parse(text, Path::new("")).unwrap_or_default();
         if walk.errors.is_empty() {
-            Ok(Self { text: text.to_owned(), groups, document })
+            Ok(Self { groups, document })
         } else {
             Err(HostErrors::new(Path::new(PLACE), walk.into_errors()))
         }
     }
 
-    /// The text.
-    pub fn text(&self) -> &str {
-        &self.text
+    /// The step before these groups are in force in place of others, if there must be one: without the groups that take another one's VLAN.
+    /// Ports change one after the other, and those of two groups must never be in one VLAN.
+    #[must_use]
+    pub fn step_from(&self, old: &Self) -> Option<Self> {
+        let takes = |group: &&Group| {
+            let of = |other: &&Group| other.name != group.name && other.network.vlan == group.network.vlan;
+            old.groups.iter().any(|other| of(&other))
+        };
+        let taking: Vec<&str> = self.groups.iter().filter(takes).map(|group| group.name.as_str()).collect();
+        if taking.is_empty() {
+            return None;
+        }
+        let groups = self.groups.iter().filter(|group| !taking.contains(&group.name.as_str())).cloned().collect();
+        let document = taking.iter().fold(self.document.clone(), |all, name| all.without(List::Groups, name));
+        Some(Self { groups, document })
     }
 
     /// Whether it has a group of this name.

@@ -124,6 +124,26 @@ fn a_group_that_the_host_file_has_as_well_is_refused() {
 }
 
 #[test]
+fn groups_that_take_another_one_s_vlan_are_left_out_of_the_step_before() {
+    let groups = |all: &[(&str, u32, u16)]| {
+        let group = |(name, vni, vlan): &(&str, u32, u16)| {
+            format!("[[port_group]]\nname = \"{name}\"\nvni = {vni}\nvlan = {vlan}\n")
+        };
+        let text: String = all.iter().map(group).collect();
+        FabricGroups::parse(&format!("format = 1\n{text}")).unwrap()
+    };
+    let old = groups(&[("web", 1, 10), ("db", 2, 20), ("log", 3, 30)]);
+    let names = |groups: &FabricGroups| groups.tables().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let step = groups(&[("web", 1, 20), ("db", 2, 10), ("log", 3, 31)]).step_from(&old).unwrap();
+    assert_eq!(names(&step), ["port_group.log"]);
+    assert_eq!((step.has("web"), step.has("log"), step.networks().count()), (false, true, 1));
+    // A group that is new, and takes the VLAN that another one gives up.
+    let step = groups(&[("web", 1, 11), ("new", 4, 10)]).step_from(&old).unwrap();
+    assert_eq!(names(&step), ["port_group.web"]);
+    assert!(groups(&[("web", 1, 11), ("db", 5, 20), ("new", 4, 12)]).step_from(&old).is_none());
+}
+
+#[test]
 fn groups_that_cannot_be_a_fabric_s_are_refused_with_their_names() {
     let group = |keys: &str| format!("format = 1\n[[port_group]]\nname = \"web\"\n{keys}");
     for (text, why) in [

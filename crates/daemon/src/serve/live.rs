@@ -366,6 +366,11 @@ impl Live {
     pub(crate) fn apply_fabric(&self, groups: &FabricGroups) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let new = running.host.with_fabric(Some(groups)).map_err(ChangeError::Wrong)?;
+        if let Some(step) = running.host.fabric_groups.as_ref().and_then(|old| groups.step_from(old)) {
+            let between = running.host.with_fabric(Some(&step)).map_err(ChangeError::Wrong)?;
+            let done = self.change(&mut running, between, &Consent::All);
+            done.map_err(|error| ChangeError::Refused(error.to_string()))?;
+        }
         let done = self.change(&mut running, new, &Consent::All);
         if running.host.fabric_groups.is_some()
             && let Ok(file) = running.file.with_fabric(Some(groups))
