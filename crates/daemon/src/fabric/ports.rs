@@ -88,7 +88,9 @@ impl Ports {
         if seen != self.ports.len() {
             is_changed = true;
             let mut there = BTreeSet::new();
-            daemon.each_fabric_port(|id, _, _| drop(there.insert(id)));
+            daemon.each_fabric_port(|id, _, _| {
+                there.insert(id);
+            });
             self.ports.retain(|id, _| there.contains(id));
         }
         if is_changed {
