@@ -35,7 +35,7 @@ fn a_tunnel_has_an_address_peers_and_a_network_for_each_vlan() {
         networks: vec![network(Some(10), 5010), network(Some(20), 5020)],
     };
     let peers = vec![IpAddr::from([192, 0, 2, 2]), IpAddr::from([192, 0, 2, 3])];
-    let wanted = TunnelConfig { settings, peers, vnis: "10=5010,20=5020".to_owned() };
+    let wanted = TunnelConfig { settings, peers, vnis: "10=5010,20=5020".to_owned(), is_fabric: false };
     assert_eq!(tunnel(whole), wanted);
     let other = tunnel(&format!("{whole}\nudp_port = 8472\nmtu = 9000").replace("192.0.2.1", "192.0.2.9"));
     assert_eq!((other.settings.port, other.settings.mtu), (8472, 9000));
