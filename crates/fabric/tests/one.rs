@@ -421,10 +421,14 @@ fn a_host_that_does_not_reach_the_store_says_how_long_and_whether_others_take_it
     let mut lab = pair();
     lab.cut(0, true);
     lab.wait(Duration::from_secs(2));
-    let Connection::Away { is_forgotten: false, why, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
+    let Connection::Away { is_forgotten: false, why, .. } = lab.connection(0) else {
+        panic!("{:?}", lab.connection(0))
+    };
     assert_eq!(why, "no answer within 1 s");
     lab.wait(Duration::from_secs(9));
-    let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
+    let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else {
+        panic!("{:?}", lab.connection(0))
+    };
     assert_eq!(since, Duration::from_secs(11));
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nicety_etcd::{ENDPOINTS_MAX, Endpoint, Scheme};
+use nicety_etcd::{ENDPOINTS_MAX, Endpoint, Identity, Pem, Scheme, Settings, User};
 
 use super::form::Form;
 use super::paths;
@@ -53,6 +53,27 @@ pub struct EtcdIdentity {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+}
+
+impl EtcdConfig {
+    /// The settings of a client, with what the files have.
+    ///
+    /// # Errors
+    /// A file cannot be read. A sentence.
+    pub fn settings(&self) -> Result<Settings, String> {
+        let mut settings = Settings::new(self.endpoints.clone());
+        settings.ca = self.ca.as_deref().map(Pem::read).transpose()?;
+        if let Some(EtcdIdentity { certificate, key }) = &self.identity {
+            settings.identity = Some(Identity { certificates: Pem::read(certificate)?, key: Pem::read(key)? });
+        }
+        if let Some(EtcdUser { name, password: file }) = &self.user {
+            let text = std::fs::read_to_string(file);
+            let text = text.map_err(|error| format!("etcd_password {}: {error}", file.display()))?;
+            let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+            settings.user = Some(User { name: name.clone(), password });
+        }
+        Ok(settings)
+    }
 }
 
 /// Reads how etcd is asked. `None`: the table has no `etcd`.

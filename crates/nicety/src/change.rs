@@ -301,7 +301,7 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
 
 /// Values by the forms of their keys in the host file: numbers and flags as such, all others as text, quoted or not; an empty value as
 /// none. The daemon answers for a key that is not known.
-fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
+pub(crate) fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
     let keys = KINDS.iter().find(|kind| kind.name == list.key()).map_or(&[][..], |kind| kind.keys);
     let one = |key: &str, text: &str| {
         let form = keys.iter().find(|known| known.name == key).map(|known| known.form);
@@ -335,7 +335,7 @@ const CUTS_OFF: &str = "cuts VMs off";
 const BLOCKED: &str = "blocked";
 
 /// Asks the person for a yes on a terminal to a change that does this.
-fn agree(does: &str) -> Result<(), Failure> {
+pub(crate) fn agree(does: &str) -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
         let why =
