@@ -2,11 +2,11 @@
 
 use nicety_control as control;
 use nicety_fabric::Name;
-use nicety_host::List;
+use nicety_host::FABRIC_GROUP;
 use serde_json::json;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
-use crate::change::parsed;
+use crate::change::parsed_as;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -46,15 +46,10 @@ fn group<'a>(groups: &'a mut ArrayOfTables, name: &Name) -> Result<&'a mut Table
 
 /// Puts values into a group. An empty one takes its key out.
 fn put(table: &mut Table, values: &[(String, String)]) -> Result<(), Failure> {
-    for (key, value) in parsed(List::Groups, values) {
+    for (key, value) in parsed_as(&FABRIC_GROUP, values) {
         if key == "name" {
             return Err(usage("a group keeps its name: remove it, and add another one".to_owned()));
         }
-        // The key that only a fabric's groups have.
-        let value = match (key.as_str(), &value) {
-            ("vni", serde_json::Value::String(text)) => text.parse().map_or(value, |number: u32| number.into()),
-            _ => value,
-        };
         let value = match value {
             serde_json::Value::Null => {
                 table.remove(&key);
