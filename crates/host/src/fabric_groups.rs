@@ -27,7 +27,7 @@ const GROUP_KEYS: [Key; 2] = [
 ];
 
 /// A group of a fabric.
-pub(super) static FABRIC_GROUP: Kind = Kind {
+pub static FABRIC_GROUP: Kind = Kind {
     heading: "[[port_group]]",
     name: "port_group",
     keys: &policy::with::<{ GROUP_KEYS.len() + policy::KEYS.len() }>(&GROUP_KEYS, &policy::KEYS),

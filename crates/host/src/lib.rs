@@ -53,7 +53,7 @@ pub use eavesdrop::Eavesdropping;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use etcd::{EtcdConfig, EtcdIdentity, EtcdUser};
 pub use fabric::FabricConfig;
-pub use fabric_groups::FabricGroups;
+pub use fabric_groups::{FABRIC_GROUP, FabricGroups};
 pub use form::Form;
 pub use host::{FILE_MAX, Host, KINDS, kind_of};
 pub use io_class::{IoClassConfig, TransportPorts};

@@ -292,7 +292,7 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
 }
 
 /// The keys whose values differ.
-fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
+pub fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let differing = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
     differing
