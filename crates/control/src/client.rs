@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
-    Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
+    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PlaceList, PortList, PortValues, Problem,
+    Restarted, Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
 };
 use exchange::Exchange;
 

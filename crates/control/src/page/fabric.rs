@@ -18,11 +18,11 @@ pub(super) fn line(main: &mut String, fabric: &FabricReport) {
         Connection::Waiting => "starting",
     };
     let (name, host, others) =
-        (Escaped(&fabric.fabric), Escaped(&fabric.host), plural(fabric.hosts.len(), "other host"));
+        (Escaped(&fabric.fabric), Escaped(&fabric.host), plural(fabric.hosts.len() as u64, "other host"));
     let _ = write!(
         main,
         "<p data-key=\"fabric\">Fabric <bdi>{name}</bdi>: host <bdi>{host}</bdi>, {state}; {others}, {} here.</p>",
-        plural(fabric.groups.len(), "group")
+        plural(fabric.groups.len() as u64, "group")
     );
 }
 

@@ -152,7 +152,7 @@ fn guests_in_a_group_of_three_hosts_reach_each_other_and_a_host_without_the_grou
     // Without a configuration nobody knows the groups: ports carry nothing.
     until("they have met", || [&one, &other, &third].iter().all(|host| host.report().hosts.len() == 2));
     assert_eq!(one.report().config, None);
-    let (mut a, mut b, mut c) = (one.guest("e1000", 1), other.guest("vmxnet3", 2), third.guest("e1000e", 3));
+    let (mut a, mut b, c) = (one.guest("e1000", 1), other.guest("vmxnet3", 2), third.guest("e1000e", 3));
     let answer = a.asked(&json!({ "send": { "to": b.address, "seconds": 0.1 } }));
     assert!(answer.get("failed").is_some(), "{answer}");
     assert_eq!(one.tunnelled(), 0, "{}", one.log());
