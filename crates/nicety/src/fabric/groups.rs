@@ -4,7 +4,7 @@ use nicety_control as control;
 use nicety_fabric::Name;
 use nicety_host::FABRIC_GROUP;
 use serde_json::json;
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use crate::change::parsed_as;
 use crate::exit::{Exit, Failure};

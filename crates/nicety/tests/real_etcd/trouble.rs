@@ -143,7 +143,7 @@ fn a_full_etcd_refuses_changes_keeps_leases_and_is_emptied_as_the_book_says() {
     put(&client, "host/node-1", "{}", lease).unwrap();
     // Versions of one key fill the database.
     let value = "x".repeat(1 << 20);
-    let full = (0..100).find_map(|_| client.wait(|client| async { client.put("filler", &value, 0).await }).err());
+    let full = (0..100).find_map(|_| client.wait(async |client| client.put("filler", &value, 0).await).err());
     let why = full.unwrap().to_string();
     assert!(why.contains("its database is full. Compact and defragment it"), "{why}");
     let ended = cluster.run(&["group", "add", "db", "vni=5020", "vlan=20"]);
