@@ -26,7 +26,7 @@ pub struct Fabric {
 pub struct Store {
     /// The host file whose [fabric] says how etcd is asked [default: host.toml here]
     #[arg(long = "host", value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    pub host_file: Option<PathBuf>,
     /// The fabric's name [default: the host file's]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     pub fabric: Option<Name>,

@@ -26,13 +26,13 @@ fn failed(error: impl ToString) -> Failure {
 }
 
 /// Begins a certificate of this name: valid from the beginning of this year, so that a clock that is slow does not matter much.
-fn begun(params: CertificateParams, name: &str) -> Result<CertificateParams, Failure> {
+fn begun(mut params: CertificateParams, name: &str) -> Result<CertificateParams, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(failed)?;
     let year = i32::try_from(1970 + now.as_secs() / SECONDS_A_YEAR).map_err(failed)?;
-    let mut distinguished_name = DistinguishedName::new();
-    distinguished_name.push(DnType::CommonName, name);
-    let (not_before, not_after) = (date_time_ymd(year, 1, 1), date_time_ymd(year + YEARS, 12, 31));
-    Ok(CertificateParams { distinguished_name, not_before, not_after, ..params })
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params.not_before, params.not_after) = (date_time_ymd(year, 1, 1), date_time_ymd(year + YEARS, 12, 31));
+    Ok(params)
 }
 
 fn ca() -> Result<CertificateParams, Failure> {

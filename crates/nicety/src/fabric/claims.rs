@@ -35,16 +35,13 @@ impl Claim {
     }
 }
 
-/// All claims below a prefix, in the order of groups, hosts and addresses. Keys that cannot be read are told, and left out.
-pub fn all(store: &Store, prefix: &str) -> Result<Vec<Claim>, Failure> {
-    let mut claims = Vec::new();
+/// All claims below a prefix, in the order of groups, hosts and addresses, and the keys that cannot be read, each with the reason.
+pub fn all(store: &Store, prefix: &str) -> Result<(Vec<Claim>, Vec<String>), Failure> {
+    let (mut claims, mut odd) = (Vec::new(), Vec::new());
     for entry in store.all(prefix)? {
         match read(store, &entry) {
             Ok(claim) => claims.push(claim),
-            Err(why) => {
-                let key = String::from_utf8_lossy(&entry.key);
-                output::tell(format_args!("note: left out the key {}: {why}", key.escape_debug()));
-            }
+            Err(why) => odd.push(format!("{}: {why}", String::from_utf8_lossy(&entry.key).escape_debug())),
         }
     }
     // Of several claims the one with the highest number counts, and of equal ones the one that was written last.
@@ -58,7 +55,7 @@ pub fn all(store: &Store, prefix: &str) -> Result<Vec<Claim>, Failure> {
         let known = best.get(&(claim.group.clone(), claim.mac));
         claim.is_current = known == Some(&(claim.sequence, claim.modified));
     }
-    Ok(claims)
+    Ok((claims, odd))
 }
 
 fn read(store: &Store, entry: &Entry) -> Result<Claim, String> {
@@ -80,7 +77,8 @@ pub fn by_group(claims: &[Claim]) -> BTreeMap<Name, (usize, BTreeSet<Name>)> {
     groups
 }
 
-fn show(claims: &[Claim], as_json: bool) -> Result<(), Failure> {
+fn show(claims: &[Claim], odd: &[String], as_json: bool) -> Result<(), Failure> {
+    odd.iter().for_each(|odd| output::tell(format_args!("note: left out the key {odd}")));
     if as_json {
         let all: Vec<Value> = claims.iter().map(Claim::json).collect();
         let text = serde_json::to_string_pretty(&json!({ "version": control::VERSION, "claims": all }));
@@ -105,19 +103,19 @@ pub fn list(store: &Store, group: Option<&Name>, as_json: bool) -> Result<(), Fa
         return Err(Failure::new(Exit::Usage, format!("the fabric has no group {group:?}; {there}")));
     }
     let prefix = group.map_or_else(|| store.keys.claims(), |group| store.keys.group(group));
-    let claims = all(store, &prefix)?;
-    if claims.is_empty() && !as_json {
+    let (claims, odd) = all(store, &prefix)?;
+    if claims.is_empty() && odd.is_empty() && !as_json {
         return output::print(
             "no port of any host has an address here: a port has one while its guest's driver works\n",
         );
     }
-    show(&claims, as_json)
+    show(&claims, &odd, as_json)
 }
 
 /// `nicety fabric where`.
 pub fn find(store: &Store, mac: Mac, as_json: bool) -> Result<(), Failure> {
     store.basis()?;
-    let mut claims = all(store, &store.keys.claims())?;
+    let (mut claims, _) = all(store, &store.keys.claims())?;
     claims.retain(|claim| claim.mac == mac);
     if claims.is_empty() {
         let what = format!(
@@ -125,5 +123,5 @@ pub fn find(store: &Store, mac: Mac, as_json: bool) -> Result<(), Failure> {
         );
         return Err(Failure::new(Exit::Failed, what));
     }
-    show(&claims, as_json)
+    show(&claims, &[], as_json)
 }

@@ -71,7 +71,7 @@ fn checked(store: &Store, basis: &Basis, text: &str) -> Result<Checked, Failure>
     let usage = |what: String| Failure::new(Exit::Usage, what);
     let change = basis.change(text).map_err(usage)?;
     FabricGroups::parse(text).map_err(|errors| usage(errors.to_string()))?;
-    let used = claims::by_group(&claims::all(store, &store.keys.claims())?);
+    let used = claims::by_group(&claims::all(store, &store.keys.claims())?.0);
     for (group, (count, hosts)) in &used {
         if basis.config.groups.contains_key(group) && !change.config.groups.contains_key(group) {
             let hosts: Vec<&str> = hosts.iter().map(Name::as_str).take(5).collect();

@@ -4,7 +4,7 @@ use nicety_control as control;
 use nicety_fabric::Name;
 use nicety_host::FABRIC_GROUP;
 use serde_json::json;
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use crate::change::parsed_as;
 use crate::exit::{Exit, Failure};
@@ -106,7 +106,7 @@ pub fn removed(text: &str, name: &Name) -> Result<String, Failure> {
 /// `nicety fabric group list`.
 pub fn list(store: &Store, as_json: bool) -> Result<(), Failure> {
     let basis = store.basis()?;
-    let used = claims::by_group(&claims::all(store, &store.keys.claims())?);
+    let used = claims::by_group(&claims::all(store, &store.keys.claims())?.0);
     let used = |name: &Name| used.get(name).map_or((0, 0), |(addresses, hosts)| (*addresses, hosts.len()));
     let tables = super::edit::tables(&basis.config.text)?;
     if as_json {

@@ -17,7 +17,7 @@ use super::store::Store;
 use super::{rights, secret};
 
 /// The name of the tunnel's uplink in the tables that `join` prints.
-const TUNNEL: &str = "fabric";
+const TUNNEL: &str = "tunnel";
 
 fn say(lines: &[String]) -> Result<(), Failure> {
     output::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())

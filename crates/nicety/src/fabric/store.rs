@@ -36,8 +36,8 @@ pub fn failure(error: Error) -> Failure {
     };
     let is_wrong = |kind: &ErrorKind| matches!(kind, Settings(_) | Login(_) | Denied { .. } | NotRoot { .. } | Tls(_));
     let exit = match &error {
-        error if error.unknown_outcome => Exit::Failed,
         error if error.any(is_wrong) => Exit::Usage,
+        error if error.unknown_outcome => Exit::Failed,
         error if error.any(is_away) => Exit::Missing,
         _ => Exit::Failed,
     };
@@ -45,7 +45,7 @@ pub fn failure(error: Error) -> Failure {
     if error.any(|kind| matches!(kind, Login(_) | Denied { .. } | NotRoot { .. })) {
         message.push_str(" (--user NAME --password FILE)");
     }
-    if error.unknown_outcome {
+    if error.unknown_outcome && exit == Exit::Failed {
         message.push_str("; it may have been done all the same: look before you do it again");
     }
     Failure::new(exit, message)
@@ -53,15 +53,15 @@ pub fn failure(error: Error) -> Failure {
 
 /// The table of the host file that is named, or is in this folder.
 fn table(args: &cli::Store) -> Result<Option<FabricConfig>, Failure> {
-    let is_needed = args.file.is_some() || args.fabric.is_none() || args.etcd.is_empty();
-    let path = args.file.as_deref().unwrap_or(HOST_FILE.as_ref());
+    let is_needed = args.host_file.is_some() || args.fabric.is_none() || args.etcd.is_empty();
+    let path = args.host_file.as_deref().unwrap_or(HOST_FILE.as_ref());
     match Host::read(path) {
-        Ok(host) if host.fabric.is_none() && args.file.is_some() => {
+        Ok(host) if host.fabric.is_none() && args.host_file.is_some() => {
             let what = format!("{} has no [fabric]: docs/fabric.md shows one", path.display());
             Err(Failure::new(Exit::Usage, what))
         }
         Ok(host) => Ok(host.fabric),
-        Err(ReadError::Missing { .. }) if args.file.is_none() => Ok(None),
+        Err(ReadError::Missing { .. }) if args.host_file.is_none() => Ok(None),
         Err(_) if !is_needed => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -143,7 +143,7 @@ fn a_full_etcd_refuses_changes_keeps_leases_and_is_emptied_as_the_book_says() {
     put(&client, "host/node-1", "{}", lease).unwrap();
     // Versions of one key fill the database.
     let value = "x".repeat(1 << 20);
-    let full = (0..100).find_map(|_| client.wait(|client| async { client.put("filler", &value, 0).await }).err());
+    let full = (0..100).find_map(|_| client.wait(async |client| client.put("filler", &value, 0).await).err());
     let why = full.unwrap().to_string();
     assert!(why.contains("its database is full. Compact and defragment it"), "{why}");
     let ended = cluster.run(&["group", "add", "db", "vni=5020", "vlan=20"]);
@@ -157,7 +157,10 @@ fn a_full_etcd_refuses_changes_keeps_leases_and_is_emptied_as_the_book_says() {
     let before = client.wait(|client| async move { client.status().await }).unwrap();
     cluster.ask("/v3/kv/compaction", json!({ "revision": before.revision.to_string(), "physical": true }));
     cluster.ask("/v3/maintenance/defragment", json!({}));
-    cluster.ask("/v3/maintenance/alarm", json!({ "action": "DEACTIVATE", "alarm": "NOSPACE" }));
+    let alarms = cluster.ask("/v3/maintenance/alarm", json!({ "action": "GET" }));
+    let member = alarms["alarms"][0]["memberID"].clone();
+    let alarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
+    cluster.ask("/v3/maintenance/alarm", alarm);
     let after = client.wait(|client| async move { client.status().await }).unwrap();
     assert!(after.database_bytes < before.database_bytes / 4, "{before:?} {after:?}");
     says(cluster.run(&["group", "add", "db", "vni=5020", "vlan=20"]), 0, "+ port_group.db\n");
