@@ -589,3 +589,17 @@ fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
     lab.wait(Duration::from_secs(1));
     assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()), "{:?}", lab.keys());
 }
+
+#[test]
+fn a_daemon_that_ends_before_it_has_applied_what_it_had_known_knows_it_at_its_next_start() {
+    let mut lab = Lab::new(&[("a", "192.0.2.1")]);
+    lab.wait(Duration::from_secs(1));
+    let kept = lab.hosts[0].fabric.keep();
+    assert_eq!(kept.config(), Some(TEXT));
+    let me = Me { host: name("a"), address: [192, 0, 2, 1].into(), mtu: 1500, version: "0.1.0".to_owned() };
+    let settings = || Settings { fabric: name("lab"), me: me.clone(), run: 1, seed: 1, terms: Terms::default() };
+    // Nobody calls `applied`.
+    let again = Fabric::resume(settings(), kept, Time(lab.now)).keep();
+    assert_eq!(again.config(), Some(TEXT));
+    assert!(again.is_of(&name("lab"), &name("a")) && !again.is_of(&name("lab"), &name("b")));
+}

@@ -182,6 +182,8 @@ impl Host {
         let own = self.document.port(name).unwrap_or_default();
         let group = self.port(name).and_then(|port| port.group.as_deref()).zip(self.fabric_groups.as_ref());
         let mut whole = group.map(|(group, all)| all.table(group)).unwrap_or_default();
+        // The group's name and network are no keys of a port.
+        whole.remove("vni");
         whole.extend(own);
         whole
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use nicety_fabric::{Place, Report};
 use nicety_host::FabricConfig;
@@ -183,7 +182,12 @@ impl From<Place> for PlaceReport {
 }
 
 fn time(seconds: u64) -> String {
-    format!("{:?}", Duration::from_secs(seconds))
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds} s"),
+        (0, _) => format!("{minutes} min {} s", seconds % 60),
+        _ => format!("{hours} h {minutes} min"),
+    }
 }
 
 /// For a person: some lines.

@@ -116,7 +116,7 @@ impl Before {
             lease: None,
             look_at: now,
             say_at: now.after(SAY),
-            keep: Keeping::default(),
+            keep: Keeping { not_before: now.after(KEEP), ..Keeping::default() },
             said: Said::default(),
         };
         session.run(notes).await;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use nicety_adapter::Time;
 use nicety_frame::Vni;
 
+use crate::Action;
 use crate::fabric::Fabric;
 use crate::record::Name;
-use crate::Action;
 use crate::store::Scope;
 
 /// Groups of a fabric, at most.
@@ -100,6 +100,8 @@ fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
 pub(crate) struct Configs {
     /// The version that the daemon has applied.
     pub(crate) in_force: Option<(i64, Config)>,
+    /// The version that was in force when the state was kept from which this machine has begun.
+    pub(crate) last_known: Option<(i64, Config)>,
     /// The version that the daemon is applying.
     pub(crate) applying: Option<(i64, Config)>,
     /// A newer one, which is next.

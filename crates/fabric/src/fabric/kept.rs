@@ -77,13 +77,15 @@ impl Fabric {
             group.claims.iter().filter_map(claim).collect()
         };
         let groups = self.groups.iter().filter(|(_, group)| group.is_needed);
+        // A daemon may be killed again before it has applied what it had known.
+        let config = self.configs.in_force.as_ref().or(self.configs.last_known.as_ref());
         Kept {
             fabric: self.keys.prefix().to_owned(),
             host: self.me.host.clone(),
             run: self.run,
             is_admitted: self.is_admitted,
             newest: self.newest,
-            config: self.configs.in_force.as_ref().map(|(revision, config)| (*revision, config.text.clone())),
+            config: config.map(|(revision, config)| (*revision, config.text.clone())),
             hosts: self.hosts.all().filter_map(host).collect(),
             groups: groups.map(|(name, group)| KeptGroup { name: name.clone(), claims: claims(group) }).collect(),
         }
@@ -125,6 +127,7 @@ impl Fabric {
             && let Ok(config) = Config::parse(text.as_bytes())
         {
             fabric.configs.revision = revision;
+            fabric.configs.last_known = Some((revision, config.clone()));
             fabric.configs.next = Some((revision, config));
             fabric.offer(now);
         }
