@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 /// How this host stands with etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = FabricConnection)]
 pub enum Connection {
     /// It has this host, and all changes are heard.
     Connected,
@@ -28,6 +29,7 @@ pub enum Connection {
 
 /// Another host of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FabricHostReport)]
 pub struct HostReport {
     /// Its name.
     pub name: String,
@@ -49,6 +51,7 @@ pub struct HostReport {
 
 /// A group of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FabricGroupReport)]
 pub struct GroupReport {
     /// Its name.
     pub name: String,
