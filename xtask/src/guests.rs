@@ -13,8 +13,17 @@ use crate::{
 };
 
 /// Programs with such tests. The one with the longest tests comes first, so that no long test is left for the end.
-pub const PROGRAMS: [&str; 8] =
-    ["real_adapters", "installed", "real_etcd", "real_guests", "real_pair", "try", "uml_guests", "replayed"];
+pub const PROGRAMS: [&str; 9] = [
+    "real_adapters",
+    "installed",
+    "real_fabric",
+    "real_etcd",
+    "real_guests",
+    "real_pair",
+    "try",
+    "uml_guests",
+    "replayed",
+];
 /// Maximum number at a time. A test has two guests of 256 MiB, and the host has other uses for its memory.
 const AT_MAX: usize = 4;
 

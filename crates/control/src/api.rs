@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nicety_daemon::fabric::PlaceReport;
 use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::live::plan::Change;
 use nicety_daemon::live::{ChangeError, Changed};
@@ -47,6 +48,13 @@ pub struct PortList {
 pub struct VmList {
     /// Those of the host file, by name.
     pub vms: Vec<VmReport>,
+}
+
+/// The places of an address in the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlaceList {
+    /// In each group that the daemon's host has ports in: the host and port that claim the address, several while it moves.
+    pub places: Vec<PlaceReport>,
 }
 
 /// A wish for a VM.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
+use nicety_daemon::fabric::FabricReport;
 use nicety_daemon::handover::Upgraded;
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::confirm::Settled;
@@ -13,13 +14,14 @@ use nicety_daemon::live::plan::Plan;
 use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::PortReport;
 use nicety_daemon::trace::FrameTrace;
+use nicety_frame::Mac;
 use nicety_host::List;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
-    Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
+    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PlaceList, PortList, PortValues, Problem,
+    Restarted, Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
 };
 use exchange::Exchange;
 
@@ -107,6 +109,13 @@ pub enum Ask {
     },
     /// The VMs that are protected, or are to be.
     Vms,
+    /// Show the fabric.
+    Fabric,
+    /// Show where an address of the fabric is.
+    Places {
+        /// The address.
+        mac: Mac,
+    },
     /// Something wanted of a VM's protection.
     Wish {
         /// The VM.
@@ -213,6 +222,10 @@ pub enum Reply {
     Restarted(Restarted),
     /// The VMs.
     Vms(VmList),
+    /// The fabric.
+    Fabric(Box<FabricReport>),
+    /// Where an address of the fabric is.
+    Places(PlaceList),
     /// A VM after what was wanted.
     Vm(Box<VmReport>),
     /// The card was reset.
@@ -265,6 +278,8 @@ impl Ask {
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
             Self::Vms => plain("GET", "/v1/vms"),
+            Self::Fabric => plain("GET", "/v1/fabric"),
+            Self::Places { mac } => plain("GET", &format!("/v1/fabric/places/{mac}")),
             Self::Wish { name, wish } => {
                 let word = match wish {
                     WishWord::Protect => "protect",
@@ -323,6 +338,8 @@ impl Ask {
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
             Self::Vms => Reply::Vms(read(body)?),
+            Self::Fabric => Reply::Fabric(Box::new(read(body)?)),
+            Self::Places { .. } => Reply::Places(read(body)?),
             Self::Wish { .. } => Reply::Vm(Box::new(read(body)?)),
             Self::ResetCard { .. } => Reply::CardReset(read(body)?),
             Self::Upgrade(_) => Reply::Upgraded(read(body)?),
@@ -348,6 +365,8 @@ impl Ask {
                 | Self::Port { .. }
                 | Self::Addresses
                 | Self::Vms
+                | Self::Fabric
+                | Self::Places { .. }
                 | Self::Version
                 | Self::Export
                 | Self::Threads

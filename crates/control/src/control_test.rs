@@ -405,6 +405,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/classes/{uplink}/{name}/ports/{port}",
             "/v1/confirm",
             "/v1/daemon",
+            "/v1/fabric",
+            "/v1/fabric/places/{mac}",
             "/v1/groups",
             "/v1/groups/{name}",
             "/v1/host",

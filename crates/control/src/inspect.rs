@@ -4,10 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::PortId;
 use nicety_daemon::daemon::{Daemon, NoteBytes, RestartError};
+use nicety_daemon::fabric::{FabricReport, PlaceReport};
 use nicety_daemon::live::Live;
 use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::{AddressReport, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
+use nicety_frame::Mac;
 use tokio::sync::Notify;
 
 use super::api::AddressList;
@@ -48,6 +50,14 @@ impl Inspect for Daemon {
 
     fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
         Daemon::wish(self, vm, wish)
+    }
+
+    fn fabric(&self) -> Option<FabricReport> {
+        Daemon::fabric(self)
+    }
+
+    fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
+        Daemon::places(self, mac)
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -105,6 +115,14 @@ impl Inspect for Soon {
     fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
         let starting = || Err(STARTING_SENTENCE.to_owned());
         self.live.get().map_or_else(starting, |live| live.daemon().wish(vm, wish))
+    }
+
+    fn fabric(&self) -> Option<FabricReport> {
+        self.live.get()?.daemon().fabric()
+    }
+
+    fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
+        self.live.get()?.daemon().places(mac)
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {

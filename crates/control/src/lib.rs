@@ -28,10 +28,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_daemon::daemon::{NoteBytes, RestartError};
+use nicety_daemon::fabric::{FabricReport, PlaceReport};
 use nicety_daemon::live::Live;
 use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
+use nicety_frame::Mac;
 use nicety_host::{AccountError, Host, did_you_mean, group_number};
 use nicety_keeper::Opener;
 use nicety_sandbox::Kind;
@@ -107,6 +109,17 @@ pub trait Inspect: Send + Sync {
     fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {
         let _ = wish;
         Err(format!("there is no [[vm]] {vm:?}"))
+    }
+
+    /// The fabric that the host is in, if it is in one.
+    fn fabric(&self) -> Option<FabricReport> {
+        None
+    }
+
+    /// Where an address of the fabric is. `None`: the host is in no fabric.
+    fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
+        let _ = mac;
+        None
     }
 
     /// Restarts a failed port.

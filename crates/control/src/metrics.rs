@@ -16,6 +16,7 @@ pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
         let facts = Facts {
             ports: daemon.views(),
             vms: daemon.vms(),
+            fabric: daemon.fabric(),
             addresses: daemon.addresses().len(),
             threads: usage::threads(),
             process: usage::process(),

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use nicety_daemon::capture::{Program, Scope, Stage};
 use nicety_daemon::daemon::RestartError;
+use nicety_daemon::fabric::FabricReport;
 use nicety_daemon::live::confirm::{CONFIRM_MAX, Confirm, Terms};
 use nicety_daemon::live::plan::Plan;
 use nicety_daemon::live::{ChangeError, Changed, Consent, Live};
@@ -20,6 +21,7 @@ use nicety_daemon::report::PortReport;
 use nicety_daemon::saved::{PortState, SaveError};
 use nicety_daemon::trace::FrameTrace;
 use nicety_daemon::usage;
+use nicety_frame::Mac;
 use nicety_host::{Host, did_you_mean};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,9 +30,9 @@ use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, MALFORMED,
-    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PortList,
-    PortValues, Problem, REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport,
-    TraceRequest, VmList, WishWord,
+    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PlaceList,
+    PortList, PortValues, Problem, REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList,
+    ThreadReport, TraceRequest, VmList, WishWord,
 };
 use super::beside::{Answer, beside};
 use super::body::{Changer, Large, Small};
@@ -98,6 +100,8 @@ impl IntoResponse for Box<Problem> {
         restore_port,
         vms,
         wish,
+        fabric,
+        fabric_places,
         addresses,
         threads,
         capture,
@@ -115,6 +119,7 @@ impl IntoResponse for Box<Problem> {
         (name = "daemon", description = "The daemon itself: version, threads, metrics, this document."),
         (name = "ports", description = "Ports, one for each virtual adapter. Uplinks are shown as ports too."),
         (name = "vms", description = "VMs that are copied to twins on other hosts."),
+        (name = "fabric", description = "The fabric: one switch on many hosts."),
         (name = "port groups", description = "Port groups: policies that several ports share."),
         (name = "uplinks", description = "Uplinks: the switch's connections to other networks."),
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
@@ -155,6 +160,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/classes/{uplink}/{name}/ports/{port}", patch(lists::set_port_terms))
         .route("/v1/vms", get(vms))
         .route("/v1/vms/{name}/{wish}", post(wish))
+        .route("/v1/fabric", get(fabric))
+        .route("/v1/fabric/places/{mac}", get(fabric_places))
         .route("/v1/addresses", get(addresses))
         .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))
@@ -360,6 +367,35 @@ pub(super) async fn wish(
         report().map(axum::Json).ok_or_else(|| Problem::new(NO_SUCH, "the VM has gone meanwhile"))
     })
     .await
+}
+
+const NO_FABRIC: &str = "the host file has no [fabric]: docs/fabric.md says how hosts have one switch";
+
+/// Show the fabric that the host is in
+#[utoipa::path(get, operation_id = "get_fabric", tag = "fabric", path = "/v1/fabric", responses(
+    (status = 200, description = "The fabric, as this host knows it", body = FabricReport),
+    problems::Named, problems::Starting,
+))]
+pub(super) async fn fabric(State(served): Daemon) -> Answer<axum::Json<FabricReport>> {
+    served.ready()?;
+    beside(move || served.inspect.fabric().map(axum::Json).ok_or_else(|| Problem::new(NO_SUCH, NO_FABRIC))).await
+}
+
+/// Show where an address of the fabric is
+#[utoipa::path(get, operation_id = "list_fabric_places", tag = "fabric", path = "/v1/fabric/places/{mac}",
+    params(("mac" = String, Path, description = "The MAC address")), responses(
+    (status = 200, description = "Its places, of which frames go to the current one", body = PlaceList),
+    problems::Named, problems::Starting,
+))]
+pub(super) async fn fabric_places(
+    State(served): Daemon,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer<axum::Json<PlaceList>> {
+    served.ready()?;
+    let text = name_in(path)?;
+    let mac: Mac = text.parse().map_err(|error| Problem::new(MALFORMED, format!("{text:?} is no address: {error}")))?;
+    let places = beside(move || served.inspect.places(mac).ok_or_else(|| Problem::new(NO_SUCH, NO_FABRIC))).await?;
+    Ok(axum::Json(PlaceList { places }))
 }
 
 /// Restart a failed port

@@ -7,6 +7,7 @@ mod carried;
 mod closing_test;
 mod counts;
 mod error;
+mod fabric;
 mod freeze;
 mod io_control;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use nicety_uplink::{Hops, Interface};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::fabric::Joined;
 use crate::protection::{Protection, Ready};
 use crate::random::random;
 use crate::run::device::{PortDevice, irq_layout};
@@ -274,6 +276,8 @@ pub struct Daemon {
     /// VMs that are copied to twins: what is ready for them, and then what runs.
     protection_ready: Mutex<Option<Ready>>,
     protection: OnceLock<Protection>,
+    /// The fabric that this host is in.
+    fabric: OnceLock<Joined>,
     /// Ports that open with a shut gate.
     guarded: Mutex<HashSet<String>>,
     /// The last look at the workers' loads.
@@ -343,6 +347,7 @@ impl Daemon {
             opener: OnceLock::new(),
             protection_ready: Mutex::default(),
             protection: OnceLock::new(),
+            fabric: OnceLock::new(),
             guarded: Mutex::default(),
             look: Mutex::default(),
             takes_over: AtomicBool::new(false),
@@ -628,6 +633,9 @@ impl Daemon {
         }
         if let Some(protection) = self.protection.get() {
             protection.end();
+        }
+        if let Some(fabric) = self.fabric.get() {
+            fabric.end();
         }
         let names: Vec<String> = self.ports().values().map(|running| running.spec.config.name.clone()).collect();
         self.close_all(&names);

@@ -1,7 +1,7 @@
 //! The list of a host file's paths. Checks of what opening needs, the sandbox and the look at a unit's settings all go through it.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nicety_host::{
     EtcdConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, PortConfig, Role, UplinkConfig, UplinkKind,
@@ -65,9 +65,14 @@ pub fn of_host<'a>(host: &'a Host, control: Option<&'a Path>) -> Vec<HostPath<'a
         all.push(HostPath::new("ft.key", &ft.key, PathUse::Reads).early());
         match &ft.lease {
             Some(LeasePlace::Folder(folder)) => all.push(HostPath::new("ft.lease", folder, PathUse::Fills)),
-            Some(LeasePlace::Etcd(etcd)) => all.extend(of_etcd(etcd)),
+            Some(LeasePlace::Etcd(etcd)) => all.extend(of_etcd("ft", etcd)),
             None => {}
         }
+    }
+    if let Some(fabric) = &host.fabric {
+        all.extend(of_etcd("fabric", &fabric.etcd));
+        let state = fabric_state(host);
+        all.push(HostPath::new(with_value("daemon.state", &state), state, PathUse::Writes));
     }
     all.extend(host.vms.iter().flat_map(of_vm));
     all.extend(host.ports.iter().flat_map(of_port));
@@ -76,16 +81,26 @@ pub fn of_host<'a>(host: &'a Host, control: Option<&'a Path>) -> Vec<HostPath<'a
     all
 }
 
-/// The files by which etcd is asked.
-fn of_etcd(etcd: &EtcdConfig) -> impl Iterator<Item = HostPath<'_>> {
+/// The file that keeps the last known state of the fabric, beside the state file.
+pub fn fabric_state(host: &Host) -> PathBuf {
+    let mut name = host.state().into_os_string();
+    name.push(".fabric");
+    PathBuf::from(name)
+}
+
+/// The files by which etcd is asked. `table`: the one that names them.
+fn of_etcd<'a>(table: &str, etcd: &'a EtcdConfig) -> impl Iterator<Item = HostPath<'a>> + use<'a> {
     let EtcdConfig { endpoints: _, user, ca, identity } = etcd;
     let files = [
-        ("ft.etcd_password", user.as_ref().map(|user| &user.password)),
-        ("ft.etcd_ca", ca.as_ref()),
-        ("ft.etcd_certificate", identity.as_ref().map(|identity| &identity.certificate)),
-        ("ft.etcd_key", identity.as_ref().map(|identity| &identity.key)),
+        ("etcd_password", user.as_ref().map(|user| &user.password)),
+        ("etcd_ca", ca.as_ref()),
+        ("etcd_certificate", identity.as_ref().map(|identity| &identity.certificate)),
+        ("etcd_key", identity.as_ref().map(|identity| &identity.key)),
     ];
-    files.into_iter().filter_map(|(key, path)| Some(HostPath::new(key, path?, PathUse::Reads).early()))
+    let table = table.to_owned();
+    files
+        .into_iter()
+        .filter_map(move |(key, path)| Some(HostPath::new(format!("{table}.{key}"), path?, PathUse::Reads).early()))
 }
 
 /// The paths of a VM. Its threads are there before the daemon confines itself.

@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use tracing::warn;
 
 use crate::daemon::{Daemon, PortSpec, RestartError, StartError, TeamSpec, UplinkAgents};
+use crate::fabric::FabricError;
 use crate::protection::ProtectionError;
 use crate::random::random;
 use crate::run::kept_uplinks::HeldUplinks;
@@ -99,6 +100,9 @@ pub enum ServeError {
     /// VMs cannot be protected.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
+    /// The fabric cannot be joined.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -257,7 +261,7 @@ fn set_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), String> {
         });
     }
     if let UplinkKind::Vxlan(tunnel) = &config.kind {
-        ahead::set_peers(tunnel, &daemon.hops(&config.name));
+        ahead::set_tunnel(tunnel, &daemon.hops(&config.name));
     }
     daemon.set_uplink(&config.name, &settings(config), &policy(config), maker(config, 0))?;
     daemon.set_uplink_agents(&config.name, agents(config, None));
@@ -335,6 +339,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     let (ports, uplinks) = (ports.collect(), arrivals.collect());
     let teams = host.teams.iter().map(|config| team_spec(config, &host.path)).collect();
     reconcile(&daemon, Cow::Borrowed(host), Steps { ports, teams, uplinks, ..Steps::default() }, Err)?;
+    daemon.join_fabric(host)?;
     daemon.begin_traces()?;
     Ok(daemon)
 }

@@ -154,7 +154,7 @@ impl Client {
     pub(crate) fn subject(&self, what: String, lease: i64) -> Subject {
         let user = self.shared.settings.user.as_ref();
         let user = user.map_or("whoever names no user".to_owned(), |user| format!("the user `{}`", user.name));
-        Subject { user, what, lease }
+        Subject { user, what, lease, needs_root: false }
     }
 
     /// Does it with a token, and with a new one if etcd has forgotten that: it refuses a call before it changes anything.
@@ -163,7 +163,8 @@ impl Client {
         question: Question,
         work: impl Fn(Arc<Shared>, Call, Deadline) -> F,
     ) -> Result<T, Error> {
-        let subject = self.subject(question.what, question.lease);
+        let mut subject = self.subject(question.what, question.lease);
+        subject.needs_root = question.path.starts_with("/v3/auth/");
         let call = |token| Call {
             path: question.path,
             body: Bytes::from(question.body.to_string()),

@@ -48,6 +48,14 @@ pub enum ErrorKind {
         /// `read or write the key a`.
         what: String,
     },
+    /// Only an administrator of etcd may do this.
+    #[error("{user} may not {what}: only a user with etcd's role `root` may, so ask as one")]
+    NotRoot {
+        /// `the user ft`.
+        user: String,
+        /// `make the role a`.
+        what: String,
+    },
     /// This server sees no majority of its cluster.
     #[error("etcd has no majority ({0}): more than half of its members must run and reach each other")]
     NoMajority(String),

@@ -8,7 +8,7 @@ use crate::error::{Error, excerpt};
 use crate::wire::{Header, bytes, number, text};
 
 /// Which keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keys {
     /// One.
     One(Vec<u8>),
@@ -29,6 +29,15 @@ impl Keys {
         Self::Prefix(prefix.as_ref().to_vec())
     }
 
+    /// The same keys without those before this one.
+    #[must_use]
+    pub fn starting_at(&self, key: Vec<u8>) -> Self {
+        match self {
+            Self::One(own) => Self::One(own.clone()),
+            Self::Prefix(_) | Self::Between(..) => Self::Between(key, self.bounds().1),
+        }
+    }
+
     /// `key` and `range_end` of a request. The end of a prefix is the prefix plus one; `\0` as the end means all keys from `key` on.
     fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
         match self {
@@ -46,6 +55,15 @@ impl Keys {
                 (if prefix.is_empty() { vec![0] } else { prefix.clone() }, end)
             }
         }
+    }
+
+    /// The keys of these bounds.
+    pub(crate) fn of(key: Vec<u8>, end: Vec<u8>) -> Self {
+        if end.is_empty() {
+            return Self::One(key);
+        }
+        let prefix = Self::Prefix(if key == [0] { Vec::new() } else { key.clone() });
+        if prefix.bounds() == (key.clone(), end.clone()) { prefix } else { Self::Between(key, end) }
     }
 
     pub(crate) fn fields(&self) -> Value {
@@ -384,5 +402,14 @@ mod tests {
         assert_eq!(bounds(b"a\xff"), (b"a\xff".to_vec(), b"b".to_vec()));
         assert_eq!(bounds(b"\xff"), (b"\xff".to_vec(), b"\0".to_vec()));
         assert_eq!(bounds(b""), (b"\0".to_vec(), b"\0".to_vec()));
+    }
+
+    #[test]
+    fn bounds_that_etcd_tells_are_the_keys_that_were_named() {
+        let between = Keys::Between(b"a".to_vec(), b"c".to_vec());
+        for keys in [Keys::one("a"), Keys::prefix("a/"), Keys::prefix(""), Keys::prefix("a\u{ff}"), between] {
+            let (key, end) = keys.bounds();
+            assert_eq!(Keys::of(key, end), keys);
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! etcd's gateway takes users by name and password, and not by the name in a client's certificate.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod blocking;
 mod client;
 mod endpoint;
@@ -23,6 +24,7 @@ mod tls;
 mod watch;
 mod wire;
 
+pub use auth::{Access, Permission};
 pub use blocking::Blocking;
 pub use client::{Client, LOGIN_MAX};
 pub use endpoint::{Endpoint, NoEndpoint, Scheme};

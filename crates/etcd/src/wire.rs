@@ -58,6 +58,8 @@ pub(crate) struct Subject {
     pub what: String,
     /// The lease that the call is about, or 0.
     pub lease: i64,
+    /// Only users with the role `root` may ask for it.
+    pub needs_root: bool,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +106,7 @@ pub(crate) fn kind(code: u32, words: String, subject: &Subject) -> ErrorKind {
         9 if has("authentication is not enabled") => ErrorKind::Login(format!(
             "etcd asks nobody for a password ({words}): name no user, or turn it on with `etcdctl auth enable`"
         )),
+        7 if subject.needs_root => ErrorKind::NotRoot { user: subject.user.clone(), what: subject.what.clone() },
         7 => ErrorKind::Denied { user: subject.user.clone(), what: subject.what.clone() },
         5 if has("lease not found") => ErrorKind::LeaseGone { id: subject.lease },
         11 if has("compacted") => ErrorKind::Compacted,

@@ -16,6 +16,7 @@
 //! answers. Every call ([`Call`]) is answered exactly once, by a result or by a [`Trouble`].
 #![forbid(unsafe_code)]
 
+mod change;
 mod fabric;
 mod hosts;
 mod record;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use nicety_adapter::Time;
 use nicety_frame::{Mac, Vni};
 
+pub use change::{Basis, Change};
 pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX};
 pub use fabric::group::own::{LEARNED_MAX, OWN_MAX};
 pub use fabric::kept::Kept;

@@ -129,6 +129,21 @@ impl Keys {
         format!("{}at/{group}/", self.prefix)
     }
 
+    /// The prefix of all claims.
+    pub fn claims(&self) -> String {
+        format!("{}at/", self.prefix)
+    }
+
+    /// The prefix of all claims of a host in a group.
+    pub fn own(&self, group: &Name, host: &Name) -> String {
+        format!("{}at/{group}/{host}/", self.prefix)
+    }
+
+    /// The prefix of the identifiers that were given up a moment ago ([`Basis`](crate::Basis)).
+    pub fn freed(&self) -> String {
+        format!("{}freed/", self.prefix)
+    }
+
     /// Reads a key.
     ///
     /// # Errors

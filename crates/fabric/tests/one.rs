@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
+    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
     Transaction, Trouble, WatchId,
 };
 use nicety_frame::{Mac, Vni};
@@ -388,45 +388,47 @@ fn a_configuration_that_cannot_be_used_leaves_the_last_one_in_force() {
 #[test]
 fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     let mut lab = pair();
-    let now = Time(lab.now);
     let new = format!("{TEXT}[[port_group]]\nname = \"new\"\nvni = 9\n");
-    let change = |lab: &Lab, text: &str, based_on| lab.hosts[0].fabric.change(text, based_on, Time(lab.now));
-    assert_eq!(
-        change(&lab, &new, 2).unwrap_err(),
-        "this daemon has just begun, and does not know which vni was another group's a moment ago: wait 20s"
-    );
-    lab.wait(Duration::from_secs(20));
-    let (one, other) = (change(&lab, &new, 2).unwrap(), change(&lab, &new, 2).unwrap());
+    let change = |lab: &mut Lab, text: &str| {
+        let keys = Keys::new(&name("lab"));
+        let read = |prefix: String| lab.store.read(prefix.as_bytes()).entries;
+        let basis = Basis::read(&keys, read(keys.text(&Key::Config)).first(), &read(keys.freed())).unwrap();
+        let reuse = u64::try_from(Terms::default().reuse().as_nanos()).unwrap();
+        basis.change(text).map(|change| change.transaction(&keys, lab.store.grant_for(reuse, lab.now)))
+    };
+    let (one, other) = (change(&mut lab, &new).unwrap(), change(&mut lab, &new).unwrap());
     assert!(lab.carry_out(&one) && !lab.carry_out(&other));
-    let version = lab.store.revision;
-    assert_eq!(
-        change(&lab, &new, 2).unwrap_err(),
-        format!(
-            "the change was made from version 2, and the newest is {version}: read that, and make the change again"
-        )
-    );
     // A number goes from one group to another in two steps, with time between them.
     let swapped = new.replace("vni = 5", "vni = 9").replace("\"new\"\nvni = 9", "\"new\"\nvni = 5");
-    assert_eq!(
-        change(&lab, &swapped, version).unwrap_err(),
-        "vni 5 of group \"new\" is group \"web\"'s: give it up there in a change of its own first"
-    );
+    assert!(change(&mut lab, &swapped).unwrap_err().starts_with("vni 5 of group \"new\" is group \"web\"'s"));
     let freed = new.replace("vni = 5", "vni = 10");
-    let transaction = change(&lab, &freed, version).unwrap();
+    let transaction = change(&mut lab, &freed).unwrap();
     assert!(lab.carry_out(&transaction));
-    let version = lab.store.revision;
     let taken = freed.replace("vni = 9", "vni = 5");
-    assert_eq!(
-        change(&lab, &taken, version).unwrap_err(),
-        "vni 5 of group \"new\" was another group's a moment ago: a host that is cut off may still use it, so wait 20s"
-    );
-    lab.wait(Duration::from_secs(21));
-    assert!(change(&lab, &taken, version).is_ok());
+    lab.wait(Duration::from_secs(29));
+    assert!(change(&mut lab, &taken).unwrap_err().starts_with("vni 5 of group \"new\" was given up a moment ago"));
+    lab.wait(Duration::from_secs(2));
+    let transaction = change(&mut lab, &taken).unwrap();
+    assert!(lab.carry_out(&transaction));
+    lab.started(0, "web", 1, 0);
+    assert_eq!(lab.to(1, 10, 1).as_deref(), Some("192.0.2.1"));
+    assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty());
+    assert_eq!(lab.connection(0), Connection::Connected);
+}
+
+#[test]
+fn a_host_that_does_not_reach_the_store_says_how_long_and_whether_others_take_it_for_gone() {
+    let mut lab = pair();
     lab.cut(0, true);
-    assert_eq!(change(&lab, &taken, version).unwrap_err(), "the fabric cannot be changed now: no answer within 1 s");
-    let Connection::Away { is_forgotten: false, .. } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
-    lab.wait(Duration::from_secs(11));
-    let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else { panic!("{now:?}") };
+    lab.wait(Duration::from_secs(2));
+    let Connection::Away { is_forgotten: false, why, .. } = lab.connection(0) else {
+        panic!("{:?}", lab.connection(0))
+    };
+    assert_eq!(why, "no answer within 1 s");
+    lab.wait(Duration::from_secs(9));
+    let Connection::Away { is_forgotten: true, since, .. } = lab.connection(0) else {
+        panic!("{:?}", lab.connection(0))
+    };
     assert_eq!(since, Duration::from_secs(11));
 }
 
@@ -586,4 +588,18 @@ fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
     assert!(lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()));
     lab.wait(Duration::from_secs(1));
     assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()), "{:?}", lab.keys());
+}
+
+#[test]
+fn a_daemon_that_ends_before_it_has_applied_what_it_had_known_knows_it_at_its_next_start() {
+    let mut lab = Lab::new(&[("a", "192.0.2.1")]);
+    lab.wait(Duration::from_secs(1));
+    let kept = lab.hosts[0].fabric.keep();
+    assert_eq!(kept.config(), Some(TEXT));
+    let me = Me { host: name("a"), address: [192, 0, 2, 1].into(), mtu: 1500, version: "0.1.0".to_owned() };
+    let settings = || Settings { fabric: name("lab"), me: me.clone(), run: 1, seed: 1, terms: Terms::default() };
+    // Nobody calls `applied`.
+    let again = Fabric::resume(settings(), kept, Time(lab.now)).keep();
+    assert_eq!(again.config(), Some(TEXT));
+    assert!(again.is_of(&name("lab"), &name("a")) && !again.is_of(&name("lab"), &name("b")));
 }

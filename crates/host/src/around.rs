@@ -17,6 +17,8 @@ pub(super) struct Around<'a> {
     pub teams: &'a [TeamConfig],
     pub ports: &'a [PortConfig],
     pub groups: Vec<&'a str>,
+    /// Whether there may be more groups, which become known later.
+    pub has_more_groups: bool,
 }
 
 impl Around<'_> {
@@ -33,7 +35,7 @@ impl Around<'_> {
             ports.push(wanted);
         }
         for Found { value: wanted, line } in walk.list::<String>(section, "groups", NAMES_MAX) {
-            if !self.groups.contains(&wanted.as_str()) {
+            if !self.has_more_groups && !self.groups.contains(&wanted.as_str()) {
                 let what =
                     format!("there is no port group {wanted:?}{}", did_you_mean(&wanted, self.groups.iter().copied()));
                 walk.wrong(section, "groups", line, what);

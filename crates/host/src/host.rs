@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nicety_socket::MAX_PATH;
 use nicety_switch::Vlan;
+use toml::Table;
 use toml::de::DeTable;
 use toml_parser::Source;
 
@@ -13,6 +14,8 @@ use super::card::{CARD, CardConfig, Cards, card};
 use super::daemon::{self, DAEMON, DaemonConfig};
 use super::document::{Document, List};
 use super::errors::{DeepControl, HostError, HostErrors, MISTAKES_MAX, ReadError};
+use super::fabric::{self, FABRIC, FabricConfig};
+use super::fabric_groups::FabricGroups;
 use super::group::{Groups, PORT_GROUP};
 use super::io_class::{IoClassConfig, rest_first};
 use super::io_classes::{IO_CLASS, io_classes};
@@ -31,8 +34,8 @@ use super::walk::{Kind, Section, Walk};
 use super::way_out::{carries, serves};
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 12] =
-    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &SOCKETS, &PORT_GROUP, &PORT, &VM];
+pub const KINDS: [&Kind; 13] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &FABRIC, &SOCKETS, &PORT_GROUP, &PORT, &VM];
 
 /// The kind of a list's tables.
 pub fn kind_of(list: List) -> &'static Kind {
@@ -77,6 +80,10 @@ pub struct Host {
     pub daemon: DaemonConfig,
     /// `[ft]`: the daemons that protect each other's VMs.
     pub tolerance: Option<ToleranceConfig>,
+    /// `[fabric]`: the switch is one with those of other hosts.
+    pub fabric: Option<FabricConfig>,
+    /// The groups of the fabric, as far as they are known.
+    pub fabric_groups: Option<FabricGroups>,
     /// The ports, in the file's order. There may be none: ports are added while the daemon serves.
     pub ports: Vec<PortConfig>,
     /// The VMs that are copied to a twin on another host, in the file's order.
@@ -118,15 +125,30 @@ impl Host {
 
     /// Parses a host file's text. Relative paths start at `path`'s folder. Links in them are resolved.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
-        Self::parsed(text, path, false)
+        Self::parsed(text, path, false, None)
     }
 
     /// Parses a text that a program has made. Unlike in [`Host::parse`], its mistakes name ports and not lines.
     pub fn parse_change(text: &str, path: &Path) -> Result<Self, HostErrors> {
-        Self::parsed(text, path, true)
+        Self::parsed(text, path, true, None)
     }
 
-    fn parsed(text: &str, path: &Path, is_change: bool) -> Result<Self, HostErrors> {
+    /// The same for a host whose fabric has these groups. Without a `[fabric]` they are ignored.
+    pub fn parse_with(text: &str, path: &Path, groups: Option<&FabricGroups>) -> Result<Self, HostErrors> {
+        Self::parsed(text, path, true, groups)
+    }
+
+    /// Another host file in place of this one, with the same groups of the fabric.
+    pub fn changed(&self, document: &Document) -> Result<Self, HostErrors> {
+        Self::parse_with(&document.text(), &self.path, self.fabric_groups.as_ref())
+    }
+
+    /// The same host file with other groups of the fabric.
+    pub fn with_fabric(&self, groups: Option<&FabricGroups>) -> Result<Self, HostErrors> {
+        Self::parse_with(&self.document.text(), &self.path, groups)
+    }
+
+    fn parsed(text: &str, path: &Path, is_change: bool, groups: Option<&FabricGroups>) -> Result<Self, HostErrors> {
         if let Some(why) = too_much(text) {
             return Err(HostErrors::new(path, vec![malformed(1, &why)]));
         }
@@ -138,7 +160,7 @@ impl Host {
         if is_change {
             walk.name_tables(root.get_ref());
         }
-        let mut host = host(&mut walk, root.get_ref(), path);
+        let mut host = host(&mut walk, root.get_ref(), path, groups);
         host.believe();
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.into_errors())) }
@@ -153,6 +175,24 @@ impl Host {
             let is_trusted = port.function.as_ref().is_some_and(|function| function.trusted);
             port.policy.regenerates = !(port.policy.trust_marks || is_trusted || self.io_classes.iter().any(believes));
         }
+    }
+
+    /// A port's table, with the values of `[sockets]` and of its port group.
+    pub fn port_table(&self, name: &str) -> Table {
+        let own = self.document.port(name).unwrap_or_default();
+        let group = self.port(name).and_then(|port| port.group.as_deref()).zip(self.fabric_groups.as_ref());
+        let mut whole = group.map(|(group, all)| all.table(group)).unwrap_or_default();
+        // The group's name and network are no keys of a port.
+        whole.remove("vni");
+        whole.extend(own);
+        whole
+    }
+
+    /// The tables beside the ports, sorted by name, with those of the fabric's groups: `fabric.port_group.web`.
+    pub fn tables(&self) -> Vec<(String, Table)> {
+        let groups = self.fabric_groups.iter().flat_map(FabricGroups::tables);
+        let groups = groups.map(|(name, table)| (format!("fabric.{name}"), table));
+        self.document.tables().into_iter().chain(groups).collect()
     }
 
     /// The uplink of this name.
@@ -305,16 +345,24 @@ impl Host {
 }
 
 /// The host that a document describes. It is complete only if the walk noted no mistake.
-fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
+fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path, known: Option<&FabricGroups>) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
-    walk.unknown_sections(root, &KINDS);
+    walk.unknown_sections(root, &KINDS, &[]);
     let usual = walk.sections(root, &SOCKETS).pop().map(|section| access(walk, section, &access::PORTS));
-    let (mut paths, mut ways, mut groups) = (Paths::new(path), Ways::default(), Groups::default());
+    let (mut paths, mut ways) = (Paths::new(path), Ways::default());
+    let section = walk.sections(root, &FABRIC).pop();
+    let fabric_groups = section.and(known).cloned();
+    let mut groups = section.map_or_else(Groups::default, |_| Groups::of_fabric(fabric_groups.clone()));
     for section in walk.sections(root, &PORT_GROUP) {
         groups.read(walk, section);
     }
     let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
-    let (uplinks, teams) = links(walk, root, dir, &mut ways, &mut paths);
+    let tunnel = section.and_then(|section| walk.peek(section, "tunnel"));
+    let (mut uplinks, teams) = links(walk, root, dir, &mut ways, &mut paths, tunnel);
+    let fabric = section.and_then(|section| fabric::fabric(walk, section, dir));
+    if let (Some(section), Some(tunnel)) = (section, tunnel) {
+        fabric::carried(walk, section, tunnel, &mut uplinks, fabric_groups.as_ref());
+    }
     let cards = cards(walk, root, (&uplinks, &teams), &ways);
     let daemon = walk.sections(root, &DAEMON).pop();
     let daemon = daemon.map_or_else(DaemonConfig::default, |section| daemon::daemon(walk, section, dir, &mut paths));
@@ -338,7 +386,9 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let minimums = minimums(&ports, &cards);
     let ports: Vec<PortConfig> = ports.into_iter().map(|(_, port)| port).collect();
     let sections = walk.sections(root, &IO_CLASS);
-    let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups: before.groups.names().collect() };
+    let has_more_groups = before.groups.is_open();
+    let groups = before.groups.names().collect();
+    let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups, has_more_groups };
     let io_classes = io_classes(walk, sections, &minimums, &around);
     let sections = walk.sections(root, &MIRROR);
     let mirrors = mirrors(walk, sections, &around, &io_classes);
@@ -355,6 +405,8 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
         mirrors,
         daemon,
         tolerance,
+        fabric,
+        fabric_groups,
         ports,
         vms,
         document: Document::default(),
@@ -369,9 +421,11 @@ fn links<'a>(
     dir: &Path,
     ways: &mut Ways,
     paths: &mut Paths,
+    tunnel: Option<&str>,
 ) -> (Vec<UplinkConfig>, Vec<TeamConfig>) {
     let sections = walk.sections(root, &UPLINK);
-    let uplinks = sections.into_iter().filter_map(|section| Some((section, uplink(walk, section, dir, ways, paths)?)));
+    let uplinks =
+        sections.into_iter().filter_map(|section| Some((section, uplink(walk, section, dir, ways, paths, tunnel)?)));
     let mut uplinks: Vec<_> = uplinks.collect();
     let sections = walk.sections(root, &TEAM);
     let teams = sections.into_iter().filter_map(|section| team(walk, section, ways, &mut uplinks)).collect();

@@ -1,7 +1,9 @@
 use std::path::Path;
 
+use nicety_etcd::{Endpoint, Scheme};
+
 use super::*;
-use crate::Host;
+use crate::{EtcdIdentity, EtcdUser, Host};
 
 const KEY: &str = "[ft]\nkey = \"ft.key\"\n";
 

@@ -38,21 +38,35 @@ pub(super) fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: 
 
 /// Reads the name of a table.
 pub(super) fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
-    let Found { value: name, line } = walk.string(section, "name")?;
+    of_key(walk, section, "name")
+}
+
+/// Reads a name by this key.
+pub(super) fn of_key(walk: &mut Walk, section: Section<'_>, key: &str) -> Option<Found<String>> {
+    let Found { value: name, line } = walk.string(section, key)?;
+    match mistake(name) {
+        None => Some(Found { value: name.to_owned(), line }),
+        Some(what) => {
+            walk.wrong(section, key, line, what);
+            None
+        }
+    }
+}
+
+/// The reason why this is no name.
+pub(super) fn mistake(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let what = if name.is_empty() {
-        "it is empty".to_owned()
+    if name.is_empty() {
+        Some("it is empty".to_owned())
     } else if let Some(odd) = name.chars().find(|&c| !plain(c)) {
-        format!("{name:?} has a {odd:?}")
+        Some(format!("{name:?} has a {odd:?}"))
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        format!("{name:?} does not begin with a letter or digit")
+        Some(format!("{name:?} does not begin with a letter or digit"))
     } else if name.len() > NAME_MAX {
-        format!("it has {} characters", name.len())
+        Some(format!("it has {} characters", name.len()))
     } else {
-        return Some(Found { value: name.to_owned(), line });
-    };
-    walk.wrong(section, "name", line, what);
-    None
+        None
+    }
 }
 
 /// A valid interface name on Linux (dev_valid_name in net/core/dev.c).

@@ -15,7 +15,7 @@ use super::daemon::WORKERS_MAX;
 use super::doorbells::{DOORBELLS, Doorbells, mappable};
 use super::errors::did_you_mean;
 use super::form::{Form, words};
-use super::group::Groups;
+use super::group::{Groups, PortParts};
 use super::names::{self, Ways, earlier};
 use super::paths::Paths;
 use super::policy;
@@ -76,6 +76,10 @@ pub struct PortConfig {
     pub function: Option<FunctionConfig>,
     /// Its policy on the switch, with its group's values.
     pub policy: Policy,
+    /// Its group is the fabric's.
+    pub in_fabric: bool,
+    /// And that one is not known yet: its link is down, and it carries nothing.
+    pub waits_for_group: bool,
 }
 
 /// The protocol between a VMM and a port.
@@ -114,6 +118,8 @@ impl PortConfig {
             link: LinkState::default(),
             function: None,
             policy: Policy::default(),
+            in_fabric: false,
+            waits_for_group: false,
         }
     }
 
@@ -158,6 +164,8 @@ impl PortConfig {
                 link: _,
                 function: _,
                 policy: _,
+                in_fabric: _,
+                waits_for_group: _,
             } = port;
             (
                 port.entry.about.name,
@@ -295,7 +303,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         fits(walk, section, entry, &Requirements { doorbells, queues, mtu, is_vmwares, stands_by });
     }
     let mtu = mtu.and_then(|found| u16::try_from(found.value).ok());
-    let parts = before.groups.policy_of(walk, section, mtu);
+    let PortParts { parts, in_fabric, waits } = before.groups.policy_of(walk, section, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
     let function = card::function(walk, section, entry, &mut before.cards);
     let pairs = queues.as_ref().map(|found| found.value);
@@ -327,8 +335,11 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         access,
         group,
         link: card::link_state(walk, section),
-        policy: bound(parts.policy(addresses, ips, priority), function.as_ref()),
+        // Nobody knows its networks: it carries nothing.
+        policy: Policy { blocked: waits, ..bound(parts.policy(addresses, ips, priority), function.as_ref()) },
         function,
+        in_fabric,
+        waits_for_group: waits,
     })
 }
 

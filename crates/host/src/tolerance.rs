@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::etcd;
 use super::form::Form;
 use super::lease::{self, LeasePlace};
 use super::paths;
@@ -32,11 +33,11 @@ pub(super) static FT: Kind = Kind {
         Key::new("key", Form::Path, "a path of a file of at least 32 random bytes, the same on all hosts").required(),
         lease::KEYS[0],
         lease::KEYS[1],
-        lease::KEYS[2],
-        lease::KEYS[3],
-        lease::KEYS[4],
-        lease::KEYS[5],
-        lease::KEYS[6],
+        etcd::KEYS[0],
+        etcd::KEYS[1],
+        etcd::KEYS[2],
+        etcd::KEYS[3],
+        etcd::KEYS[4],
     ],
     several: false,
 };

@@ -53,11 +53,20 @@ pub struct TunnelConfig {
     pub peers: Vec<IpAddr>,
     /// The VLANs of the switch and their networks, as a host file has them.
     pub vnis: String,
+    /// Whether it carries a fabric, which knows peers and networks.
+    pub is_fabric: bool,
 }
 
 impl TunnelConfig {
     /// The default of `mtu`: Ethernet's.
     pub const MTU: u16 = 1500;
+
+    /// Networks as a host file has them.
+    pub(super) fn vnis_text(networks: &[Network]) -> String {
+        let vlan = |network: &Network| network.vlan.map_or_else(|| UNTAGGED.to_owned(), |vlan| vlan.to_string());
+        let texts: Vec<String> = networks.iter().map(|network| format!("{}={}", vlan(network), network.vni)).collect();
+        texts.join(",")
+    }
 
     /// The peers as a host file has them.
     pub(super) fn peers_text(&self) -> String {
@@ -107,7 +116,7 @@ pub(super) fn tunnel(walk: &mut Walk, section: Section<'_>, vlan: &Vlan) -> Opti
     }
     let peers = peers(walk, section, address);
     let (port, mtu) = (port.unwrap_or(VXLAN_PORT), mtu.unwrap_or(TunnelConfig::MTU));
-    Some(TunnelConfig { settings: VxlanSettings { address, port, mtu, networks }, peers, vnis })
+    Some(TunnelConfig { settings: VxlanSettings { address, port, mtu, networks }, peers, vnis, is_fabric: false })
 }
 
 fn peers(walk: &mut Walk, section: Section<'_>, own: IpAddr) -> Vec<IpAddr> {

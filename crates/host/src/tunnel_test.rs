@@ -35,7 +35,7 @@ fn a_tunnel_has_an_address_peers_and_a_network_for_each_vlan() {
         networks: vec![network(Some(10), 5010), network(Some(20), 5020)],
     };
     let peers = vec![IpAddr::from([192, 0, 2, 2]), IpAddr::from([192, 0, 2, 3])];
-    let wanted = TunnelConfig { settings, peers, vnis: "10=5010,20=5020".to_owned() };
+    let wanted = TunnelConfig { settings, peers, vnis: "10=5010,20=5020".to_owned(), is_fabric: false };
     assert_eq!(tunnel(whole), wanted);
     let other = tunnel(&format!("{whole}\nudp_port = 8472\nmtu = 9000").replace("192.0.2.1", "192.0.2.9"));
     assert_eq!((other.settings.port, other.settings.mtu), (8472, 9000));
@@ -56,12 +56,13 @@ fn frames_that_leave_without_a_tag_have_their_vlan_s_network() {
 }
 
 #[test]
-fn the_peers_of_a_tunnel_change_while_it_is_open_and_what_it_is_does_not() {
+fn the_peers_and_networks_of_a_tunnel_change_while_it_is_open_and_what_it_is_does_not() {
     let uplink = |lines: &str| parse(&text(lines)).unwrap().uplinks.remove(0);
     let one = uplink("address = \"192.0.2.1\"\nvnis = \"10=5010\"");
     assert!(one.is_same_link(&uplink("address = \"192.0.2.1\"\nvnis = \"10=5010\"\npeers = \"192.0.2.2\"")));
+    assert!(one.is_same_link(&uplink("address = \"192.0.2.1\"\nvnis = \"10=5011\"")));
     for other in
-        ["address = \"192.0.2.1\"\nvnis = \"10=5011\"", "address = \"192.0.2.1\"\nvnis = \"10=5010\"\nmtu = 9000"]
+        ["address = \"192.0.2.2\"\nvnis = \"10=5010\"", "address = \"192.0.2.1\"\nvnis = \"10=5010\"\nmtu = 9000"]
     {
         assert!(!one.is_same_link(&uplink(other)), "{other}");
     }

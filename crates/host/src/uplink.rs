@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nicety_switch::{Private, Vlan};
-use nicety_uplink::{Rate, VXLAN_PORT};
+use nicety_uplink::{Rate, VXLAN_PORT, VxlanSettings};
 
 use super::form::{Form, words};
 use super::names::{Ways, interface, name};
@@ -146,10 +146,14 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
-    /// Whether another kind has the same link: the peers of a tunnel can change while it is open.
+    /// Whether another kind has the same link: the peers and the networks of a tunnel can change while it is open.
     fn is_same_link(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Vxlan(one), Self::Vxlan(other)) => one.settings == other.settings,
+            (Self::Vxlan(one), Self::Vxlan(other)) => {
+                let VxlanSettings { address, port, mtu, networks: _ } = &one.settings;
+                let with = &other.settings;
+                (*address, *port, *mtu) == (with.address, with.port, with.mtu) && one.is_fabric == other.is_fabric
+            }
             _ => self == other,
         }
     }
@@ -240,16 +244,19 @@ const UPLINK_WORDS: [(&str, UplinkWord); 9] = [
     ("none", UplinkWord::None),
 ];
 
-/// Reads an uplink. `None`: there is none, or it has mistakes.
+/// Reads an uplink. `None`: there is none, or it has mistakes. `tunnel`: the name of the one that carries the fabric.
 pub(super) fn uplink(
     walk: &mut Walk,
     section: Section<'_>,
     dir: &Path,
     ways: &mut Ways,
     paths: &mut Paths,
+    tunnel: Option<&str>,
 ) -> Option<UplinkConfig> {
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    own_keys(walk, section, word);
+    let is_fabric =
+        word == UplinkWord::Vxlan && tunnel.is_some_and(|name| walk.peek(section, "name").unwrap_or("vxlan") == name);
+    own_keys(walk, section, word, is_fabric);
     match (word, walk.place(section, "rate")) {
         (UplinkWord::None, Some(line)) => {
             walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
@@ -304,7 +311,7 @@ pub(super) fn uplink(
 }
 
 /// Checks that an uplink has the keys of its kind, and none of another's.
-fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord) {
+fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord, is_fabric: bool) {
     // For each key: the kinds of uplinks that have it, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 11] = [
         (
@@ -328,7 +335,7 @@ fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord) {
         ("address", &[UplinkWord::Vxlan], true),
         ("udp_port", &[UplinkWord::Vxlan], false),
         ("peers", &[UplinkWord::Vxlan], false),
-        ("vnis", &[UplinkWord::Vxlan], true),
+        ("vnis", &[UplinkWord::Vxlan], !is_fabric),
         ("mtu", &[UplinkWord::Vxlan], false),
         ("file", &[UplinkWord::Capture], true),
     ];
@@ -337,6 +344,14 @@ fn own_keys(walk: &mut Walk, section: Section<'_>, word: UplinkWord) {
             (None, true) if needed => walk.missing(section, key),
             (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
             _ => {}
+        }
+    }
+    if is_fabric {
+        for key in ["peers", "vnis", "vlan", "trunk", "native", "qinq"] {
+            if let Some(line) = walk.place(section, key) {
+                let what = "this uplink is [fabric] tunnel: the fabric knows its hosts, and its groups say which VLANs go there";
+                walk.wrong(section, key, line, format!("{what}; leave {key} out"));
+            }
         }
     }
     if word == UplinkWord::Tap && walk.place(section, "name").is_none() {

@@ -255,9 +255,10 @@ impl Walk {
         }
     }
 
-    /// Notes unknown tables and keys at the top level.
-    pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind]) {
-        let unknown = root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref()));
+    /// Notes unknown tables and keys at the top level. `plain`: keys that are no tables.
+    pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind], plain: &[&str]) {
+        let is_known = |key: &str| plain.contains(&key) || kinds.iter().any(|kind| kind.name == key);
+        let unknown = root.keys().filter(|key| !is_known(key.get_ref()));
         for (index, key) in unknown.enumerate() {
             if index >= MISTAKES_MAX {
                 self.more += 1;
@@ -279,6 +280,11 @@ impl Walk {
 
     fn value<'a>(&self, section: Section<'a>, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         section.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// A text value, if it is one. Whoever reads it notes what is wrong.
+    pub(super) fn peek<'a>(&self, section: Section<'a>, key: &str) -> Option<&'a str> {
+        self.value(section, key)?.get_ref().as_str()
     }
 
     /// A text value.

@@ -8,9 +8,9 @@ use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
 use nicety_daemon::live::confirm::WaitingChange;
-use nicety_daemon::live::plan::{Change, Kind, Plan};
+use nicety_daemon::live::plan::{Change, Kind as ChangeKind, Plan};
 use nicety_daemon::whole::Whole;
-use nicety_host::{Document, Form, Host, KINDS, List};
+use nicety_host::{Document, Form, Host, Kind, List, kind_of};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
@@ -116,7 +116,7 @@ fn touched(plan: &Plan) -> Vec<String> {
     let is_blocked =
         |change: &Change| change.keys.iter().any(|key| key.key == BLOCKED && key.to.as_deref() == Some("true"));
     let changes = plan.changes.iter().filter(|change| matches!(change.object.as_str(), "uplink" | "team"));
-    let stays = changes.filter(|change| change.kind != Kind::Remove && !is_blocked(change));
+    let stays = changes.filter(|change| change.kind != ChangeKind::Remove && !is_blocked(change));
     stays.filter_map(|change| change.port.clone()).collect()
 }
 
@@ -321,7 +321,11 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
 /// Values by the forms of their keys in the host file: numbers and flags as such, all others as text, quoted or not; an empty value as
 /// none. The daemon answers for a key that is not known.
 fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
-    let keys = KINDS.iter().find(|kind| kind.name == list.key()).map_or(&[][..], |kind| kind.keys);
+    parsed_as(kind_of(list), values)
+}
+
+/// The same for any kind of table.
+pub(crate) fn parsed_as(Kind { keys, .. }: &Kind, values: &[(String, String)]) -> BTreeMap<String, Value> {
     let one = |key: &str, text: &str| {
         let form = keys.iter().find(|known| known.name == key).map(|known| known.form);
         let plain = match form {
@@ -354,7 +358,7 @@ const CUTS_OFF: &str = "cuts VMs off";
 const BLOCKED: &str = "blocked";
 
 /// Asks the person for a yes on a terminal to a change that does this.
-fn agree(does: &str) -> Result<(), Failure> {
+pub(crate) fn agree(does: &str) -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
         let why =

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod change;
+mod fabric;
 mod ft;
 mod lab;
 
@@ -14,6 +15,7 @@ pub use change::{
     CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, Confirm, Guard, ListChange, ListCommand,
     PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
+pub use fabric::{Fabric, FabricCommand, FabricGroupCommand, FabricOptions, FabricPortCommand, Store};
 pub use ft::{Ft, FtCommand};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
@@ -96,6 +98,8 @@ pub enum Command {
     Replay(Replay),
     /// Show and steer VMs that are copied to twins on other hosts
     Ft(Ft),
+    /// Make one switch of many hosts: its port groups, its hosts, where each address is
+    Fabric(Fabric),
     /// Show rates, drops, queues and processor time of a running daemon, again each second
     Top(Top),
     /// List the adapters, or all about one, with sources

@@ -14,7 +14,7 @@ use nicety_adapters::REGISTRY;
 use nicety_control::api::Exported;
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::attach::is_same;
-use nicety_host::{Form, Host, KINDS, List};
+use nicety_host::{FABRIC_GROUP, Form, Host, Kind, List, kind_of};
 
 use crate::cli::{Cli, HOST_FILE};
 use crate::exit::{Exit, Failure};
@@ -128,10 +128,10 @@ fn of(lists: &'static [List]) -> ArgValueCandidates {
     ArgValueCandidates::new(|| candidates(names(lists)))
 }
 
-/// `KEY=VALUE` of an entry of this list: the keys, and behind a `=` the words that the key may have.
-fn values(list: List) -> ArgValueCompleter {
+/// `KEY=VALUE` of a table of this kind: the keys, and behind a `=` the words that the key may have.
+fn values(kind: &'static Kind) -> ArgValueCompleter {
     ArgValueCompleter::new(move |current: &OsStr| {
-        let keys = KINDS.iter().find(|kind| kind.name == list.key()).map_or(&[][..], |kind| kind.keys);
+        let keys = kind.keys;
         let text = current.to_string_lossy();
         let Some((key, begun)) = text.split_once('=') else {
             let begun = keys.iter().filter(|key| key.name.starts_with(&*text));
@@ -199,7 +199,7 @@ fn command() -> Command {
         ] {
             port = port.mut_subcommand(name, |one| with(one, "port", of(lists)));
         }
-        with_values(port, List::Ports)
+        with_values(port, kind_of(List::Ports))
     });
     all = all.mut_subcommand("vf", |mut vf| {
         for name in ["show", "set"] {
@@ -225,10 +225,10 @@ fn command() -> Command {
             for change in ["remove", "set"] {
                 one = one.mut_subcommand(change, |change| with(change, "name", of(list)));
             }
-            with_values(one, list[0])
+            with_values(one, kind_of(list[0]))
         });
     }
-    all
+    all.mut_subcommand("fabric", |one| one.mut_subcommand("group", |group| with_values(group, &FABRIC_GROUP)))
 }
 
 /// The same, one of whose arguments has this extension. In place: `Command::mut_arg` moves an argument behind the others.
@@ -240,10 +240,10 @@ fn with(command: Command, argument: &str, extension: impl ArgExt + 'static) -> C
     })
 }
 
-/// The same, whose `add` and `set` know the keys of the list.
-fn with_values(mut command: Command, list: List) -> Command {
+/// The same, whose `add` and `set` know the keys of this kind of table.
+fn with_values(mut command: Command, kind: &'static Kind) -> Command {
     for change in ["add", "set"] {
-        command = command.mut_subcommand(change, |one| with(one, "values", values(list)));
+        command = command.mut_subcommand(change, |one| with(one, "values", values(kind)));
     }
     command
 }

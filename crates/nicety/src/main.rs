@@ -23,6 +23,7 @@ mod complete;
 mod confirm;
 mod exit;
 mod extcap;
+mod fabric;
 mod find;
 mod ft;
 mod import;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => replay::run(&args),
         Command::Ft(args) => ft::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Fabric(args) => fabric::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),

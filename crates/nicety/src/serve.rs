@@ -138,12 +138,17 @@ fn keep(args: &Serve) -> Result<ExitCode, Failure> {
 /// Begins to serve: anew, or with the ports of a daemon that this one replaces. `notes` are warnings for the log.
 fn begin(
     args: &Serve,
-    begin: Begin,
+    mut begin: Begin,
     mut notes: Vec<String>,
     kept: Option<Kept>,
     mut groups: Vec<Group>,
     taking: Option<Taking>,
 ) -> Result<ExitCode, Failure> {
+    if !args.check
+        && let Err(why) = begin.with_fabric()
+    {
+        notes.push(format!("the fabric's groups as they were last known are not in force: {why}"));
+    }
     let host = &begin.host;
     let socket = taking.as_ref().and_then(Taking::control_path).map_or_else(|| control_of(host), Ok)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
@@ -396,13 +401,15 @@ fn live(
     daemon.protect_vms(Terms::default()).map_err(std::io::Error::other)?;
     let Begin { host, file, state, .. } = begin;
     let live = Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone());
-    Ok(Arc::new(match (kept, control.socket()) {
+    let live = Arc::new(match (kept, control.socket()) {
         (Some(Kept { by, .. }), Some(socket)) => {
             by.serves().map_err(std::io::Error::other)?;
             live.with_keeper(by, socket, page.and_then(Page::socket), std::env::current_exe()?)
         }
         _ => live,
-    }))
+    });
+    Daemon::begin_fabric(&live)?;
+    Ok(live)
 }
 
 /// Serves the page, if the host file wants that.

@@ -37,7 +37,8 @@ fn open_class(host: &Host, class: &IoClassConfig) -> Option<String> {
 
 /// A sentence if a port's network has no other member.
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
-    if host.has_way_out(&port.policy.vlan) {
+    // Whom a port reaches that waits for its group is not known yet.
+    if port.waits_for_group || host.has_way_out(&port.policy.vlan) {
         return None;
     }
     let mut others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);

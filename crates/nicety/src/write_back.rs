@@ -20,7 +20,7 @@ const FIRST: [&str; 6] = ["name", "kind", "adapter", "mac", "socket", "uplink"];
 const LISTS: [&str; 8] = ["uplink", "team", "card", CLASS, "mirror", "port_group", "port", "vm"];
 /// Classes of I/O control: those of two uplinks may have one name.
 const CLASS: &str = "io_class";
-const TABLES: [&str; 4] = ["switch", "daemon", "ft", "sockets"];
+const TABLES: [&str; 5] = ["switch", "daemon", "ft", "fabric", "sockets"];
 
 /// Writes the whole running configuration into the host file, or one entry alone, with what its change did to other uplinks and teams.
 pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Failure> {

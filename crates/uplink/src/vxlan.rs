@@ -41,7 +41,6 @@ pub use wire::inner_mtu;
 
 use self::arriving::{Arriving, Judge};
 use self::leaving::{Guide, Leaving, Trouble};
-use self::networks::Networks;
 use self::saved::SavedTunnel;
 use self::sockets::Sockets;
 use crate::joining::Joining;
@@ -56,7 +55,7 @@ pub struct VxlanSettings {
     pub port: u16,
     /// Longest IP packet of the network between hosts.
     pub mtu: u16,
-    /// The VLANs that go through it.
+    /// The VLANs that go through it at first: [`Hops::set_networks`] changes them.
     pub networks: Vec<Network>,
 }
 
@@ -71,7 +70,6 @@ struct Said {
 #[derive(Debug)]
 pub struct Vxlan {
     settings: VxlanSettings,
-    networks: Networks,
     hops: Hops,
     seed: u64,
     sockets: Sockets,
@@ -141,8 +139,8 @@ impl Vxlan {
         let os = |source| VxlanError::Os { doing: "watching a UDP socket at", address, source };
         let watch = Watch::new().map_err(os)?;
         watch.add(&sockets.receiving).map_err(os)?;
+        hops.set_networks(&settings.networks);
         Ok(Self {
-            networks: Networks::new(&settings.networks),
             settings,
             hops,
             seed,
@@ -193,7 +191,9 @@ impl Vxlan {
         let VxlanSettings { address, .. } = self.settings;
         match said.trouble.error {
             Some(error) => Some(format!("nothing leaves from {address} to other hosts: {error}")),
-            None if said.is_alone => Some("it has no peers yet: name them (`peers`)".to_owned()),
+            None if said.is_alone => {
+                Some("it has no peers yet: name them (`peers`), or wait for the fabric's".to_owned())
+            }
             None => None,
         }
     }
@@ -249,7 +249,8 @@ impl Uplink for Vxlan {
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
         self.is_alone = table.is_alone();
-        let mut judge = Judge { table: &mut table, networks: &self.networks, frame_max, now };
+        let networks = table.networks();
+        let mut judge = Judge { table: &mut table, networks: &networks, frame_max, now };
         let (mut frames, mut drained, mut armed) = (0, false, false);
         // A frame may end the open packet and be a packet of its own: two packets must fit.
         let enough = |batch: &Batch, joining: &Joining| {
@@ -291,9 +292,10 @@ impl Uplink for Vxlan {
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
         self.is_alone = table.is_alone();
+        let networks = table.networks();
         let mut guide = Guide {
             table: &mut table,
-            networks: &self.networks,
+            networks: &networks,
             port: self.settings.port,
             frame_max,
             sockets: &self.sockets.sending,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use nicety_chart::Escaped;
+use nicety_daemon::fabric::FabricReport;
 use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::protection::VmReport;
 use nicety_daemon::report::{Condition, PortReport};
@@ -14,6 +15,7 @@ use super::describe::{
     CLASS_WAYS, Charted, LINK_WAYS, TABLE_END, begin_table, chart, count, drops, lines, link, made, number, plural,
     spark, whole,
 };
+use super::fabric;
 use super::history::{Addresses, History, Series};
 use super::limits::Limits;
 use super::picture::{of_themselves, picture};
@@ -72,7 +74,9 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         contents.join(" ")
     );
     let waiting = shown.inspect.live().and_then(|live| live.waiting());
-    attention(&mut main, &ports, &vms, waiting.as_ref());
+    let fabric = shown.inspect.fabric();
+    fabric.iter().for_each(|fabric| fabric::line(&mut main, fabric));
+    attention(&mut main, &ports, &vms, fabric.as_ref(), waiting.as_ref());
     section(&mut main, "picture", |main| picture(main, &guests, &links));
     section(&mut main, "blocked", |main| Blocked::list(main, &blocked));
     section(&mut main, "ports", |main| ports::section(main, &guests, &history));
@@ -126,12 +130,20 @@ fn summary(guests: &[&PortReport], links: &[&PortReport]) -> String {
     )
 }
 
-/// The ports that cannot work, the VMs that would end with this host, and a change that waits to be confirmed, with what to do.
-fn attention(main: &mut String, ports: &[PortReport], vms: &[VmReport], waiting: Option<&WaitingChange>) {
+/// The ports that cannot work, the VMs that would end with this host, what is wrong with the fabric, and a change that waits to be
+/// confirmed, with what to do.
+fn attention(
+    main: &mut String,
+    ports: &[PortReport],
+    vms: &[VmReport],
+    fabric: Option<&FabricReport>,
+    waiting: Option<&WaitingChange>,
+) {
     let is_wrong =
         |port: &&PortReport| matches!(port.condition, Condition::Broken | Condition::Failed | Condition::Blocked);
     let wrong: Vec<&PortReport> = ports.iter().filter(is_wrong).collect();
-    if wrong.is_empty() && vms::unprotected(vms).next().is_none() && waiting.is_none() {
+    let is_well = fabric.is_none_or(|fabric| fabric::wrong(fabric).next().is_none());
+    if wrong.is_empty() && vms::unprotected(vms).next().is_none() && is_well && waiting.is_none() {
         return;
     }
     main.push_str(
@@ -145,6 +157,7 @@ fn attention(main: &mut String, ports: &[PortReport], vms: &[VmReport], waiting:
         let _ = write!(main, "<li data-key=\"{name}\">{}: {sentence}</li>", link(&port.name));
     }
     vms::unprotected(vms).for_each(|vm| vms::attention(main, vm));
+    fabric.into_iter().for_each(|fabric| fabric::attention(main, fabric));
     main.push_str("</ul></section>");
 }
 

@@ -13,6 +13,7 @@
 
 mod blocked;
 mod describe;
+mod fabric;
 mod history;
 mod host;
 mod limits;

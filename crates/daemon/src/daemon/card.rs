@@ -93,15 +93,16 @@ impl Daemon {
     /// The link of a new port. It is up without this, but for that of a card's adapter.
     pub(super) fn link_port(&self, running: &Running) {
         let config = &running.spec.config;
-        if config.entry.card.is_some() || config.link != LinkState::Auto {
+        if config.entry.card.is_some() || config.link != LinkState::Auto || config.waits_for_group {
             self.set_link(running);
         }
     }
 
-    /// A port's link is up, and a function's its card's, unless the host forces it up or down.
+    /// A port's link is up, and a function's its card's, unless the host forces it up or down, or its group is not known yet.
     pub(super) fn set_link(&self, running: &Running) {
         let config = &running.spec.config;
         let link = match (config.link, &config.function) {
+            _ if config.waits_for_group => AdapterLink::Down,
             (LinkState::Disable, _) => AdapterLink::Down,
             (LinkState::Auto, Some(function)) => self.uplink_of(function).map_or(AdapterLink::Up, AdapterLink::Carrier),
             _ => AdapterLink::Up,

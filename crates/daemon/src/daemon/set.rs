@@ -39,7 +39,8 @@ impl Daemon {
             self.plane.set_policy(&running.port, &spec.config.policy);
         }
         let is_moved = before.function != spec.config.function || before.mac != spec.config.mac;
-        let has_link = before.link == spec.config.link && !is_moved;
+        let waited = before.waits_for_group != spec.config.waits_for_group;
+        let has_link = before.link == spec.config.link && !waited && !is_moved;
         running.spec = spec.clone();
         if is_moved {
             self.seat(&running.port, spec);

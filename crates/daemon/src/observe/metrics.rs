@@ -10,6 +10,7 @@ use nicety_plane::{BUCKETS_NS, ClassState, Histogram};
 use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
+use crate::fabric::{Connection, FabricReport};
 use crate::observe::report::{Condition, condition_of};
 use crate::protection::{VmReport, VmRole};
 use crate::usage::Process;
@@ -27,6 +28,8 @@ pub struct Facts {
     pub ports: Vec<PortView>,
     /// VMs that are copied to twins on other hosts.
     pub vms: Vec<VmReport>,
+    /// The fabric that the host is in.
+    pub fabric: Option<FabricReport>,
     /// Addresses that the switch knows.
     pub addresses: usize,
     /// Processor time by threads' names.
@@ -93,6 +96,7 @@ pub fn text(facts: &Facts) -> String {
     throttled(&mut page, &facts.ports);
     classes(&mut page, &facts.ports);
     vms(&mut page, &facts.vms);
+    facts.fabric.iter().for_each(|one| fabric(&mut page, one));
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -420,6 +424,30 @@ fn vms(page: &mut Page, vms: &[VmReport]) {
         for (vm, time) in vms.iter().filter_map(|vm| Some((vm, value(vm)?))) {
             page.sample(name, &[("vm", &vm.name)], Duration::from_micros(time).as_secs_f64());
         }
+    }
+}
+
+/// The fabric, if the host is in one.
+fn fabric(page: &mut Page, fabric: &FabricReport) {
+    let values: [Metric<FabricReport>; 6] = [
+        ("nicety_fabric_connected", "Whether etcd has this host, and all changes are heard.", |fabric| {
+            (fabric.connection == Connection::Connected).into()
+        }),
+        ("nicety_fabric_hosts", "Other hosts of the fabric.", |fabric| fabric.hosts.len() as u64),
+        ("nicety_fabric_claims", "Addresses that other hosts have in groups that this host has ports in.", |fabric| {
+            fabric.claims as u64
+        }),
+        ("nicety_fabric_config_revision", "The version of the configuration in force; 0: there is none.", |fabric| {
+            fabric.config.and_then(|version| version.try_into().ok()).unwrap_or(0)
+        }),
+        ("nicety_fabric_revision", "The highest revision of etcd that was heard of.", |fabric| {
+            fabric.revision.try_into().unwrap_or(0)
+        }),
+        ("nicety_fabric_refused", "Refused configurations and keys.", |fabric| fabric.refused.len() as u64),
+    ];
+    for (name, help, value) in values {
+        page.family(name, "gauge", help);
+        page.sample(name, &[("fabric", &fabric.fabric)], value(fabric));
     }
 }
 

@@ -64,6 +64,7 @@ fn facts() -> Facts {
     Facts {
         ports: vec![uplink, team],
         vms: vms(),
+        fabric: None,
         addresses: 7,
         threads,
         process,

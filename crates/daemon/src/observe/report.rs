@@ -33,7 +33,7 @@ pub enum Condition {
     Broken,
     /// A defect of the daemon has ended the port. It passes no frames.
     Failed,
-    /// The uplink, or the team, carries nothing until it is told to. The sentence says how.
+    /// The uplink, the team, or the port of a fabric's group carries nothing until it is told to. The sentence says how.
     Blocked,
 }
 
@@ -497,6 +497,13 @@ pub fn condition_of(view: &PortView) -> (Condition, String) {
     let PortView { spec, name, state, blank, starved, members, in_loop, .. } = view;
     if view.blocked && state.failed.is_none() {
         return (Condition::Blocked, of_blocked(name, members.is_some(), in_loop.as_ref()));
+    }
+    let waits = spec.as_ref().filter(|spec| spec.config.waits_for_group && state.failed.is_none());
+    if let Some(group) = waits.and_then(|spec| spec.config.group.as_deref()) {
+        let sentence = format!(
+            "its port group {group} is not known yet, and it carries nothing until the fabric has it: `nicety fabric status`"
+        );
+        return (Condition::Blocked, sentence);
     }
     let (condition, mut sentence) = unblocked(spec.as_ref(), name, state, *blank, members.as_ref());
     let is_starved = *starved >= STARVED && state.received > 0 && state.receive_block.is_none();

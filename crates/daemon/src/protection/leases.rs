@@ -1,10 +1,8 @@
 //! Where the leases of this host's VMs are.
 
-use std::path::Path;
 use std::time::Duration;
 
-use nicety_etcd::{Identity, Pem, Settings, User};
-use nicety_host::{EtcdConfig, LeasePlace, VmConfig, lease_file, lease_key};
+use nicety_host::{LeasePlace, VmConfig, lease_file, lease_key};
 use nicety_lease::{Asker, LeaseFile, LeaseInEtcd, NodeId, Storage, ThirdParty};
 use nicety_names::Names;
 use tracing::warn;
@@ -21,7 +19,7 @@ pub(super) fn check(place: &LeasePlace) -> Result<(), String> {
             Err(format!("lease {}: there is no such folder: make it, where both hosts see it", folder.display()))
         }
         LeasePlace::Folder(_) => Ok(()),
-        LeasePlace::Etcd(config) => settings(config).map(drop),
+        LeasePlace::Etcd(config) => config.settings().map(drop),
     }
 }
 
@@ -39,24 +37,8 @@ pub(super) fn start(place: &LeasePlace, vm: &VmConfig, names: &Names, term: Dura
             Box::new(LeaseFile::new(&lease_file(folder, &vm.name), term, NOBODY))
         }
         LeasePlace::Etcd(config) => {
-            Box::new(LeaseInEtcd::new(settings(config)?, names.clone(), &lease_key(&vm.name), term, NOBODY)?)
+            Box::new(LeaseInEtcd::new(config.settings()?, names.clone(), &lease_key(&vm.name), term, NOBODY)?)
         }
     };
     Asker::start(party, LOOK).map_err(|error| format!("the lease of VM {}: {error}", vm.name))
-}
-
-fn settings(config: &EtcdConfig) -> Result<Settings, String> {
-    let read = |path: &Path| Pem::read(path);
-    let mut settings = Settings::new(config.endpoints.clone());
-    settings.ca = config.ca.as_deref().map(read).transpose()?;
-    if let Some(files) = &config.identity {
-        settings.identity = Some(Identity { certificates: read(&files.certificate)?, key: read(&files.key)? });
-    }
-    if let Some(user) = &config.user {
-        let text = std::fs::read_to_string(&user.password);
-        let text = text.map_err(|error| format!("etcd_password {}: {error}", user.password.display()))?;
-        let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
-        settings.user = Some(User { name: user.name.clone(), password });
-    }
-    Ok(settings)
 }

@@ -62,14 +62,19 @@ pub fn open_ahead(host: &Host, holder: Option<&Holder>, groups: &mut Vec<Group>)
     opened
 }
 
-/// Opens a tunnel to the peers that the host file names.
+/// Opens a tunnel to the peers that the host file names, or that the fabric tells.
 pub(super) fn open_tunnel(config: &TunnelConfig, hops: Hops) -> Result<Vxlan, VxlanError> {
-    set_peers(config, &hops);
+    set_tunnel(config, &hops);
     Vxlan::open(config.settings.clone(), hops, random())
 }
 
-/// The hops of a tunnel are the peers that the host file names. Each has all networks.
-pub(super) fn set_peers(config: &TunnelConfig, hops: &Hops) {
+/// A tunnel has the networks of its settings. Its hops are the peers that the host file names, each with all networks. In a fabric they
+/// are that's.
+pub(super) fn set_tunnel(config: &TunnelConfig, hops: &Hops) {
+    hops.set_networks(&config.settings.networks);
+    if config.is_fabric {
+        return;
+    }
     let hop = |address: &IpAddr| Hop { address: *address, networks: None };
     hops.set(&config.peers.iter().map(hop).collect::<Vec<_>>());
 }

@@ -12,6 +12,7 @@ use nicety_uplink::{Capture, SocketError, Tap, Vxlan, VxlanError, Xdp, XdpError}
 
 use super::{Held, OpenedAhead, OpenedLink, Prepared, Refused, ServeError, spec};
 use crate::daemon::{PortSpec, StartError};
+use crate::fabric;
 use crate::paths::{PathUse, of_uplink};
 use crate::protection::{self, ProtectionError};
 use crate::run::kept_uplinks::HeldUplinks;
@@ -78,6 +79,8 @@ fn checked<'a>(
         }
         checked => errors.extend(checked.err().map(ServeError::from)),
     }
+    let joins = host.fabric.as_ref().map_or(Ok(()), fabric::check);
+    errors.extend(joins.err().map(ServeError::from));
     let mut ports = Vec::new();
     for config in &host.ports {
         // After a kill its sockets are ours, and may still listen: a look would be a VMM to them, or find them in use.

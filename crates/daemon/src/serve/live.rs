@@ -18,10 +18,10 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use nicety_host::{Document, Host, HostErrors, List, PortConfig, did_you_mean};
+use nicety_host::{Document, FabricGroups, Host, HostErrors, List, PortConfig, did_you_mean};
 use nicety_keeper::KeptBy;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
@@ -277,7 +277,11 @@ impl Live {
         let program = program.unwrap_or_else(|| kept.program.clone());
         let page = kept.page.as_ref().map(|page| page.as_fd());
         let offering = Offering { offer: &offer, control: kept.control.as_fd(), page };
-        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, offering, without, stops);
+        let stops = |is_still: bool| {
+            self.daemon.pause_fabric(is_still);
+            stops(is_still);
+        };
+        let upgraded = give::upgrade(&kept.by, &program, &self.daemon, offering, without, &stops);
         if upgraded.as_ref().err().is_none_or(UpgradeError::stands_still) {
             self.is_replaced.store(true, Ordering::Relaxed);
             // Another process makes changes now: those that wait here never begin.
@@ -326,6 +330,10 @@ impl Live {
         }
     }
 
+    pub(crate) fn weak_daemon(&self) -> Weak<Daemon> {
+        Arc::downgrade(&self.daemon)
+    }
+
     /// The daemon.
     pub fn daemon(&self) -> &Daemon {
         &self.daemon
@@ -369,6 +377,8 @@ impl Live {
     /// The changes that applying a host file would make.
     pub fn plan(&self, new: &Host) -> Plan {
         let running = self.running();
+        let with_groups = new.with_fabric(running.host.fabric_groups.as_ref());
+        let new = with_groups.as_ref().unwrap_or(new);
         let kept = blocked::keep(&running.host, new.clone());
         self.plan_of(&running.host, kept.as_ref().unwrap_or(new))
     }
@@ -377,9 +387,27 @@ impl Live {
     pub fn apply(&self, new: &Host, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         // Compare relative paths as absolute ones.
-        let whole = self.understood(&new.document.text())?;
+        let whole = self.understood(&running, &new.document.text())?;
         let file = (new.path == self.path).then(|| whole.clone());
         self.change(&mut running, whole, file, &terms.into())
+    }
+
+    /// These groups of the fabric are in force from now on: on all its hosts, so nobody is asked whether VMs may lose something.
+    pub(crate) fn apply_fabric(&self, groups: &FabricGroups) -> Result<Changed, ChangeError> {
+        let mut running = self.running();
+        let new = running.host.with_fabric(Some(groups)).map_err(ChangeError::Wrong)?;
+        if let Some(step) = running.host.fabric_groups.as_ref().and_then(|old| groups.step_from(old)) {
+            let between = running.host.with_fabric(Some(&step)).map_err(ChangeError::Wrong)?;
+            let done = self.change(&mut running, between, None, &(&Consent::All).into());
+            done.map_err(|error| ChangeError::Refused(error.to_string()))?;
+        }
+        let done = self.change(&mut running, new, None, &(&Consent::All).into());
+        if running.host.fabric_groups.is_some()
+            && let Ok(file) = running.file.with_fabric(Some(groups))
+        {
+            running.file = file;
+        }
+        done
     }
 
     /// Reads the host file again and applies it, unless that would cut off a VM. Logs the result.
@@ -419,7 +447,7 @@ impl Live {
         {
             return Err(ChangeError::Exists(list, name));
         }
-        let new = self.understood(&running.host.document.with(list, entry, self.folder()).text())?;
+        let new = self.understood(&running, &running.host.document.with(list, entry, self.folder()).text())?;
         self.change(&mut running, new, None, &terms.into())
     }
 
@@ -448,7 +476,7 @@ impl Live {
                 )));
             }
         }
-        let new = self.understood(&document.without(list, name).text())?;
+        let new = self.understood(&running, &document.without(list, name).text())?;
         self.change(&mut running, new, None, &terms.into())
     }
 
@@ -500,7 +528,7 @@ impl Live {
         if !new.has(list, name) {
             return Err(ChangeError::Refused(format!("a {list} keeps its name, {name}: remove it, and add another")));
         }
-        let new = self.understood(&new.text())?;
+        let new = self.understood(&running, &new.text())?;
         self.change(&mut running, new, None, terms)
     }
 
@@ -511,7 +539,7 @@ impl Live {
             return Err(ChangeError::Refused(format!("this daemon serves {}", self.path.display())));
         }
         self.is_free(&running)?;
-        running.file = self.understood(&file.document.text())?;
+        running.file = self.understood(&running, &file.document.text())?;
         running.refused = None;
         if let Err(why) = self.keep_texts(&running) {
             warn!(
@@ -547,8 +575,9 @@ impl Live {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    fn understood(&self, text: &str) -> Result<Host, ChangeError> {
-        Host::parse_change(text, &self.path).map_err(ChangeError::Wrong)
+    /// A host file in place of the running one, with the groups of the fabric that are in force.
+    fn understood(&self, running: &Running, text: &str) -> Result<Host, ChangeError> {
+        Host::parse_with(text, &self.path, running.host.fabric_groups.as_ref()).map_err(ChangeError::Wrong)
     }
 
     /// Changes the running configuration to `new`. `file`: the daemon's host file says this now.

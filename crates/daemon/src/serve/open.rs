@@ -12,7 +12,7 @@ use nicety_uplink::{
 };
 use tracing::warn;
 
-use super::ahead::{open_tunnel, set_peers};
+use super::ahead::{open_tunnel, set_tunnel};
 use super::{ServeError, agents, policy, queue_name, queues_spec, settings};
 use crate::daemon::{ArrivingUplink, Daemon, JoiningUplink, UplinkMaker};
 use crate::random::random;
@@ -76,7 +76,7 @@ fn link(
         (UplinkKind::Stream { socket, role: Role::Connect }, _) => paced.alone(Stream::connect(socket)?),
         (UplinkKind::Vxlan(tunnel), Origin::Parts(descriptors, _)) => {
             let hops = daemon.hops(&config.name);
-            set_peers(tunnel, &hops);
+            set_tunnel(tunnel, &hops);
             paced.alone(Vxlan::go_on(tunnel.settings.clone(), hops, random(), &state, descriptors)?)
         }
         (UplinkKind::Vxlan(_), _) if nicety_sandbox::is_on() => Err(VxlanError::Running(config.name.clone()).into()),

@@ -184,6 +184,6 @@ fn arrive(daemon: &Daemon, host: &Host, handed_over: HandedOver<'_>) -> (Vec<Upl
 
 /// A host without this entry, if it is one.
 fn without<'a>(host: Cow<'a, Host>, list: List, name: &str) -> Cow<'a, Host> {
-    let text = host.document.without(list, name).text();
-    Host::parse_change(&text, &host.path).map_or(host, Cow::Owned)
+    let document = host.document.without(list, name);
+    host.changed(&document).map_or(host, Cow::Owned)
 }

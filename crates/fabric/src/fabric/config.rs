@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use nicety_adapter::Time;
 use nicety_frame::Vni;
 
+use crate::Action;
 use crate::fabric::Fabric;
-use crate::record::{Key, Name};
-use crate::store::{Compare, Op, Scope, Transaction};
-use crate::{Action, Connection};
+use crate::record::Name;
+use crate::store::Scope;
 
 /// Groups of a fabric, at most.
 pub const GROUPS_MAX: usize = 1024;
@@ -19,7 +19,7 @@ pub const TEXT_MAX: usize = 256 * 1024;
 const FORMAT: i64 = 1;
 
 /// A version of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// The text.
     pub text: String,
@@ -76,7 +76,7 @@ impl Config {
     }
 
     /// The first network identifier that another group had in an older version.
-    fn reassigns(&self, older: &Self) -> Option<(Vni, &Name, Name)> {
+    pub(crate) fn reassigns(&self, older: &Self) -> Option<(Vni, &Name, Name)> {
         let of: BTreeMap<Vni, &Name> = older.groups.iter().map(|(name, &vni)| (vni, name)).collect();
         let mut taken = self.groups.iter().filter_map(|(name, vni)| Some((*vni, name, *of.get(vni)?)));
         taken.find(|(_, new, old)| new != old).map(|(vni, new, old)| (vni, new, old.clone()))
@@ -100,6 +100,8 @@ fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
 pub(crate) struct Configs {
     /// The version that the daemon has applied.
     pub(crate) in_force: Option<(i64, Config)>,
+    /// The version that was in force when the state was kept from which this machine has begun.
+    pub(crate) last_known: Option<(i64, Config)>,
     /// The version that the daemon is applying.
     pub(crate) applying: Option<(i64, Config)>,
     /// A newer one, which is next.
@@ -108,8 +110,6 @@ pub(crate) struct Configs {
     pub(crate) revision: i64,
     /// Why the key's newest version is not in force.
     pub(crate) refused: Option<String>,
-    /// Network identifiers that a group has given up, and when.
-    pub(crate) freed: BTreeMap<Vni, Time>,
     /// Whether a version waits until the hosts are read anew.
     pub(crate) waits_for_hosts: bool,
 }
@@ -173,24 +173,15 @@ impl Fabric {
     pub fn applied(&mut self, revision: i64, result: Result<(), String>, now: Time) {
         let Some((_, config)) = self.configs.applying.take_if(|(applying, _)| *applying == revision) else { return };
         match result {
-            Ok(()) => self.put_in_force(revision, config, now),
+            Ok(()) => self.put_in_force(revision, config),
             Err(why) => self.config_refused(revision, &why),
         }
         self.offer(now);
         self.tick(now);
     }
 
-    pub(crate) fn put_in_force(&mut self, revision: i64, config: Config, now: Time) {
-        let old = self.configs.in_force.replace((revision, config.clone()));
-        let old = old.map(|(_, old)| old.groups).unwrap_or_default();
-        for vni in old.values() {
-            self.configs.freed.insert(*vni, now);
-        }
-        for vni in config.groups.values() {
-            self.configs.freed.remove(vni);
-        }
-        let patience = self.terms.lease * 2;
-        self.configs.freed.retain(|_, at| now.since(*at) < patience);
+    pub(crate) fn put_in_force(&mut self, revision: i64, config: Config) {
+        self.configs.in_force = Some((revision, config.clone()));
         // First all numbers are given up, then they are taken: two groups may have changed places.
         for (name, group) in &mut self.groups {
             if group.vni() != config.groups.get(name).copied() {
@@ -204,53 +195,6 @@ impl Fabric {
                 group.show_all(&self.hosts, is_admitted, &mut self.actions);
             }
         }
-    }
-
-    /// The transaction that makes a change. Whoever has the right to write `config` carries it out; it fails if somebody was faster.
-    ///
-    /// # Errors
-    /// A sentence: the store is out of reach, the text was made from another version, or it is wrong.
-    pub fn change(&self, text: &str, based_on: i64, now: Time) -> Result<Transaction, String> {
-        match self.connection(now) {
-            Connection::Connected => {}
-            Connection::Away { why, .. } | Connection::Refused { why } => {
-                return Err(format!("the fabric cannot be changed now: {why}"));
-            }
-            Connection::Left => return Err("this host has left the fabric".to_owned()),
-        }
-        if based_on != self.configs.revision {
-            return Err(format!(
-                "the change was made from version {based_on}, and the newest is {}: read that, and make the change again",
-                self.configs.revision
-            ));
-        }
-        let new = Config::parse(text.as_bytes())?;
-        if let Some((_, old)) = &self.configs.in_force
-            && let Some((vni, name, before)) = new.reassigns(old)
-        {
-            return Err(format!(
-                "vni {vni} of group {name:?} is group {before:?}'s: give it up there in a change of its own first"
-            ));
-        }
-        let patience = self.terms.lease * 2;
-        let is_fresh = |vni: &Vni| self.configs.freed.get(vni).is_some_and(|at| now.since(*at) < patience);
-        if let Some((name, vni)) = new.groups.iter().find(|(_, vni)| is_fresh(vni)) {
-            return Err(format!(
-                "vni {vni} of group {name:?} was another group's a moment ago: a host that is cut off may still use it, so wait {patience:?}"
-            ));
-        }
-        let is_new = now.since(self.begun) < patience;
-        if is_new && self.configs.in_force.as_ref().is_some_and(|(_, old)| new.renumbers(old)) {
-            return Err(format!(
-                "this daemon has just begun, and does not know which vni was another group's a moment ago: wait {patience:?}"
-            ));
-        }
-        let key = self.keys.text(&Key::Config);
-        Ok(Transaction {
-            compares: vec![Compare::Modified { key: key.clone(), revision: based_on }],
-            ops: vec![Op::Put { key, value: text.to_owned(), lease: 0 }],
-            otherwise: None,
-        })
     }
 }
 

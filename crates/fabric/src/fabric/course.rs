@@ -151,7 +151,7 @@ impl Fabric {
         let is_strict = *scope == Scope::Hosts && std::mem::take(&mut self.configs.waits_for_hosts);
         let gone_at = if is_strict { now } else { now.after(self.terms.lease) };
         self.refusals.clear(scope);
-        self.prolong(scope, gone_at, now);
+        self.prolong(scope, gone_at);
         if is_restored && let Scope::Group(group) = scope {
             self.forget_revisions(&group.clone());
         }
@@ -265,7 +265,7 @@ impl Fabric {
         if let Stage::Follows { is_in_touch } = &mut course.stage {
             *is_in_touch = true;
         }
-        self.prolong(&scope, now.after(lease), now);
+        self.prolong(&scope, now.after(lease));
     }
 
     /// A watch's stream has ended.

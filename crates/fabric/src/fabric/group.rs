@@ -327,10 +327,9 @@ impl Fabric {
     }
 
     /// The scope is heard again: what has vanished in it is there for another while.
-    pub(crate) fn prolong(&mut self, scope: &Scope, until: Time, now: Time) {
+    pub(crate) fn prolong(&mut self, scope: &Scope, until: Time) {
         match scope {
-            // A store without a majority lets no lease end: hosts that are cut off may be there for a whole lease from now on.
-            Scope::Config => self.configs.freed.values_mut().for_each(|at| *at = now),
+            Scope::Config => {}
             Scope::Hosts => {
                 let all: Vec<Hop> = self.hosts.all().map(|(hop, _)| hop).collect();
                 for hop in all {

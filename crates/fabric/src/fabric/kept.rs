@@ -49,6 +49,18 @@ struct KeptClaim {
     modified: i64,
 }
 
+impl Kept {
+    /// Whether it is of this host of this fabric.
+    pub fn is_of(&self, fabric: &Name, host: &Name) -> bool {
+        self.fabric == crate::Keys::new(fabric).prefix() && self.host == *host
+    }
+
+    /// The text of the configuration that was in force.
+    pub fn config(&self) -> Option<&str> {
+        self.config.as_ref().map(|(_, text)| text.as_str())
+    }
+}
+
 impl Fabric {
     /// The state to keep.
     pub fn keep(&self) -> Kept {
@@ -65,13 +77,15 @@ impl Fabric {
             group.claims.iter().filter_map(claim).collect()
         };
         let groups = self.groups.iter().filter(|(_, group)| group.is_needed);
+        // A daemon may be killed again before it has applied what it had known.
+        let config = self.configs.in_force.as_ref().or(self.configs.last_known.as_ref());
         Kept {
             fabric: self.keys.prefix().to_owned(),
             host: self.me.host.clone(),
             run: self.run,
             is_admitted: self.is_admitted,
             newest: self.newest,
-            config: self.configs.in_force.as_ref().map(|(revision, config)| (*revision, config.text.clone())),
+            config: config.map(|(revision, config)| (*revision, config.text.clone())),
             hosts: self.hosts.all().filter_map(host).collect(),
             groups: groups.map(|(name, group)| KeptGroup { name: name.clone(), claims: claims(group) }).collect(),
         }
@@ -80,8 +94,7 @@ impl Fabric {
     /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of
     /// another host or fabric, of which nothing is taken. It takes a new lease: keys of ports that are gone end with the old one.
     pub fn resume(settings: Settings, kept: Kept, now: Time) -> Self {
-        let is_ours = kept.fabric == crate::Keys::new(&settings.fabric).prefix() && kept.host == settings.me.host;
-        if !is_ours {
+        if !kept.is_of(&settings.fabric, &settings.me.host) {
             return Self::new(settings, now);
         }
         let settings = Settings { run: kept.run, ..settings };
@@ -114,6 +127,7 @@ impl Fabric {
             && let Ok(config) = Config::parse(text.as_bytes())
         {
             fabric.configs.revision = revision;
+            fabric.configs.last_known = Some((revision, config.clone()));
             fabric.configs.next = Some((revision, config));
             fabric.offer(now);
         }

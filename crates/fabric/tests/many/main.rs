@@ -4,12 +4,9 @@
 mod store;
 mod world;
 
-use std::collections::BTreeMap;
-
-use nicety_adapter::Time;
-use nicety_fabric::Name;
+use nicety_fabric::{Basis, Key, Keys, Name};
 use nicety_frame::Vni;
-use world::{DELAY, LEASE, MS, World, text};
+use world::{DELAY, LEASE, MS, World, terms, text};
 
 /// Histories of a test: more with `NICETY_FULL=1`, one alone with `NICETY_SEED`.
 fn seeds(usual: u64) -> impl Iterator<Item = u64> {
@@ -50,7 +47,7 @@ fn disturb(world: &mut World) {
         9 if world.guests[guest].at.is_none() => world.start(guest, host, late),
         10 => world.hang_up(host),
         11 => world.store.compacted = world.store.revision,
-        12 | 13 => change(world, host),
+        12 | 13 => change(world),
         14 => strange(world),
         // All hosts are cut off at once.
         15 if world.random.one_in(3) => {
@@ -61,23 +58,27 @@ fn disturb(world: &mut World) {
     }
 }
 
-/// An administrator gives a group another number, as a host's machine allows.
-fn change(world: &mut World, host: usize) {
+/// An administrator gives a group another number.
+fn change(world: &mut World) {
+    if !world.store.has_majority {
+        return;
+    }
     let many = world.groups.len() as u64;
     let group = world.random.below(many) as usize;
     let group = world.groups[group].clone();
     let vni = Vni::new(1 + world.random.below(7) as u32).unwrap();
-    let Some(daemon) = &world.hosts[host].daemon else { return };
-    let report = daemon.fabric.report(Time::ZERO);
-    let mut groups: BTreeMap<Name, Vni> = daemon.tunnel.groups.clone();
+    let keys = Keys::new(&Name::new("lab").unwrap());
+    let read = |prefix: String| world.store.read(prefix.as_bytes()).entries;
+    let config = read(keys.text(&Key::Config));
+    let basis = Basis::read(&keys, config.first(), &read(keys.freed())).unwrap();
+    let mut groups = basis.config.groups.clone();
     groups.insert(group, vni);
-    let Some(based_on) = report.config else { return };
-    let now = world.local(host);
-    let Some(daemon) = &world.hosts[host].daemon else { return };
-    if let Ok(transaction) = daemon.fabric.change(&text(&groups), based_on, now) {
-        let is_done = world.carry_out(&transaction);
+    if let Ok(change) = basis.change(&text(&groups)) {
+        let time_to_live = u64::try_from(terms().reuse().as_nanos()).unwrap();
+        let lease = world.store.grant_for(time_to_live, world.now);
+        let is_done = world.carry_out(&change.transaction(&keys, lease));
         world.changes += u64::from(is_done);
-        world.tell(format!("an administrator changes the configuration by h{host}: {groups:?}, done: {is_done}"));
+        world.tell(format!("an administrator changes the configuration: {groups:?}, done: {is_done}"));
     }
 }
 

@@ -36,8 +36,8 @@ pub struct Store {
     pub has_majority: bool,
     keys: BTreeMap<Vec<u8>, Entry>,
     history: Vec<Change>,
-    /// When each ends.
-    leases: BTreeMap<i64, u64>,
+    /// When each ends, and its time to live.
+    leases: BTreeMap<i64, (u64, u64)>,
     last_lease: i64,
     lease_ns: u64,
 }
@@ -56,14 +56,20 @@ impl Store {
         }
     }
 
+    /// A host's lease.
     pub fn grant(&mut self, now: u64) -> i64 {
+        self.grant_for(self.lease_ns, now)
+    }
+
+    pub fn grant_for(&mut self, time_to_live: u64, now: u64) -> i64 {
         self.last_lease += 1;
-        self.leases.insert(self.last_lease, now + self.lease_ns);
+        self.leases.insert(self.last_lease, (now + time_to_live, time_to_live));
         self.last_lease
     }
 
     pub fn renew(&mut self, lease: i64, now: u64) -> Result<(), Trouble> {
-        *self.leases.get_mut(&lease).ok_or(Trouble::LeaseGone)? = now + self.lease_ns;
+        let (until, time_to_live) = self.leases.get_mut(&lease).ok_or(Trouble::LeaseGone)?;
+        *until = now + *time_to_live;
         Ok(())
     }
 
@@ -83,16 +89,16 @@ impl Store {
     /// Ends leases that are due. Returns when the next one is.
     pub fn expire(&mut self, now: u64) -> Option<u64> {
         if self.has_majority {
-            let due: Vec<i64> = self.leases.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+            let due: Vec<i64> = self.leases.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
             due.into_iter().for_each(|lease| self.revoke(lease));
         }
-        self.leases.values().min().copied()
+        self.leases.values().map(|(at, _)| *at).min()
     }
 
     /// A new leader prolongs all leases (`Promote` in etcd's server/lease/lessor.go).
     pub fn regain(&mut self, now: u64) {
         self.has_majority = true;
-        self.leases.values_mut().for_each(|at| *at = now + self.lease_ns);
+        self.leases.values_mut().for_each(|(at, time_to_live)| *at = now + *time_to_live);
     }
 
     pub fn read(&self, prefix: &[u8]) -> Found {
@@ -148,7 +154,7 @@ impl Store {
     /// For a failure's message: all keys with their leases, and when these end.
     pub fn describe(&self, now: u64) -> String {
         let text = |entry: &Entry| {
-            let left = self.leases.get(&entry.lease).map(|at| at.saturating_sub(now) / 1_000_000);
+            let left = self.leases.get(&entry.lease).map(|(at, _)| at.saturating_sub(now) / 1_000_000);
             let (key, value) = (String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
             format!("{key} = {value} (revision {}, lease {}, ends in {left:?} ms)", entry.modified, entry.lease)
         };

@@ -288,7 +288,7 @@ pub enum ListChange {
 }
 
 /// A key and its value.
-fn value(text: &str) -> Result<(String, String), String> {
+pub(super) fn value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
         _ => Err("write a key and its value, such as buffer=4MiB".to_owned()),

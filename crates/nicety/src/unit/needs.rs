@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nicety_daemon::paths::{self, HostPath, PathUse};
 use nicety_host::{
-    AccessConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, TunnelConfig, UplinkConfig, UplinkKind,
-    group_number,
+    AccessConfig, EtcdConfig, Host, LeasePlace, ListenAddress, PageAddress, PeerAddress, TunnelConfig, UplinkConfig,
+    UplinkKind, group_number,
 };
 use nix::unistd::{User, getgrouplist};
 use rustix::fs::getxattr;
@@ -65,10 +65,17 @@ impl Needs<'_> {
             self.inet(&what, with);
         }
         if let Some(LeasePlace::Etcd(etcd)) = host.tolerance.as_ref().and_then(|ft| ft.lease.as_ref()) {
-            for endpoint in &etcd.endpoints {
-                let with = endpoint.host.parse().map_or(With::Anybody, With::Address);
-                self.inet(&format!("ft.etcd: {endpoint}"), with);
-            }
+            self.etcd("ft", etcd);
+        }
+        if let Some(fabric) = &host.fabric {
+            self.etcd("fabric", &fabric.etcd);
+        }
+    }
+
+    fn etcd(&mut self, table: &str, etcd: &EtcdConfig) {
+        for endpoint in &etcd.endpoints {
+            let with = endpoint.host.parse().map_or(With::Anybody, With::Address);
+            self.inet(&format!("{table}.etcd: {endpoint}"), with);
         }
     }
 
@@ -123,6 +130,10 @@ impl Needs<'_> {
     /// UDP with other hosts.
     fn tunnel(&mut self, name: &str, tunnel: &TunnelConfig) {
         self.low_port(&format!("uplink {name}: udp_port"), tunnel.settings.port);
+        if tunnel.is_fabric {
+            // Its hosts come and go.
+            self.inet(&format!("uplink {name}: [fabric] tunnel"), With::Anybody);
+        }
         for peer in &tunnel.peers {
             self.inet(&format!("uplink {name}: peers"), With::Address(*peer));
         }

@@ -103,6 +103,28 @@ fn tunnel() -> Forbidden {
     }
 }
 
+fn fabric() -> Forbidden {
+    Forbidden {
+        host: host(
+            "",
+            &format!(
+                "[fabric]\nname = \"prod\"\nhost = \"node-1\"\ntunnel = \"fabric\"\n{ETCD}\
+                 [[uplink]]\nkind = \"vxlan\"\nname = \"fabric\"\naddress = \"127.0.0.1\"\n"
+            ),
+        ),
+        before: "printf secret >/etc/nicety/etcd.password; chown root:nicety /etc/nicety/etcd.*; chmod 640 /etc/nicety/etcd.*",
+        whys: &["uplink fabric: [fabric] tunnel: ", "fabric.etcd: "],
+        drop_in: &[
+            "IPAddressAllow=any",
+            "IPAddressAllow=localhost",
+            "RestrictAddressFamilies=AF_INET",
+            "RestrictAddressFamilies=AF_INET AF_INET6",
+        ],
+        without: "binding a UDP socket to 127.0.0.1:4789",
+        seen: &["ss -lun | grep -F 127.0.0.1:4789"],
+    }
+}
+
 fn folders() -> Forbidden {
     let listens = "[[uplink]]\nkind = \"pair\"\nname = \"near\"\nsocket = \"/srv/vms/near.sock\"\nvlan = 11\n\
                    [[uplink]]\nkind = \"stream\"\nname = \"far\"\nsocket = \"/srv/vms/far.sock\"\nvlan = 12\n\
@@ -224,7 +246,7 @@ fn keys(text: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 fn each_key_of_the_host_file_is_tried_under_the_packaged_unit() {
-    let cases = [tcp(), tunnel(), folders(), home(), accounts(), group()];
+    let cases = [tcp(), tunnel(), fabric(), folders(), home(), accounts(), group()];
     let all: Vec<String> = [SHIPPED, XDP].map(str::to_owned).into_iter().chain(cases.map(|case| case.host)).collect();
     let tried: BTreeSet<_> = all.iter().flat_map(|text| keys(text)).collect();
     let known = nicety_host::KINDS.into_iter();
@@ -404,7 +426,7 @@ fn keys_take_effect_under_the_packaged_unit_as_it_is_or_with_the_drop_in_that_ch
     closed_as_installed(guest);
     as_shipped(guest);
     refuses(guest);
-    for case in [tcp(), tunnel(), folders(), home(), accounts(), group()] {
+    for case in [tcp(), tunnel(), fabric(), folders(), home(), accounts(), group()] {
         with_drop_in(guest, &case);
     }
     println!("processors: {:?}", guest.cpu_time());

@@ -70,6 +70,12 @@ impl Port {
 }
 
 impl Port {
+    /// Whether a guest is attached, and its driver has started the adapter.
+    pub fn is_up(&self) -> bool {
+        let inner = self.lock();
+        inner.absent().is_none() && inner.is_driven()
+    }
+
     /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
         if self.inward.is_due(now) {

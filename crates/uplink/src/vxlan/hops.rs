@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use nicety_adapter::Time;
 use nicety_frame::{Mac, Vni};
 
+use super::networks::{Network, Networks};
+
 /// Most hops.
 pub const HOPS_MAX: usize = 1024;
 /// Entries that share a set: one cache line.
@@ -28,7 +30,7 @@ const AGEING_S: u32 = 300;
 pub struct Hop {
     /// Its address on the network between hosts.
     pub address: IpAddr,
-    /// Its networks, to which broadcasts are sent; `None`: all.
+    /// Its networks, to which broadcasts are sent, in order; `None`: all.
     pub networks: Option<Vec<Vni>>,
 }
 
@@ -94,6 +96,8 @@ pub(crate) struct Table {
     hops: Vec<Option<Hop>>,
     /// Sorted by address.
     numbers: Vec<(IpAddr, u16)>,
+    /// This host's own networks.
+    networks: Arc<Networks>,
 }
 
 /// The hops of a tunnel: its own, and whoever feeds it, have the same.
@@ -104,7 +108,31 @@ impl Hops {
     /// None yet. The seed is secret.
     pub fn new(seed: u64) -> Self {
         let sets = vec![Set::default(); SETS].into_boxed_slice();
-        Self(Arc::new(Mutex::new(Table { told: HashMap::new(), sets, seed, hops: Vec::new(), numbers: Vec::new() })))
+        let (told, networks) = (HashMap::new(), Arc::new(Networks::new(&[])));
+        let (hops, numbers) = (Vec::new(), Vec::new());
+        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, numbers, networks })))
+    }
+
+    /// This host has these networks from now on, and no others.
+    pub fn set_networks(&self, networks: &[Network]) {
+        let networks = Arc::new(Networks::new(networks));
+        self.lock().networks = networks;
+    }
+
+    /// A hop has come, or has other networks.
+    pub fn put(&self, hop: Hop) {
+        let mut table = self.lock();
+        table.put(hop);
+        table.sort();
+    }
+
+    /// A hop has gone. What was behind it is forgotten.
+    pub fn remove(&self, address: IpAddr) {
+        let mut table = self.lock();
+        if let Some(number) = table.number(address) {
+            table.forget_hop(usize::from(number));
+            table.sort();
+        }
     }
 
     /// Replaces the list of hops. What was behind a hop that is not in it any more is forgotten. Those beyond [`HOPS_MAX`] are left out.
@@ -160,26 +188,35 @@ impl Table {
         for number in 0..self.hops.len() {
             let stays = self.hops[number].as_ref().is_none_or(|old| hops.iter().any(|hop| hop.address == old.address));
             if !stays {
-                self.hops[number] = None;
-                self.told.retain(|_, hop| usize::from(*hop) != number);
-                let behind = |entry: &&mut Entry| usize::from(entry.hop) == number;
-                self.sets
-                    .iter_mut()
-                    .flat_map(|set| &mut set.0)
-                    .filter(behind)
-                    .for_each(|entry| *entry = Entry::default());
+                self.forget_hop(number);
             }
         }
-        for hop in hops {
-            let is_same = |old: &&mut Option<Hop>| old.as_ref().is_some_and(|old| old.address == hop.address);
-            if let Some(old) = self.hops.iter_mut().find(is_same) {
-                *old = Some(hop.clone());
-            } else if let Some(free) = self.hops.iter_mut().find(|slot| slot.is_none()) {
-                *free = Some(hop.clone());
-            } else if self.hops.len() < HOPS_MAX {
-                self.hops.push(Some(hop.clone()));
-            }
+        hops.iter().for_each(|hop| self.put(hop.clone()));
+        self.sort();
+    }
+
+    fn put(&mut self, mut hop: Hop) {
+        hop.networks.iter_mut().for_each(|networks| networks.sort_unstable());
+        let is_same = |old: &&mut Option<Hop>| old.as_ref().is_some_and(|old| old.address == hop.address);
+        if let Some(old) = self.hops.iter_mut().find(is_same) {
+            *old = Some(hop);
+        } else if let Some(free) = self.hops.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(hop);
+        } else if self.hops.len() < HOPS_MAX {
+            self.hops.push(Some(hop));
         }
+    }
+
+    fn forget_hop(&mut self, number: usize) {
+        let Some(slot) = self.hops.get_mut(number) else { return };
+        *slot = None;
+        self.told.retain(|_, hop| usize::from(*hop) != number);
+        let behind = |entry: &&mut Entry| usize::from(entry.hop) == number;
+        let entries = self.sets.iter_mut().flat_map(|set| &mut set.0);
+        entries.filter(behind).for_each(|entry| *entry = Entry::default());
+    }
+
+    fn sort(&mut self) {
         let numbered = (0..).zip(&self.hops).filter_map(|(number, hop)| Some((hop.as_ref()?.address, number)));
         self.numbers = numbered.collect();
         self.numbers.sort_unstable();
@@ -225,7 +262,7 @@ impl Table {
 
     /// The addresses of all hops that have a network.
     pub(crate) fn all_of(&self, vni: Vni) -> impl Iterator<Item = IpAddr> + '_ {
-        let has = move |hop: &&Hop| hop.networks.as_ref().is_none_or(|networks| networks.contains(&vni));
+        let has = move |hop: &&Hop| hop.networks.as_ref().is_none_or(|networks| networks.binary_search(&vni).is_ok());
         self.hops.iter().flatten().filter(has).map(|hop| hop.address)
     }
 
@@ -238,6 +275,11 @@ impl Table {
     /// A hop.
     pub(crate) fn hop(&self, number: u16) -> Option<&Hop> {
         self.hops.get(usize::from(number))?.as_ref()
+    }
+
+    /// This host's own networks.
+    pub(crate) fn networks(&self) -> Arc<Networks> {
+        Arc::clone(&self.networks)
     }
 
     /// Whether there is no hop.

@@ -130,3 +130,22 @@ fn hops_beyond_the_most_are_left_out() {
     hops.set(&many(HOPS_MAX + 5).collect::<Vec<_>>());
     assert_eq!(hops.lock().numbers.len(), HOPS_MAX);
 }
+
+#[test]
+fn a_hop_that_comes_or_goes_by_itself_leaves_the_others_as_they_are() {
+    let hops = Hops::new(SEED);
+    hops.put(Hop { address: ip(2), networks: Some(vec![vni(11), vni(10)]) });
+    hops.put(Hop { address: ip(3), networks: Some(vec![vni(11)]) });
+    hops.tell(vni(10), mac(1), ip(2)).unwrap();
+    hops.tell(vni(11), mac(2), ip(3)).unwrap();
+    let all_of = |number| hops.lock().all_of(vni(number)).collect::<Vec<_>>();
+    assert_eq!((all_of(10), all_of(11)), (vec![ip(2)], vec![ip(2), ip(3)]));
+    // Other networks of a hop are no new hop.
+    hops.put(Hop { address: ip(2), networks: Some(vec![vni(12)]) });
+    assert_eq!((all_of(10), all_of(11), all_of(12)), (vec![], vec![ip(3)], vec![ip(2)]));
+    assert_eq!(of(&hops, 10, 1, at(0)), Some(ip(2)));
+    hops.remove(ip(2));
+    hops.remove(ip(9));
+    assert_eq!((of(&hops, 10, 1, at(0)), of(&hops, 11, 2, at(0))), (None, Some(ip(3))));
+    assert_eq!(hops.addresses(), [ip(3)]);
+}

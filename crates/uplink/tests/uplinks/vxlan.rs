@@ -214,7 +214,7 @@ fn what_cannot_leave_is_dropped_with_the_reason() {
     let mut alone = tunnel(&own(5, 3), &[]);
     deliver(&mut alone, &mut counters, 10, &plain(&frame));
     assert_eq!(counters.receive_drops[Reason::NoReceiver as usize], 1);
-    assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`)"));
+    assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`), or wait for the fabric's"));
 }
 
 #[test]

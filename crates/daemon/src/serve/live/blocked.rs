@@ -63,7 +63,7 @@ fn with(host: &Host, all: &[Block<'_>]) -> Result<Host, HostErrors> {
         document.with_values(*list, name, &values, dir)
     };
     let document = all.iter().fold(host.document.clone(), with);
-    Host::parse_change(&document.text(), &host.path)
+    host.changed(&document)
 }
 
 /// The uplinks and teams of a host, whether they are blocked, and with which other one they made a loop.

@@ -105,8 +105,7 @@ impl Plan {
             cuts_off: is_attached(&port.name),
         }));
         let anybody = old.ports.iter().any(|port| is_attached(&port.name));
-        let names: BTreeSet<String> =
-            [old, new].iter().flat_map(|host| host.document.tables()).map(|(name, _)| name).collect();
+        let names: BTreeSet<String> = [old, new].iter().flat_map(|host| host.tables()).map(|(name, _)| name).collect();
         let is_link =
             |name: &str| name == "uplink" || ["uplink.", "team.", "mirror."].iter().any(|list| name.starts_with(list));
         changes.extend(names.iter().filter(|name| !is_link(name)).filter_map(|name| of_table(old, new, name)));
@@ -159,7 +158,7 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
     if means_the_same(before, port) {
         return None;
     }
-    let table = |host: &Host| host.document.port(&port.name).unwrap_or_default();
+    let table = |host: &Host| host.port_table(&port.name);
     let mut keys = keys(&table(old), &table(new));
     // A function's policy has parts from its card.
     if let Some(FunctionConfig { card, .. }) = &port.function {
@@ -264,8 +263,7 @@ fn of_mirrors(old: &Host, new: &Host, anybody: bool, is_attached: &impl Fn(&str)
 }
 
 fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
-    let table =
-        |host: &Host| host.document.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
+    let table = |host: &Host| host.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
     let (before, after) = (table(old), table(new));
     let vm = name.strip_prefix("vm.").map(|vm| (old.vm(vm), new.vm(vm)));
     let (kind, cuts_off) = match name {
@@ -277,7 +275,8 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
             (Kind::Set, false)
         }
         "ft" if old.tolerance == new.tolerance => return None,
-        "switch" | "daemon" | "ft" => (Kind::Restart, false),
+        "fabric" if old.fabric == new.fabric => return None,
+        "switch" | "daemon" | "ft" | "fabric" => (Kind::Restart, false),
         _ => match (&before, &after) {
             (one, other) if one == other => return None,
             (None, _) => (Kind::Add, false),
@@ -293,7 +292,7 @@ fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
 }
 
 /// The keys whose values differ.
-fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
+pub fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let differing = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
     differing

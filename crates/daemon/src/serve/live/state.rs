@@ -19,6 +19,7 @@ use nicety_host::Host;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
+use crate::fabric::last_known;
 use crate::whole::{self, Whole};
 
 /// The version of the format.
@@ -165,6 +166,18 @@ impl fmt::Display for Found {
 }
 
 impl Begin {
+    /// The same with the groups of the fabric that were in force when this host served last. The error is a sentence: without them.
+    ///
+    /// # Errors
+    /// They are not known, or the host file has a group of the same name.
+    pub fn with_fabric(&mut self) -> Result<(), String> {
+        let known = last_known(&self.host).map_err(|why| why.to_string())?;
+        let Some(groups) = known.and_then(|known| known.groups()) else { return Ok(()) };
+        let host = self.host.with_fabric(Some(&groups)).map_err(|errors| errors.to_string().replace('\n', "; "))?;
+        self.host = host;
+        Ok(())
+    }
+
     /// Looks for the saved state of a host file that was just read. Changes nothing.
     pub fn new(file: Host) -> Self {
         let path = file.state();
@@ -273,12 +286,12 @@ fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
 }
 
 /// The last line of a file that has these bytes before it.
-fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("crc32 {:08x}\n", nicety_frame::crc::fcs(bytes))
 }
 
 /// The bytes before the last line, if their digest is correct.
-fn checked(bytes: &[u8]) -> Option<&[u8]> {
+pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (text, last) = bytes.split_at_checked(bytes.len().checked_sub(digest(b"").len())?)?;
     (last == digest(text).as_bytes()).then_some(text)
 }

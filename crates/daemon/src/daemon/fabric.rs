@@ -1,0 +1,70 @@
+//! The fabric of the host: what it asks of the ports and of the switch, and what others ask of it.
+
+use std::sync::Arc;
+
+use nicety_adapter::PortId;
+use nicety_frame::Mac;
+use nicety_host::Host;
+
+use super::{Daemon, PortSpec};
+use crate::fabric::{FabricError, FabricReport, Joined, PlaceReport};
+use crate::serve::live::Live;
+
+impl Daemon {
+    /// This host joins the fabric of its host file, if it names one. To be called before the process confines itself. Nothing is asked of
+    /// etcd before [`Daemon::begin_fabric`].
+    ///
+    /// # Errors
+    /// Its files cannot be read, or threads cannot be started.
+    pub(crate) fn join_fabric(&self, host: &Host) -> Result<(), FabricError> {
+        let Some(config) = &host.fabric else { return Ok(()) };
+        let joined = Joined::start(config, host, self.hops(&config.tunnel), self.clock)?;
+        // Called once.
+        let _first = self.fabric.set(joined);
+        Ok(())
+    }
+
+    /// The ports are served, and are changed by this.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn begin_fabric(live: &Arc<Live>) -> std::io::Result<()> {
+        live.daemon().fabric.get().map_or(Ok(()), |joined| joined.begin(live))
+    }
+
+    /// The state of the fabric. `None`: the host file names none.
+    pub fn fabric(&self) -> Option<FabricReport> {
+        self.fabric.get().map(Joined::report)
+    }
+
+    /// Where an address is, in all groups of the fabric that this host has ports in. `None`: the host file names no fabric.
+    pub fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
+        self.fabric.get().map(|joined| joined.places(mac))
+    }
+
+    /// Another process takes the ports over, or does not after all.
+    pub(crate) fn pause_fabric(&self, is_paused: bool) {
+        self.fabric.get().into_iter().for_each(|joined| joined.pause(is_paused));
+    }
+
+    /// Each port in a group of the fabric, and whether a guest uses it.
+    pub(crate) fn each_fabric_port(&self, mut visit: impl FnMut(PortId, &PortSpec, bool)) {
+        for (id, running) in self.ports().iter().filter(|(_, running)| running.spec.config.in_fabric) {
+            visit(*id, &running.spec, running.parts().any(|part| part.is_up()));
+        }
+    }
+
+    /// An address is at another host: the switch, if it knows it at another port, sends its frames to this uplink.
+    pub(crate) fn leads_to_uplink(&self, uplink: &str, mac: Mac, vlan: u16) {
+        let id = self.uplinks().iter().find(|running| running.name == uplink).map(|running| running.port.id());
+        id.into_iter().for_each(|id| self.leads_to_port(id, mac, vlan));
+    }
+
+    /// An address is at this port: the switch, if it knows it at another one, sends its frames here.
+    pub(crate) fn leads_to_port(&self, id: PortId, mac: Mac, vlan: u16) {
+        let (addresses, now) = (self.plane.switch().addresses(), self.clock.now());
+        if addresses.find(mac, vlan, now).is_some_and(|at| at != id) {
+            addresses.learn(mac, vlan, id, now);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The last known state of the fabric, in a file beside the daemon's state file: a daemon that starts while etcd is out of reach forwards
+//! by it. The file is replaced whole, and has the digest that a state file has.
+
+use std::path::{Path, PathBuf};
+
+use nicety_fabric::{Kept, Name};
+use nicety_host::{FabricGroups, Host};
+use serde::{Deserialize, Serialize};
+
+use crate::paths::fabric_state;
+use crate::serve::live::state::{checked, digest};
+use crate::whole::{self, Whole};
+
+/// The version of the format.
+const VERSION: u32 = 1;
+/// Longest file: the machine's bounds, 200,000 claims of 250 bytes each.
+const MAX: u64 = 64 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct File<K> {
+    version: u32,
+    /// The program that wrote it.
+    program: String,
+    state: K,
+}
+
+/// Only the version. It can be read from a file of any version.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// The state that was kept for this host of this fabric.
+#[derive(Clone, Debug)]
+pub struct LastKnown {
+    state: Kept,
+}
+
+/// The file cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the last known state of the fabric, {path}, cannot be used: {why}; what it had comes from etcd, and ports of the fabric's groups carry \
+     nothing until then"
+)]
+pub struct NotKnown {
+    path: PathBuf,
+    why: String,
+}
+
+impl LastKnown {
+    pub(super) fn into_state(self) -> Kept {
+        self.state
+    }
+
+    /// The groups that were in force. `None`: there were none, or this program does not understand them.
+    pub fn groups(&self) -> Option<FabricGroups> {
+        FabricGroups::parse(self.state.config()?).ok()
+    }
+}
+
+/// Reads what was kept for this host. `None`: it is in no fabric, or nothing was kept for it there.
+///
+/// # Errors
+/// The file is damaged or of a newer program.
+pub fn last_known(host: &Host) -> Result<Option<LastKnown>, NotKnown> {
+    let Some(fabric) = &host.fabric else { return Ok(None) };
+    let path = fabric_state(host);
+    let state = read(&path).map_err(|why| NotKnown { path, why })?;
+    let own = fabric.host().and_then(|own| Name::new(&own)).and_then(|own| Ok((Name::new(&fabric.name)?, own)));
+    // Whoever joins says what is wrong with the names.
+    let Ok((fabric, own)) = own else { return Ok(None) };
+    Ok(state.filter(|state| state.is_of(&fabric, &own)).map(|state| LastKnown { state }))
+}
+
+fn read(path: &Path) -> Result<Option<Kept>, String> {
+    let Some(bytes) = whole::read(path, MAX).map_err(|error| error.to_string())? else { return Ok(None) };
+    let text = checked(&bytes).ok_or("its digest is wrong")?;
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version > VERSION {
+        return Err(format!("it is of version {version}, and this program knows {VERSION}"));
+    }
+    let file: File<Kept> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    Ok(Some(file.state))
+}
+
+/// Replaces the file. The error is a sentence for a person.
+pub(super) fn write(path: &Path, state: &Kept) -> Result<(), String> {
+    let file = File { version: VERSION, program: nicety_version::BUILD.to_owned(), state };
+    let write = || {
+        let mut text = serde_json::to_string(&file)? + "\n";
+        text += &digest(text.as_bytes());
+        Whole::begin(path)?.finish(text.as_bytes())
+    };
+    write().map_err(|error| format!("{}: {error}{}", path.display(), nicety_sandbox::refused_here()))
+}
+
+#[cfg(test)]
+#[path = "kept_test.rs"]
+mod tests;

@@ -1,0 +1,158 @@
+//! The addresses behind this host's ports, as far as they are in groups of the fabric.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nicety_adapter::{PortId, Time};
+use nicety_fabric::{Fabric, Name};
+use nicety_frame::Mac;
+use nicety_switch::{Learned, Vlan};
+
+use crate::daemon::{Daemon, PortSpec};
+
+/// Between two looks at the addresses that the switch has learned.
+const LEARNED: Duration = Duration::from_secs(1);
+
+/// An address of a group.
+type Address = (Name, Mac);
+
+/// A port of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Port {
+    name: Name,
+    group: Name,
+    /// Its group's VLAN, once that is known.
+    vlan: Option<u16>,
+    /// Its own addresses.
+    addresses: Vec<Mac>,
+    /// A VM is attached, and its driver has started the adapter.
+    is_up: bool,
+}
+
+/// See the module's page.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    ports: BTreeMap<PortId, Port>,
+    /// Own addresses of ports that are up.
+    here: BTreeMap<Address, PortId>,
+    /// Other addresses behind ports.
+    learned: BTreeMap<Address, PortId>,
+    /// Addresses that another host has claimed since.
+    moved: BTreeSet<Address>,
+    learned_at: Time,
+}
+
+impl Port {
+    fn of(spec: &PortSpec, is_up: bool) -> Option<Self> {
+        let config = &spec.config;
+        let vlan = match config.policy.vlan {
+            Vlan::Access(id) if !config.waits_for_group => Some(id.number()),
+            _ => None,
+        };
+        Some(Self {
+            // A host file's names are names of a fabric.
+            name: Name::new(&config.name).ok()?,
+            group: Name::new(config.group.as_deref()?).ok()?,
+            vlan,
+            addresses: config.policy.addresses.clone(),
+            is_up,
+        })
+    }
+
+    fn is(&self, spec: &PortSpec, is_up: bool) -> bool {
+        let config = &spec.config;
+        self.is_up == is_up
+            && self.vlan.is_none() == config.waits_for_group
+            && self.name.as_str() == config.name
+            && config.group.as_deref() == Some(self.group.as_str())
+            && self.addresses == config.policy.addresses
+            && self.vlan.is_none_or(|vlan| matches!(config.policy.vlan, Vlan::Access(id) if id.number() == vlan))
+    }
+}
+
+impl Ports {
+    /// Looks at the ports, and tells the machine what has changed.
+    pub(super) fn look(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+        let (mut seen, mut is_changed) = (0, false);
+        daemon.each_fabric_port(|id, spec, is_up| {
+            seen += 1;
+            if self.ports.get(&id).is_some_and(|port| port.is(spec, is_up)) {
+                return;
+            }
+            is_changed = true;
+            match Port::of(spec, is_up) {
+                Some(port) => drop(self.ports.insert(id, port)),
+                None => drop(self.ports.remove(&id)),
+            }
+        });
+        if seen != self.ports.len() {
+            is_changed = true;
+            let mut there = BTreeSet::new();
+            daemon.each_fabric_port(|id, _, _| {
+                there.insert(id);
+            });
+            self.ports.retain(|id, _| there.contains(id));
+        }
+        if is_changed {
+            fabric.needs(&self.ports.values().map(|port| port.group.clone()).collect(), now);
+            self.tell(daemon, fabric, now);
+        }
+        if now >= self.learned_at {
+            self.learned_at = now.after(LEARNED);
+            self.tell_learned(daemon, fabric, now);
+        }
+    }
+
+    fn tell(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+        let mut here: BTreeMap<Address, PortId> = BTreeMap::new();
+        for (id, port) in self.ports.iter().filter(|(_, port)| port.is_up && port.vlan.is_some()) {
+            // Of two ports with one address the other stands by.
+            port.addresses.iter().for_each(|mac| {
+                here.entry((port.group.clone(), *mac)).or_insert(*id);
+            });
+        }
+        let before = std::mem::replace(&mut self.here, here);
+        for (address, _) in before.iter().filter(|(address, _)| !self.here.contains_key(*address)) {
+            self.moved.remove(address);
+            fabric.stopped(&address.0, address.1, now);
+        }
+        for (address, id) in self.here.iter().filter(|(address, id)| before.get(*address) != Some(id)) {
+            let Some(port) = self.ports.get(id) else { continue };
+            self.moved.remove(address);
+            // The switch may know it behind the tunnel, from when it was at another host.
+            port.vlan.iter().for_each(|vlan| daemon.leads_to_port(*id, address.1, *vlan));
+            fabric.started(&address.0, address.1, &port.name, 0, now);
+        }
+    }
+
+    fn tell_learned(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+        let mut learned = BTreeMap::new();
+        for Learned { address, fid, port: id, .. } in daemon.addresses() {
+            let Some(port) = self.ports.get(&id).filter(|port| port.vlan == Some(fid)) else { continue };
+            let key = (port.group.clone(), address);
+            let is_back = self.moved.remove(&key);
+            if self.here.contains_key(&key) {
+                if is_back {
+                    fabric.learned(&key.0, address, &port.name, now);
+                }
+                continue;
+            }
+            if is_back || !self.learned.contains_key(&key) {
+                fabric.learned(&key.0, address, &port.name, now);
+            }
+            learned.insert(key, id);
+        }
+        for (address, _) in self.learned.iter().filter(|(address, _)| !learned.contains_key(*address)) {
+            if !self.here.contains_key(address) {
+                self.moved.remove(address);
+                fabric.stopped(&address.0, address.1, now);
+            }
+        }
+        self.learned = learned;
+    }
+
+    /// Another host has claimed an address of this one.
+    pub(super) fn moved(&mut self, group: Name, mac: Mac) {
+        self.moved.insert((group, mac));
+    }
+}

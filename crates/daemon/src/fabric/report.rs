@@ -1,0 +1,245 @@
+//! The state of the fabric, for reports.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use nicety_fabric::{Place, Report};
+use nicety_host::FabricConfig;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How this host stands with etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = FabricConnection)]
+pub enum Connection {
+    /// It has this host, and all changes are heard.
+    Connected,
+    /// It is out of reach. The last known state is in force, and nothing can be changed.
+    Away,
+    /// It is out of reach, and the lease of this host has ended: other hosts take it for gone.
+    Forgotten,
+    /// Another host has this one's name or its tunnel's address.
+    Refused,
+    /// This host has left the fabric.
+    Left,
+    /// The daemon starts, or hands its ports over.
+    Waiting,
+}
+
+/// Another host of the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FabricHostReport)]
+pub struct HostReport {
+    /// Its name.
+    pub name: String,
+    /// Its tunnel's address.
+    pub address: String,
+    /// The MTU of its network between hosts, in bytes.
+    pub mtu: u16,
+    /// The version of its program.
+    pub version: String,
+    /// For how long this host has known this start of its daemon, in seconds.
+    pub known_seconds: u64,
+    /// Its key has vanished while etcd was out of reach: it is believed gone after so many seconds. `null`: its key is there.
+    pub gone_in_seconds: Option<u64>,
+    /// Its addresses in the groups that this host has ports in.
+    pub addresses: u32,
+    /// Whether frames are sent to it. If not, another host had its tunnel's address first.
+    pub is_reached: bool,
+}
+
+/// A group of the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FabricGroupReport)]
+pub struct GroupReport {
+    /// Its name.
+    pub name: String,
+    /// Its VXLAN network identifier. `null`: the configuration in force does not have it.
+    pub vni: Option<u32>,
+    /// Addresses at this host.
+    pub own: usize,
+    /// Addresses at other hosts.
+    pub told: usize,
+    /// Other hosts with an address in it.
+    pub hosts: usize,
+    /// Whether this host hears its changes.
+    pub is_in_touch: bool,
+}
+
+/// The fabric of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FabricReport {
+    /// Its name.
+    pub fabric: String,
+    /// This host's name in it.
+    pub host: String,
+    /// The uplink that is its tunnel.
+    pub tunnel: String,
+    /// The tunnel's address.
+    pub address: String,
+    /// How this host stands with etcd.
+    pub connection: Connection,
+    /// Why it is not connected. `null`: it is.
+    pub why_not: Option<String>,
+    /// For how long etcd has been out of reach, in seconds. `null`: it is not.
+    pub away_seconds: Option<u64>,
+    /// The version of the configuration in force: the revision of its key. `null`: there is none yet.
+    pub config: Option<i64>,
+    /// The highest revision of etcd that was heard of.
+    pub revision: i64,
+    /// All other hosts.
+    pub hosts: Vec<HostReport>,
+    /// The groups that this host has ports in.
+    pub groups: Vec<GroupReport>,
+    /// Addresses that other hosts claim, in these groups.
+    pub claims: usize,
+    /// Open watches.
+    pub watches: usize,
+    /// Refused configurations and keys: a sentence each.
+    pub refused: Vec<String>,
+}
+
+/// Where an address is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlaceReport {
+    /// The group.
+    pub group: String,
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: String,
+    /// The number of its claim: the highest counts. 0: it is not claimed yet.
+    pub sequence: u64,
+    /// Whether frames go there.
+    pub is_current: bool,
+}
+
+impl FabricReport {
+    /// This host is in this fabric, by this name and with this address of its tunnel. Without a report its thread does not answer.
+    pub(super) fn new((config, host, address): (&FabricConfig, &str, IpAddr), report: Option<Report>) -> Self {
+        let mut this = Self {
+            fabric: config.name.clone(),
+            host: host.to_owned(),
+            tunnel: config.tunnel.clone(),
+            address: address.to_string(),
+            connection: Connection::Waiting,
+            why_not: Some("the daemon starts, or hands its ports over".to_owned()),
+            away_seconds: None,
+            config: None,
+            revision: 0,
+            hosts: Vec::new(),
+            groups: Vec::new(),
+            claims: 0,
+            watches: 0,
+            refused: Vec::new(),
+        };
+        if let Some(report) = report {
+            this.fill(report);
+        }
+        this
+    }
+
+    fn fill(&mut self, report: Report) {
+        let Report { connection, config, revision, hosts, groups, watches, claims, refused } = report;
+        use nicety_fabric::Connection as Known;
+        (self.connection, self.why_not, self.away_seconds) = match connection {
+            Known::Connected => (Connection::Connected, None, None),
+            Known::Away { since, why, is_forgotten } => {
+                let word = if is_forgotten { Connection::Forgotten } else { Connection::Away };
+                (word, Some(why), Some(since.as_secs()))
+            }
+            Known::Refused { why } => (Connection::Refused, Some(why), None),
+            Known::Left => (Connection::Left, Some("it was taken out".to_owned()), None),
+        };
+        (self.config, self.revision, self.watches, self.claims, self.refused) =
+            (config, revision, watches, claims, refused);
+        let host = |host: nicety_fabric::HostReport| HostReport {
+            name: host.name.to_string(),
+            address: host.address.to_string(),
+            mtu: host.mtu,
+            version: host.version,
+            known_seconds: host.known_for.as_secs(),
+            gone_in_seconds: host.gone_in.map(|time| time.as_secs()),
+            addresses: host.addresses,
+            is_reached: host.is_reached,
+        };
+        self.hosts = hosts.into_iter().map(host).collect();
+        let group = |group: nicety_fabric::GroupReport| GroupReport {
+            name: group.name.to_string(),
+            vni: group.vni,
+            own: group.own,
+            told: group.told,
+            hosts: group.hosts,
+            is_in_touch: group.is_in_touch,
+        };
+        self.groups = groups.into_iter().map(group).collect();
+    }
+}
+
+impl From<Place> for PlaceReport {
+    fn from(place: Place) -> Self {
+        let Place { group, host, port, sequence, is_current } = place;
+        Self { group: group.to_string(), host: host.to_string(), port: port.to_string(), sequence, is_current }
+    }
+}
+
+fn time(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds} s"),
+        (0, _) => format!("{minutes} min {} s", seconds % 60),
+        _ => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// For a person: some lines.
+impl fmt::Display for FabricReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fabric, host, address, tunnel, .. } = self;
+        writeln!(f, "fabric {fabric}: this is host {host}, at {address} (uplink {tunnel})")?;
+        match (self.connection, &self.why_not, self.away_seconds) {
+            (Connection::Connected, ..) => writeln!(f, "etcd: connected, at revision {}", self.revision)?,
+            (Connection::Away | Connection::Forgotten, why, since) => {
+                let why = why.as_deref().unwrap_or("?");
+                let forgotten =
+                    if self.connection == Connection::Forgotten { "; other hosts take this one for gone" } else { "" };
+                let since = time(since.unwrap_or(0));
+                writeln!(
+                    f,
+                    "etcd: out of reach for {since}{forgotten}: {why}; what is known stays in force, and nothing can be changed"
+                )?;
+            }
+            (_, why, _) => writeln!(f, "etcd: {}", why.as_deref().unwrap_or("?"))?,
+        }
+        match self.config {
+            Some(version) => writeln!(f, "configuration: version {version}")?,
+            None => writeln!(f, "configuration: none yet")?,
+        }
+        for group in &self.groups {
+            let vni = group.vni.map_or_else(|| "not in the configuration".to_owned(), |vni| format!("VNI {vni}"));
+            let GroupReport { name, own, told, hosts, .. } = group;
+            writeln!(
+                f,
+                "group {name}: {vni}; {own} addresses here, {told} at other hosts; {hosts} other hosts have it"
+            )?;
+        }
+        for one in &self.hosts {
+            let HostReport { name, address, mtu, version, addresses, .. } = one;
+            let known = time(one.known_seconds);
+            write!(
+                f,
+                "host {name}: {address}, MTU {mtu}, version {version}, known for {known}, {addresses} addresses"
+            )?;
+            if let Some(seconds) = one.gone_in_seconds {
+                write!(f, "; its key has vanished: it is believed gone in {}", time(seconds))?;
+            }
+            writeln!(
+                f,
+                "{}",
+                if one.is_reached { "" } else { "; nothing is sent to it: another host had its address first" }
+            )?;
+        }
+        self.refused.iter().try_for_each(|sentence| writeln!(f, "refused: {sentence}"))
+    }
+}

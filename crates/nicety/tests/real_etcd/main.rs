@@ -1,0 +1,10 @@
+//! `nicety fabric` with Debian's etcd, 3.5 and 3.4.
+
+mod changes;
+mod cluster;
+mod hosts;
+mod trouble;
+
+#[allow(dead_code, reason = "it starts daemons too, which these commands do not need")]
+#[path = "../commands/scratch.rs"]
+mod scratch;
