@@ -6,6 +6,7 @@
 
 mod blocked;
 pub mod capture;
+mod origin;
 pub mod plan;
 pub mod state;
 mod steps;
@@ -331,24 +332,25 @@ impl Live {
     /// The changes that applying a host file would make.
     pub fn plan(&self, new: &Host) -> Plan {
         let running = self.running();
-        let kept = blocked::keep(&running.host, new.clone());
+        let kept = origin::keep(&running.host, new.clone()).and_then(|kept| blocked::keep(&running.host, kept));
         self.plan_of(&running.host, kept.as_ref().unwrap_or(new))
     }
 
-    /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
+    /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs. Ports with an origin stay.
     pub fn apply(&self, new: &Host, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         // Compare relative paths as absolute ones.
         let whole = self.understood(&new.document.text())?;
+        let with_origins = origin::keep(&running.host, whole.clone()).map_err(ChangeError::Wrong)?;
         if new.path == self.path {
-            let done = self.change(&mut running, whole.clone(), consent);
+            let done = self.change(&mut running, with_origins, consent);
             if !matches!(done, Err(ChangeError::Halfway { .. }) | Ok(_)) {
                 return done;
             }
             running.file = whole;
             return self.kept(&running, done);
         }
-        let done = self.change(&mut running, whole, consent);
+        let done = self.change(&mut running, with_origins, consent);
         self.kept(&running, done)
     }
 

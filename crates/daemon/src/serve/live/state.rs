@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use nicety_host::Host;
 use serde::{Deserialize, Serialize};
 
+use super::origin;
 use super::plan::Plan;
 use crate::whole::{self, Whole};
 
@@ -86,7 +87,7 @@ pub enum Found {
     Nothing,
     /// Live changes, which are in force again.
     Taken(PathBuf, Plan),
-    /// The host file has changed since, and wins. The plan lists the changes that are left out.
+    /// The host file has changed since, and wins. The plan lists the changes that are left out. Ports with an origin stay.
     Outdated(PathBuf, Plan),
     /// A file of a newer version.
     Newer(PathBuf, u32),
@@ -137,11 +138,19 @@ impl Begin {
             Ok(None) => Found::Nothing,
             Ok(Some(bytes)) => match understand(&bytes, &file) {
                 Ok(Understood { host, running }) => {
-                    let plan = Plan::new(&file, &running, |_| false);
                     if host == file.document.text() {
+                        let plan = Plan::new(&file, &running, |_| false);
                         return Self { host: running, file, state, found: Found::Taken(path, plan) };
                     }
-                    Found::Outdated(path, plan)
+                    // A file in which the ports with an origin have no place wins alone.
+                    let host = origin::keep(&running, file.clone()).unwrap_or_else(|_| file.clone());
+                    let (stays, left_out) = (Plan::new(&file, &host, |_| false), Plan::new(&host, &running, |_| false));
+                    let found = if left_out.is_empty() && !stays.is_empty() {
+                        Found::Taken(path, stays)
+                    } else {
+                        Found::Outdated(path, left_out)
+                    };
+                    return Self { host, file, state, found };
                 }
                 Err(Misunderstood::Newer(version)) => {
                     state.is_newer = true;
@@ -160,14 +169,16 @@ impl Begin {
         Self { host, file, state, found: Found::Nothing }
     }
 
-    /// Renames a state that is not used, so that it is not confused with later changes.
+    /// Renames a state that is not used, so that it is not confused with later changes. What is still in force of it, ports with an
+    /// origin, is written again.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {
             Found::Nothing | Found::Taken(..) | Found::Newer(..) => return Ok(()),
             Found::Outdated(..) => ".old",
             Found::Damaged(..) => ".damaged",
         };
-        whole::set_aside(&self.state.path, ending)
+        whole::set_aside(&self.state.path, ending)?;
+        self.state.keep(&self.file, &self.host).map_err(io::Error::other)
     }
 }
 
