@@ -222,6 +222,24 @@ fn several_workers_serve_the_queue_pairs_of_a_virtio_port_that_has_no_rates() {
 }
 
 #[test]
+fn a_port_names_the_program_that_has_made_it_in_one_line() {
+    let origin = |text: &str| parse(&format!("{PORT}origin = {text:?}\n")).unwrap().ports.remove(0).origin;
+    for text in ["hook libvirt, domain wëb, 7", &"é".repeat(200)] {
+        assert_eq!(origin(text).as_deref(), Some(text));
+    }
+    assert_eq!(parse(PORT).unwrap().ports[0].origin, None);
+    for (text, what) in [
+        (String::new(), "port.origin: it is empty: leave it out"),
+        ("é".repeat(201), "port.origin: it has 201 characters"),
+        ("a\nb".to_owned(), "port.origin: \"a\\nb\" has a control character"),
+    ] {
+        let said = port_error(&format!("origin = {text:?}"));
+        assert!(said.contains(what), "{said}");
+    }
+    assert!(port_error("origin = 7").contains("port.origin: it is a number, not a text in quotes"));
+}
+
+#[test]
 fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),

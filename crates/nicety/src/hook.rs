@@ -127,15 +127,14 @@ fn libvirt(args: &HookLibvirt) -> Result<(), Failure> {
         }
         return Ok(());
     };
-    let done = called(args, call, name);
-    match (call, done) {
-        (Call::Again, Err(failure)) => {
-            output::tell(format_args!("note: domain {name} runs on, perhaps without its network: {}", failure.message));
-            Ok(())
-        }
-        (_, Err(Failure { exit, message })) => Err(Failure::new(exit, format!("domain {name}: {message}"))),
-        (_, Ok(())) => Ok(()),
+    let Err(Failure { exit, message }) = called(args, call, name) else { return Ok(()) };
+    // libvirt shows it in a line of its own.
+    let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    if call == Call::Again {
+        output::tell(format_args!("note: domain {name} runs on, perhaps without its network: {message}"));
+        return Ok(());
     }
+    Err(Failure::new(exit, format!("domain {name}: {message}")))
 }
 
 fn called(args: &HookLibvirt, call: Call, name: &str) -> Result<(), Failure> {

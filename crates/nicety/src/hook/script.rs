@@ -58,8 +58,10 @@ fn other(path: &Path) -> Failure {
 fn text(program: &Path, args: &HookLibvirt) -> Result<String, Failure> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(failed(path));
     let mut text = format!("{BEGIN}exec {} hook libvirt", quoted(&program.to_string_lossy()));
-    // Writing to a String cannot fail.
-    let mut word = |name: &str, value: &str| drop(write!(text, " {name} {}", quoted(value)));
+    let mut word = |name: &str, value: &str| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, " {name} {}", quoted(value));
+    };
     let paths = [("--host", &args.which.host), ("--control", &args.which.control), ("--sockets", &args.sockets)];
     for (name, path) in paths {
         if let Some(path) = path {

@@ -160,7 +160,7 @@ fn a_daemon_that_is_away_ends_the_start_with_a_sentence_or_is_waited_for() {
     let xml = web(&scratch);
     let ended = call(&scratch, &["web1", "prepare", "begin", "-"], &xml);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(3), 1), "{ended:?}");
-    assert!(ended.err.starts_with("nicety: domain web1: no daemon answers at "), "{ended:?}");
+    assert!(ended.err.starts_with("nicety: domain web1: no daemon serves "), "{ended:?}");
     let late = call(&scratch, &["--wait", "1s", "web1", "prepare", "begin", "-"], &xml);
     assert_eq!(late.code, Some(3), "{late:?}");
     // A domain without ports of ours does not need the daemon.
@@ -174,7 +174,7 @@ fn a_daemon_that_is_away_ends_the_start_with_a_sentence_or_is_waited_for() {
     }
     // A VM that runs is not ended for it.
     let note = well(&scratch, &["web1", "reconnect", "begin", "-"], &xml);
-    assert!(note.contains("note: domain web1 runs on, perhaps without its network: no daemon answers"), "{note}");
+    assert!(note.contains("note: domain web1 runs on, perhaps without its network: no daemon serves "), "{note}");
     let words = ["hook", "libvirt", "--wait", "60s", "web1", "prepare", "begin", "-"];
     let waits = begin(scratch.command(&words), &xml);
     std::thread::sleep(Duration::from_millis(300));
@@ -357,7 +357,7 @@ fn proxmox_s_hookscript_adds_a_port_that_is_missing_and_removes_the_one_that_it_
     assert_eq!(scratch.run(&["port", "remove", "vm1"]).code, Some(0));
     for _ in 0..2 {
         phase("pre-start");
-        assert_eq!(ports(&scratch), ["vm2", "vm1"]);
+        assert_eq!(ports(&scratch), OWN);
         let one = scratch.run(&["ports", "vm1"]).out;
         assert!(one.contains("made by       hook proxmox, VM 101\n"), "{one}");
     }
@@ -377,7 +377,8 @@ fn kubevirt_s_script_merges_the_port_into_a_domain() {
     for (port, wanted) in [("vm1", "vfio-user-pci"), ("vm2", "<interface type=\"vhostuser\">")] {
         let printed = scratch.run(&["attach", port, "--format", "kubevirt"]).out;
         let (_, script) = printed.split_once("on-define-domain.py: |\n").unwrap();
-        let script: String = script.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n").collect();
+        let script: String =
+            script.lines().map(|line| line.strip_prefix("    ").unwrap_or(line).to_owned() + "\n").collect();
         std::fs::write(scratch.path().join("script"), script).unwrap();
         let domain = "<domain type='kvm'><name>a</name><memoryBacking><source type='anonymous'/><nosharepages/></memoryBacking>\
                       <devices><interface type='bridge'/></devices></domain>";
@@ -388,7 +389,9 @@ fn kubevirt_s_script_merges_the_port_into_a_domain() {
         let xml = roxmltree::Document::parse(&ended.out).unwrap();
         let all = |name: &str| xml.descendants().filter(|node| node.tag_name().name() == name).count();
         assert_eq!((all("memoryBacking"), all("devices"), all("source")), (1, 1, if port == "vm1" { 1 } else { 2 }));
-        for element in [wanted, "<source type=\"memfd\"", "<access mode=\"shared\"", "<nosharepages", "<interface type=\"bridge\""] {
+        for element in
+            [wanted, "<source type=\"memfd\"", "<access mode=\"shared\"", "<nosharepages", "<interface type=\"bridge\""]
+        {
             assert!(ended.out.contains(element), "{element}: {}", ended.out);
         }
     }
