@@ -84,10 +84,10 @@ fn what_would_be_no_host_file_is_refused_before_anything_is_done() {
     let running = host(&[port("mine", 1, "")]);
     for (wanted, why) in [
         (port("web1", 2, "").replace("34:02", "34:01"), "52:54:00:12:34:01 is the address of port mine already"),
-        (port("web1", 2, "queues = 17"), "port.queues: "),
+        (port("web1", 2, "queues = 17"), "queues: virtio-net has at most 16 queue pairs, not 17"),
         (port("web1", 2, "").replace("virtio-net", "ne3000"), "there is no adapter \"ne3000\""),
         (port("web1", 2, "port_group = \"web\""), "port_group"),
-        (port("web1", 2, "colour = \"red\""), "port.colour: there is no such key"),
+        (port("web1", 2, "colour = \"red\""), "colour: there is no such key"),
         (port("-web", 2, ""), "does not begin with a letter or digit"),
     ] {
         let all = steps(&running, &domain(&[wanted])).unwrap();
