@@ -339,6 +339,11 @@ impl Problem {
         prevented.iter().any(|kind| self.r#type.ends_with(kind))
     }
 
+    /// Whether another client has added or removed this port meanwhile.
+    pub fn is_overtaken(&self) -> bool {
+        [EXISTS.1, NO_SUCH_PORT.1].iter().any(|kind| self.r#type.ends_with(kind))
+    }
+
     /// Whether the daemon is still starting.
     pub fn is_starting(&self) -> bool {
         self.r#type.ends_with(STARTING.1)

@@ -124,6 +124,7 @@ pub(crate) fn port(name: &str) -> PortReport {
         }),
         port_group: None,
         function: None,
+        origin: None,
         policy: BTreeMap::new(),
         multicasts: Vec::new(),
         workers: Vec::new(),

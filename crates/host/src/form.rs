@@ -67,6 +67,8 @@ pub enum Form {
     EtcdEndpoints(usize),
     /// The name of a user of etcd.
     EtcdUser,
+    /// A text of at most so many characters, none of them a control character.
+    Line(usize),
     /// A path of a file.
     Path,
     /// At most so many paths, with commas between them: no path has one.
@@ -167,6 +169,7 @@ impl Form {
                 let host = format!(r"([A-Za-z0-9._-]{{1,255}}|\[{}\])", ipv6());
                 list(&format!("https?://{host}:{}", digits(1, 65_535)), most)
             }
+            Self::Line(most) => format!("[^{CONTROLS}]{{1,{most}}}"),
             Self::EtcdUser => format!("[^{CONTROLS}]{{1,255}}"),
             Self::Paths(most) => list(&format!("[^~,{CONTROLS}][^,{CONTROLS}]*"), most),
             Self::Page => format!(r"(127(\.{OCTET}){{3}}:{0}|\[::1\]:{0}|/[^{CONTROLS}]*)", digits(1, 65_535)),

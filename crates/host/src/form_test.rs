@@ -85,6 +85,15 @@ fn what_a_pattern_allows_is_parsed() {
 }
 
 #[test]
+fn a_line_has_no_control_character_and_no_more_than_allowed() {
+    for (text, fits) in
+        [("a", true), ("a, é", true), ("12345", false), ("", false), ("a\nb", false), ("a\u{7f}", false)]
+    {
+        assert_eq!(is_allowed(Form::Line(4), text), fits, "{text:?}");
+    }
+}
+
+#[test]
 fn vlans_have_a_network_each_and_no_more_than_allowed() {
     for (text, fits) in [
         ("10=5010,untagged=1", true),

@@ -30,6 +30,8 @@ const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 const NAME: &str =
     "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other port's, and not the uplink's";
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
+/// Longest origin, in characters.
+const ORIGIN_MAX: usize = 200;
 /// Whether the PCI subsystem is VMware's.
 const SUBSYSTEMS: [(&str, bool); 2] = [("chip", false), ("vmware", true)];
 
@@ -74,6 +76,8 @@ pub struct PortConfig {
     pub link: LinkState,
     /// Its place on a card, if it is a function of one.
     pub function: Option<FunctionConfig>,
+    /// The program that has made it for a VM, and removes it with that VM. `None`: a person has written it.
+    pub origin: Option<String>,
     /// Its policy on the switch, with its group's values.
     pub policy: Policy,
     /// Its group is the fabric's.
@@ -117,6 +121,7 @@ impl PortConfig {
             group: None,
             link: LinkState::default(),
             function: None,
+            origin: None,
             policy: Policy::default(),
             in_fabric: false,
             waits_for_group: false,
@@ -163,6 +168,7 @@ impl PortConfig {
                 group: _,
                 link: _,
                 function: _,
+                origin: _,
                 policy: _,
                 in_fabric: _,
                 waits_for_group: _,
@@ -195,7 +201,7 @@ impl PortConfig {
     }
 }
 
-const PORT_KEYS: [Key; 30] = [
+const PORT_KEYS: [Key; 31] = [
     Key::new("name", Form::Name, NAME).required(),
     Key::new("adapter", Form::Adapter, "a name that `nicety adapters` lists").required(),
     Key::new(
@@ -243,6 +249,7 @@ const PORT_KEYS: [Key; 30] = [
     FUNCTION_KEYS[4],
     FUNCTION_KEYS[5],
     FUNCTION_KEYS[6],
+    Key::new("origin", Form::Line(ORIGIN_MAX), "1 to 200 characters, none of them a control character"),
 ];
 
 pub(super) static PORT: Kind = Kind {
@@ -335,6 +342,7 @@ pub(super) fn port(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_
         access,
         group,
         link: card::link_state(walk, section),
+        origin: origin(walk, section),
         // Nobody knows its networks: it carries nothing.
         policy: Policy { blocked: waits, ..bound(parts.policy(addresses, ips, priority), function.as_ref()) },
         function,
@@ -354,6 +362,19 @@ fn name(walk: &mut Walk, section: Section<'_>, before: &mut Before<'_>) -> Optio
         }
         taken.is_none()
     })
+}
+
+/// The program that has made it.
+fn origin(walk: &mut Walk, section: Section<'_>) -> Option<String> {
+    let Found { value: text, line } = walk.string(section, "origin")?;
+    let what = match text.chars().count() {
+        0 => "it is empty: leave it out".to_owned(),
+        count if count > ORIGIN_MAX => format!("it has {count} characters"),
+        _ if text.chars().any(char::is_control) => format!("{text:?} has a control character"),
+        _ => return Some(text.to_owned()),
+    };
+    walk.wrong(section, "origin", line, what);
+    None
 }
 
 /// The worker to which it is pinned. `all`: the daemon's workers.

@@ -1,22 +1,29 @@
-//! `nicety attach`: prints the arguments that start a VM at a port. The running daemon provides them, or the host file if no daemon
+//! `nicety attach`: prints what starts a VM at a port. The running daemon provides them, or the host file if no daemon
 //! runs.
 
 use nicety_control::{self as control, Ask, AskError};
-use nicety_daemon::attach::{OTHER_FILE, libvirt, otherwise, qemu};
+use nicety_daemon::attach::{OTHER_FILE, kubevirt, libvirt, otherwise, proxmox, qemu};
 use nicety_daemon::report::Condition;
+use nicety_host::List;
 use serde_json::json;
 
-use crate::cli::Attach;
+use crate::cli::{Attach, AttachFormat};
 use crate::exit::{Exit, Failure};
 use crate::find::Origin;
 use crate::output;
 
 /// Runs it.
 pub fn run(args: &Attach) -> Result<(), Failure> {
-    let Attach { port: name, libvirt: for_libvirt, json, which } = args;
+    let Attach { port: name, format, libvirt: for_libvirt, json, which } = args;
     let origin = Origin::find(which.host.as_deref(), which.control.as_deref(), Some(name))?;
     let port = origin.port(name)?;
-    let attach = if *for_libvirt { libvirt(port) } else { qemu(port) };
+    let attach = match format {
+        _ if *for_libvirt => libvirt(port),
+        AttachFormat::Qemu => qemu(port),
+        AttachFormat::Libvirt => libvirt(port),
+        AttachFormat::Proxmox => proxmox(port, &origin.host.document.entry(List::Ports, name)),
+        AttachFormat::Kubevirt => kubevirt(port),
+    };
     let mut notes = attach.notes;
     notes.extend(origin.notes.iter().cloned());
     notes.extend(state(&origin, name));

@@ -172,11 +172,28 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
     let its = |port: &str, which: &Which| socket(which, Some(port));
     match change {
         PortChange::Add { port, values, options } => add(list, port, values, options, &socket(&options.which, None)?),
-        PortChange::Remove { port, options } => remove(list, port, options, &its(port, &options.which)?),
+        PortChange::Remove { port, origin, options } => {
+            let Some(origin) = origin else { return remove(list, port, options, &its(port, &options.which)?) };
+            let socket = socket(&options.which, None)?;
+            if !is_made_by(port, origin, &socket)? {
+                return output::print(&format!("nothing to remove: no port {port} was made by {origin}\n"));
+            }
+            remove(list, port, options, &socket)
+        }
         PortChange::Set { port, values, options } => set(list, port, values, options, &its(port, &options.which)?),
         PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
         PortChange::Save { port, file, which } => save::save(port, file, &its(port, which)?),
         PortChange::Restore { port, file, which } => save::restore(port, file, &its(port, which)?),
+    }
+}
+
+/// Whether a daemon has this port, and it has this origin.
+fn is_made_by(port: &str, origin: &str, socket: &Path) -> Result<bool, Failure> {
+    match control::ask(socket, Ask::Port { name: port.to_owned() }) {
+        Ok(Reply::Port(port)) => Ok(port.origin.as_deref() == Some(origin)),
+        Err(AskError::Refused(problem)) if problem.status == 404 => Ok(false),
+        Ok(other) => Err(odd(&other)),
+        Err(error) => Err(failure(error)),
     }
 }
 
@@ -320,7 +337,7 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
 
 /// Values by the forms of their keys in the host file: numbers and flags as such, all others as text, quoted or not; an empty value as
 /// none. The daemon answers for a key that is not known.
-fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
+pub(crate) fn parsed(list: List, values: &[(String, String)]) -> BTreeMap<String, Value> {
     parsed_as(kind_of(list), values)
 }
 

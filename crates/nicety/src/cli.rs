@@ -3,6 +3,7 @@
 mod change;
 mod fabric;
 mod ft;
+mod hook;
 mod lab;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ pub use change::{
 };
 pub use fabric::{Fabric, FabricCommand, FabricGroupCommand, FabricOptions, FabricPortCommand, Store};
 pub use ft::{Ft, FtCommand};
+pub use hook::{Hook, HookLibvirt, HookOf};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
 
 /// Default host file.
@@ -88,6 +90,8 @@ pub enum Command {
     Export(Export),
     /// Write what was changed live into the host file, whose comments and order stay
     Save(Save),
+    /// Add and remove ports with the VMs of another program, which calls this at each VM's start and end
+    Hook(Hook),
     /// Write the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
     Import(Import),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
@@ -196,8 +200,11 @@ pub struct Upgrade {
 pub struct Attach {
     /// The port's name
     pub port: String,
-    /// XML for libvirt instead of QEMU's arguments
-    #[arg(long)]
+    /// What to print: QEMU's arguments, XML for libvirt, a hookscript for Proxmox, or a ConfigMap for KubeVirt
+    #[arg(long, value_enum, default_value_t = AttachFormat::Qemu)]
+    pub format: AttachFormat,
+    /// The same as --format libvirt
+    #[arg(long, conflicts_with = "format")]
     pub libvirt: bool,
     /// JSON, with the notes
     #[arg(long)]
@@ -205,6 +212,19 @@ pub struct Attach {
     /// The daemon to ask.
     #[command(flatten)]
     pub which: Which,
+}
+
+/// The program that starts the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttachFormat {
+    /// QEMU's arguments, quoted for a shell
+    Qemu,
+    /// Elements of a libvirt domain
+    Libvirt,
+    /// A hookscript, with the VM's `args` (from documentation, not tried)
+    Proxmox,
+    /// A ConfigMap with a script for a hook sidecar (from documentation, not tried)
+    Kubevirt,
 }
 
 /// `ports`.

@@ -15,12 +15,15 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 
 /// Longest XML that is read, in bytes: libvirt's own limit for a message.
-const MAX: u64 = 32 << 20;
+pub(crate) const MAX: u64 = 32 << 20;
 /// Libvirt's unit of rates, KiB/s, in bits per second.
 const RATE_BITS: u64 = 8 * 1024;
 /// Models with another name here.
 const MODELS: [(&str, &str); 3] =
     [("virtio", "virtio-net"), ("virtio-non-transitional", "virtio-net"), ("virtio-transitional", "virtio-net-pci")];
+
+/// Type of an interface whose rings another process serves: vhost-user.
+pub(crate) const RINGS: &str = "vhostuser";
 
 /// Elements that say nothing about the network: the VMM keeps them, or makes them anew.
 const SILENT: [&str; 14] = [
@@ -64,8 +67,9 @@ struct Imported {
 
 /// An interface as a port.
 #[derive(Debug)]
-struct Port {
-    text: String,
+pub(crate) struct Port {
+    /// Its `[[port]]` table.
+    pub(crate) text: String,
     notes: Vec<String>,
     group: Option<String>,
 }
@@ -119,7 +123,7 @@ fn import(xml: &str) -> Result<Imported, String> {
 }
 
 /// A name as the host file allows it.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }
 
@@ -136,7 +140,8 @@ fn parsed(ports: &str, groups: &[String]) -> Result<(), String> {
     parsed.map(|_| ()).map_err(|errors| errors.list.iter().map(mistakes).collect::<Vec<_>>().join("; "))
 }
 
-fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
+/// An interface of a domain as a port of this name. The error says what is missing, and what to do.
+pub(crate) fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
     let attribute = |element: &str, key: &str| child(interface, element).and_then(|node| node.attribute(key));
     if interface.attribute("type") == Some("hostdev") {
         return Err(
@@ -148,7 +153,12 @@ fn port(interface: Node<'_, '_>, name: &str) -> Result<Port, String> {
     let mac = attribute("mac", "address").ok_or("it has no <mac address='…'/>: `virsh dumpxml` prints one")?;
     let choose = "choose one that `nicety adapters` lists and the guest has a driver for, such as virtio or e1000e";
     let model = attribute("model", "type").ok_or(format!("it has no <model type='…'/>: {choose}"))?;
-    let adapter = MODELS.iter().find(|(model_name, _)| *model_name == model).map_or(model, |(_, adapter)| adapter);
+    let adapter = match MODELS.iter().find(|(model_name, _)| *model_name == model) {
+        // The rings are the daemon's, and the PCI function is QEMU's, whatever its generation.
+        Some(_) if interface.attribute("type") == Some(RINGS) => "virtio-net",
+        Some((_, adapter)) => *adapter,
+        None => model,
+    };
     let no_adapter = || format!("there is no adapter for <model type='{model}'/>: {choose}");
     let entry = nicety_adapters::find(adapter).ok_or_else(no_adapter)?;
     let is_vhost_user = entry.about.transports.contains(&"vhost-user");
@@ -303,7 +313,7 @@ fn vlans(vlan: Node<'_, '_>) -> Result<Vec<(&'static str, String)>, String> {
     })
 }
 
-fn child<'a, 'input>(node: Node<'a, 'input>, name: &str) -> Option<Node<'a, 'input>> {
+pub(crate) fn child<'a, 'input>(node: Node<'a, 'input>, name: &str) -> Option<Node<'a, 'input>> {
     node.children().find(|node| node.has_tag_name(name))
 }
 

@@ -26,6 +26,7 @@ mod extcap;
 mod fabric;
 mod find;
 mod ft;
+mod hook;
 mod import;
 mod lab;
 mod log;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
+        Command::Hook(args) => hook::run(&args.of).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => complete::script(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),

@@ -278,6 +278,7 @@ fn details(port: &PortReport) -> String {
         line("socket", socket.display().to_string());
     }
     line("function", port.function.as_ref().map(function).unwrap_or_default());
+    line("made by", port.origin.clone().unwrap_or_default());
     line("policy", policy(port));
     line("neighbour", port.neighbour.clone().unwrap_or_default());
     line("multicasts", some(&port.multicasts));
@@ -416,6 +417,7 @@ mod tests {
             }),
             port_group: Some("web".into()),
             function: None,
+            origin: None,
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
             workers: Vec::new(),
@@ -462,6 +464,7 @@ mod tests {
             made_of: None,
             port_group: None,
             function: None,
+            origin: None,
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
             workers: Vec::new(),

@@ -7,7 +7,7 @@ use nicety_control::api::{DaemonView, Exported, HostText};
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
-use nicety_host::{Host, List, absolute_text, is_path_key};
+use nicety_host::{Document, Host, List, absolute_text, is_path_key};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::answer::{failure, odd};
@@ -40,6 +40,18 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
     let shown = path.display();
     let file = Host::read(&path)?;
     let running = Host::parse(&exported, &path).map_err(|errors| failed(errors.to_string()))?;
+    // Ports that programs have made go with their VMs.
+    let made = match only {
+        None => made_by_programs(&running, &file),
+        Some(_) => Vec::new(),
+    };
+    let without = |document: Document, name: &String| document.without(List::Ports, name);
+    let exported = made.iter().fold(running.document.clone(), without).text();
+    let running = Host::parse(&exported, &path).map_err(|errors| {
+        failed(format!(
+            "{shown} was not written, for it would be no host file without the ports that programs have made: {errors}"
+        ))
+    })?;
     let old = std::fs::read_to_string(&path).map_err(|error| failed(format!("{shown}: {error}")))?;
     let text = merged(&old, &exported, &path, only);
     let text = match (only, plan) {
@@ -69,10 +81,14 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
         written.map_err(|error| failed(format!("{shown}: {error}")))?;
     }
     let noted = HostText { text, path: Some(path.clone()), agreed: Vec::new(), cut_off: false };
-    let left = match control::ask(socket, Ask::Saved(noted)).map_err(failure)? {
+    let mut left = match control::ask(socket, Ask::Saved(noted)).map_err(failure)? {
         Reply::Plan(left) => left,
         other => return Err(odd(&other)),
     };
+    left.changes.retain(|change| change.port.as_ref().is_none_or(|name| !made.contains(name)));
+    if !made.is_empty() {
+        output::tell(format_args!("note: ports that programs have made are not in it: {}", made.join(", ")));
+    }
     let count = output::count(done.changes.len() as u64, "change");
     output::tell(format_args!("note: {shown} has what runs: {count} written"));
     if !left.is_empty() {
@@ -82,6 +98,12 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
         ));
     }
     Ok(())
+}
+
+/// Names of the ports that programs have made, such as hooks, and that the host file does not have.
+fn made_by_programs(running: &Host, file: &Host) -> Vec<String> {
+    let made = running.ports.iter().filter(|port| port.origin.is_some() && file.port(&port.name).is_none());
+    made.map(|port| port.name.clone()).collect()
 }
 
 /// The text of a host file, updated with the values of an exported one.

@@ -269,17 +269,17 @@ mod tests {
     #[test]
     fn a_change_that_waits_needs_attention_and_its_text_becomes_no_markup() {
         let mut main = String::new();
-        attention(&mut main, &[], &[], None);
+        attention(&mut main, &[], &[], None, None);
         assert_eq!(main, "");
         let changes = vec!["+ port <b>".to_owned()];
         let waiting =
             WaitingChange { by: "user 0 (process 7)".to_owned(), changes, seconds_left: 42, not_undone: None };
-        attention(&mut main, &[], &[], Some(&waiting));
+        attention(&mut main, &[], &[], None, Some(&waiting));
         let sentence = "<li data-key=\"waiting\">a change by user 0 (process 7) waits to be confirmed (+ port &lt;b&gt;), and is undone in 42 s;";
         assert!(main.contains(sentence), "{main}");
         let stands = WaitingChange { not_undone: Some("vm1.sock is served".to_owned()), ..waiting };
         main.clear();
-        attention(&mut main, &[], &[], Some(&stands));
+        attention(&mut main, &[], &[], None, Some(&stands));
         assert!(main.contains("; it could not be undone, and stands: vm1.sock is served; "), "{main}");
     }
 

@@ -1,5 +1,5 @@
-//! The arguments to attach a VM to a port: QEMU 11's arguments or libvirt's XML, made from the host file alone. Also reports
-//! differences between the running daemon and the host file.
+//! The arguments to attach a VM to a port, made from the host file alone: QEMU 11's, libvirt's XML, and [files](managers) for Proxmox and
+//! KubeVirt. Also reports differences between the running daemon and the host file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,12 +22,17 @@ pub struct Attach {
     pub notes: Vec<String>,
 }
 
-/// The arguments of QEMU 11, one option per line, quoted for a shell.
-pub fn qemu(port: &PortConfig) -> Attach {
-    let mut lines = vec![
-        vec!["-object".to_owned(), "memory-backend-memfd,id=mem,size=512M,share=on".to_owned()],
-        vec!["-machine".to_owned(), "q35,memory-backend=mem".to_owned()],
-    ];
+/// An option of QEMU, and its value.
+type Words = Vec<String>;
+
+/// The VM's memory, which the daemon maps. `size` is all of it.
+fn memory(size: &str) -> Words {
+    vec!["-object".to_owned(), format!("memory-backend-memfd,id=mem,size={size},share=on")]
+}
+
+/// The device at a port.
+fn device(port: &PortConfig) -> Vec<Words> {
+    let mut lines = Vec::new();
     let id = format!("nicety-{}", port.name);
     match port.transport() {
         Transport::VfioUser => lines.push(vec!["-device".to_owned(), function(port)]),
@@ -55,6 +60,13 @@ pub fn qemu(port: &PortConfig) -> Attach {
             lines.push(vec!["-device".to_owned(), device]);
         }
     }
+    lines
+}
+
+/// The arguments of QEMU 11, one option per line, quoted for a shell.
+pub fn qemu(port: &PortConfig) -> Attach {
+    let mut lines = vec![memory("512M"), vec!["-machine".to_owned(), "q35,memory-backend=mem".to_owned()]];
+    lines.extend(device(port));
     let shown: Vec<String> =
         lines.iter().map(|words| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")).collect();
     let mut notes = vec![
@@ -248,7 +260,7 @@ fn commas(path: &Path) -> String {
 }
 
 /// A word quoted for a POSIX shell.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ',' | '=' | ':' | '+' | '@' | '%');
     if !word.is_empty() && word.chars().all(plain) {
@@ -262,6 +274,10 @@ fn quoted(word: &str) -> String {
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;").replace('"', "&quot;")
 }
+
+mod managers;
+
+pub use managers::{kubevirt, proxmox};
 
 #[cfg(test)]
 #[path = "attach_test.rs"]

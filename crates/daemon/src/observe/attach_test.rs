@@ -1,4 +1,4 @@
-use nicety_host::Host;
+use nicety_host::{Host, List};
 
 use super::*;
 
@@ -103,4 +103,26 @@ fn odd_paths_come_through_shell_option_list_json_and_xml() {
     assert!(words.contains(r#""path":"/run/a b,c'\''\"d&<.sock"}}'"#), "{words}");
     let words = libvirt(&odd("virtio-net")).words;
     assert!(words.contains("path='/run/a b,c&apos;&quot;d&amp;&lt;.sock'"), "{words}");
+}
+
+/// Proxmox and KubeVirt get these files. `NICETY_GOLDEN=write` writes them again. A test of the program runs the scripts in them.
+#[test]
+fn proxmox_and_kubevirt_get_the_files_of_the_folder_golden() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/observe/attach/golden");
+    for (adapter, more) in [("e1000", "vlan = 7"), ("virtio-net", "queues = 2\nmtu = 1450")] {
+        let text = format!(
+            "[[port]]\nname = \"vm_1\"\nadapter = {adapter:?}\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/n/a b's.sock\"\n{more}\n"
+        );
+        let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
+        let (port, keys) = (&host.ports[0], host.document.entry(List::Ports, "vm_1"));
+        for (format, attach) in [("proxmox.sh", proxmox(port, &keys)), ("kubevirt.yaml", kubevirt(port))] {
+            assert_eq!(attach.notes[0], "this was written from documentation, and not tried");
+            let path = folder.join(format!("{adapter}.{format}"));
+            if std::env::var_os("NICETY_GOLDEN").is_some_and(|asked| asked == "write") {
+                std::fs::write(&path, &attach.words).unwrap();
+            }
+            let golden = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(attach.words, golden, "{}", path.display());
+        }
+    }
 }

@@ -219,6 +219,9 @@ pub struct PortReport {
     /// Its place on a card. `null`: it is no function of one.
     #[serde(default)]
     pub function: Option<FunctionReport>,
+    /// Program that has made the port for a VM, such as a hook. `null`: a person has.
+    #[serde(default)]
+    pub origin: Option<String>,
     /// Keys of the policy that differ from the default, and their values, as in the host file: a group's too, of a port that is no function
     /// `link_state`, and of an uplink its rates, `lldp` and `queues`.
     #[serde(default)]
@@ -630,6 +633,7 @@ impl PortReport {
             made_of: spec.as_ref().map(MadeOf::of),
             port_group: config.and_then(|config| config.group.clone()),
             function: config.and_then(|config| Some(FunctionReport::of(config.function.as_ref()?, config.link))),
+            origin: config.and_then(|config| config.origin.clone()),
             policy: policy_words(policy).into_iter().chain(link.clone()).chain(config.and_then(link_word)).collect(),
             neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
             multicasts: wanted.iter().map(multicast).collect(),

@@ -7,6 +7,7 @@
 mod blocked;
 pub mod capture;
 pub mod confirm;
+mod origin;
 pub mod plan;
 pub mod state;
 mod steps;
@@ -379,17 +380,18 @@ impl Live {
         let running = self.running();
         let with_groups = new.with_fabric(running.host.fabric_groups.as_ref());
         let new = with_groups.as_ref().unwrap_or(new);
-        let kept = blocked::keep(&running.host, new.clone());
+        let kept = origin::keep(&running.host, new.clone()).and_then(|kept| blocked::keep(&running.host, kept));
         self.plan_of(&running.host, kept.as_ref().unwrap_or(new))
     }
 
-    /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs.
+    /// Makes the daemon serve this host file: all of it or nothing, unless an unforeseeable error occurs. Ports with an origin stay.
     pub fn apply(&self, new: &Host, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         // Compare relative paths as absolute ones.
         let whole = self.understood(&running, &new.document.text())?;
-        let file = (new.path == self.path).then(|| whole.clone());
-        self.change(&mut running, whole, file, &terms.into())
+        let with_origins = origin::keep(&running.host, whole.clone()).map_err(ChangeError::Wrong)?;
+        let file = (new.path == self.path).then_some(whole);
+        self.change(&mut running, with_origins, file, &terms.into())
     }
 
     /// These groups of the fabric are in force from now on: on all its hosts, so nobody is asked whether VMs may lose something.

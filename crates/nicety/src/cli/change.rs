@@ -88,6 +88,9 @@ pub enum PortChange {
     Remove {
         /// Its name
         port: String,
+        /// Only if the port has this origin: another port, and none, are no mistake
+        #[arg(long, value_name = "TEXT")]
+        origin: Option<String>,
         /// The options of the change.
         #[command(flatten)]
         options: ChangeOptions,

@@ -12,6 +12,7 @@ fn uplink() -> PortReport {
         made_of: None,
         port_group: None,
         function: None,
+        origin: None,
         policy: BTreeMap::from([("trunk".into(), "10,20-30".into()), ("native".into(), "10".into())]),
         transmit: Vec::new(),
         receive: Vec::new(),

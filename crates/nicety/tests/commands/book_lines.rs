@@ -33,7 +33,7 @@ const PAGES: [&str; 13] = [
 ];
 
 /// Beginnings of lines that do not run here, and the reason.
-const NOT_RUN: [(&str, &str); 33] = [
+const NOT_RUN: [(&str, &str); 35] = [
     ("cargo ", "builds, or is the run of tests itself"),
     ("nicety compare", "the tests of `compare` run it"),
     ("nicety lab run", "boots guests for minutes"),
@@ -58,6 +58,8 @@ const NOT_RUN: [(&str, &str); 33] = [
     ("sudo sh -c 'umask", "writes a key into the machine's /etc"),
     ("nicety ft status", "needs a VM on two hosts; the tests of `ft` run it"),
     ("sudo usermod", "changes the machine's users"),
+    ("sudo nicety hook", "writes into libvirt's folder; the tests of `hook` and of the package run it"),
+    ("nicety attach web1", "needs a port of the administrator's; the tests of `hook` run it"),
     ("sudo -u nicety-reader", "needs a user that the administrator has made"),
     ("nicety completions bash > /etc", "writes to the machine's /etc"),
     ("ls /usr/lib/ipxe", "one of the two files is there, where QEMU is installed"),

@@ -9,6 +9,7 @@ mod discover;
 mod extcap;
 mod ft;
 mod functions;
+mod hook;
 mod host_file;
 mod lab;
 mod live;

@@ -67,6 +67,19 @@ impl Cell {
         format!("/proc/{}/root", self.first)
     }
 
+    /// Joins the networks of two roots by an interface `wire0` in each, with these addresses.
+    pub fn joined(&self, address: &str, other: &Cell, its_address: &str) {
+        let ends = [self, other].map(|cell| cell.first.to_string());
+        let mut link = Command::new("ip");
+        link.args(["link", "add", "name", "wire0", "netns", &ends[0], "type", "veth"]);
+        link.args(["peer", "name", "wire0", "netns", &ends[1]]);
+        let made = link.output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        for (cell, address) in [(self, address), (other, its_address)] {
+            cell.run(&format!("ip address add {address} dev wire0 && ip link set wire0 up"));
+        }
+    }
+
     fn output(&self, script: &str) -> Output {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.first.to_string(), "--mount", "--pid", "--net", "--ipc", "--uts", "--root"]);

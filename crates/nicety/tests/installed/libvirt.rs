@@ -25,7 +25,7 @@ const PACKAGES: &[&str] = &[
     "systemd-standalone-sysusers",
 ];
 /// For a translated guest to boot on a busy host.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+pub const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 /// User and groups of QEMU, as libvirt-daemon-system's postinst makes them.
 const USERS: &str = "groupadd --system kvm && groupadd --gid 64055 libvirt-qemu && useradd --uid 64055 --gid kvm --groups libvirt-qemu \
@@ -38,7 +38,7 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
 }
 
 /// A domain with the printed elements merged in, as the printed note asks for. The rest is a plain VM.
-fn domain(name: &str, printed: &str, address: &str) -> String {
+pub fn domain(name: &str, printed: &str, address: &str) -> String {
     let config = GuestConfig { addresses: vec![format!("eth0:{address}/24")], ..GuestConfig::new(Kernel::V6_12) };
     let words = config.command_line();
     let memory = between(printed, "<memoryBacking>", "</memoryBacking>");
@@ -70,7 +70,7 @@ fn domain(name: &str, printed: &str, address: &str) -> String {
 }
 
 /// Debian's host file of the package, with a tap and two ports.
-const HOST: &str = r#"[switch]
+pub const HOST: &str = r#"[switch]
 name = "switch0"
 
 [daemon]
@@ -99,6 +99,14 @@ socket = "/run/nicety/vm2.sock"
 
 /// A root with the package, its daemon, and a libvirtd. At the daemon's tap is the root itself.
 fn prepared(debian: &Debian, root: &Root) -> Cell {
+    let cell = laid_out(debian, root, HOST);
+    libvirtd(&cell, "");
+    print!("{}", cell.run("virsh version"));
+    cell
+}
+
+/// A root with the package and its daemon, which serves this host file. At the daemon's tap is the root itself.
+pub fn laid_out(debian: &Debian, root: &Root, host: &str) -> Cell {
     let cell = Cell::enter(debian);
     let there = cell.root();
     std::fs::copy(Packages::made().path(1), format!("{there}/tmp/nicety.deb")).unwrap();
@@ -107,17 +115,19 @@ fn prepared(debian: &Debian, root: &Root) -> Cell {
     std::fs::copy(image.initramfs(), format!("{there}/srv/initramfs")).unwrap();
     cell.run("dpkg-deb -x /tmp/nicety.deb / && systemd-sysusers");
     cell.run(USERS);
-    cell.write("/etc/nicety/host.toml", HOST);
+    cell.write("/etc/nicety/host.toml", host);
     cell.run(&as_the_unit("nicety serve /etc/nicety/host.toml"));
-    cell.wait("nicety ports | grep -q '^vm2'", SOON);
+    cell.wait("nicety ports | grep -q '^tap0'", SOON);
     cell.run("ip address add 10.9.3.254/24 dev tap0 && ip link set tap0 up");
     // Without systemd there is no socket for virtlogd.
-    cell.run(
-        "echo 'stdio_handler = \"file\"' >>/etc/libvirt/qemu.conf; (libvirtd >/var/log/libvirtd.log 2>&1 </dev/null &)",
-    );
-    cell.wait("virsh -q version", SOON);
-    print!("{}", cell.run("virsh version"));
+    cell.run("echo 'stdio_handler = \"file\"' >>/etc/libvirt/qemu.conf");
     cell
+}
+
+/// Starts libvirtd, with these further words.
+pub fn libvirtd(cell: &Cell, words: &str) {
+    cell.run(&format!("(libvirtd {words} >>/var/log/libvirtd.log 2>&1 </dev/null &)"));
+    cell.wait("virsh -q version", SOON);
 }
 
 #[test]
@@ -128,7 +138,7 @@ fn debian_13_s_libvirtd_runs_domains_of_what_attach_prints_and_their_qemu_reache
     let root = well(Root::lay(&mut say));
     let cell = prepared(&laid(), &root);
     for (name, address) in [("vm1", "10.9.3.1"), ("vm2", "10.9.3.2")] {
-        let printed = cell.run(&format!("nicety attach {name} --libvirt 2>/dev/null"));
+        let printed = cell.run(&format!("nicety attach {name} --format libvirt 2>/dev/null"));
         cell.write("/srv/domain.xml", &domain(name, &printed, address));
         cell.run("virsh -q define --validate /srv/domain.xml");
     }

@@ -2,6 +2,7 @@
 //! upgraded, removed and purged. Needs the network once, for two Debians and lintian, and a user-mode kernel.
 
 mod cell;
+mod hook;
 mod keys;
 mod libvirt;
 mod lint;

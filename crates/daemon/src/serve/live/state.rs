@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use nicety_host::Host;
 use serde::{Deserialize, Serialize};
 
+use super::origin;
 use super::plan::Plan;
 use crate::fabric::last_known;
 use crate::whole::{self, Whole};
@@ -115,7 +116,7 @@ pub enum Found {
     Nothing,
     /// Live changes, which are in force again.
     Taken(PathBuf, Plan),
-    /// The host file has changed since, and wins. The plan lists the changes that are left out.
+    /// The host file has changed since, and wins. The plan lists the changes that are left out. Ports with an origin stay.
     Outdated(PathBuf, Plan),
     /// The host file was applied to be confirmed, and nobody has confirmed it: what was confirmed before is in force.
     Unconfirmed(PathBuf, Unconfirmed),
@@ -198,7 +199,15 @@ impl Begin {
                         state.unconfirmed = unconfirmed;
                         return Self { host: running, file: host, state, found };
                     }
-                    Found::Outdated(path, plan)
+                    // A file in which the ports with an origin have no place wins alone.
+                    let host = origin::keep(&running, file.clone()).unwrap_or_else(|_| file.clone());
+                    let (stays, left_out) = (Plan::new(&file, &host, |_| false), Plan::new(&host, &running, |_| false));
+                    let found = if left_out.is_empty() && !stays.is_empty() {
+                        Found::Taken(path, stays)
+                    } else {
+                        Found::Outdated(path, left_out)
+                    };
+                    return Self { host, file, state, found };
                 }
                 Err(Misunderstood::Newer(version)) => {
                     state.is_newer = true;
@@ -217,14 +226,16 @@ impl Begin {
         Self { host, file, state, found: Found::Nothing }
     }
 
-    /// Renames a state that is not used, so that it is not confused with later changes.
+    /// Renames a state that is not used, so that it is not confused with later changes. What is still in force of it, ports with an
+    /// origin, is written again.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {
             Found::Nothing | Found::Taken(..) | Found::Unconfirmed(..) | Found::Newer(..) => return Ok(()),
             Found::Outdated(..) => ".old",
             Found::Damaged(..) => ".damaged",
         };
-        whole::set_aside(&self.state.path, ending)
+        whole::set_aside(&self.state.path, ending)?;
+        self.state.keep(&self.file, &self.host, &[]).map_err(io::Error::other)
     }
 
     /// The change that waited to be confirmed when the last daemon ended: this start undoes it. `None` if none did.

@@ -61,6 +61,47 @@ fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
     assert_eq!(fs::read_dir(scratch.0.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
+/// Whoever edits the host file does not know the ports that hooks have made, and VMs use these.
+#[test]
+fn ports_with_an_origin_stay_when_the_host_file_has_changed_and_are_kept_again() {
+    let scratch = Scratch::new();
+    let made = |name: &str, number: u8, origin: &str| {
+        let port = FILE.replace("vm1", name).replace("0:01", &format!("0:0{number}"));
+        format!("{port}{origin}")
+    };
+    let origin = "origin = \"hook libvirt, domain web1, 4dea22b3-1d52-d8f3-2516-782e98ab3fa0\"\n";
+    let running = |live: &str| Host::parse(&format!("{FILE}{live}"), &scratch.host()).unwrap();
+    let hooked = made("web1", 3, origin);
+    let Begin { file, state, .. } = scratch.begin();
+    state.keep(&file, &running(&(hooked.clone() + &made("vm2", 2, ""))), &[]).unwrap();
+    fs::write(scratch.host(), FILE.replace("\"e1000\"", "\"e1000e\"")).unwrap();
+    let begin = scratch.begin();
+    assert_eq!(names(&begin.host), ["vm1", "web1"]);
+    assert_eq!(begin.host.ports[0].entry.about.name, "e1000e", "the host file wins");
+    let found = begin.found.to_string();
+    assert!(found.ends_with("left out: + port vm2; ~ port vm1: adapter e1000e → e1000"), "{found}");
+    begin.set_aside().unwrap();
+    // The next start knows them too, and says that they are in force.
+    let in_force = |names_wanted: &[&str]| {
+        let begin = scratch.begin();
+        assert_eq!(names(&begin.host), names_wanted);
+        let found = begin.found.to_string();
+        assert!(found.contains("is in force again") && found.ends_with(": + port web1"), "{found}");
+        begin.set_aside().unwrap();
+    };
+    in_force(&["vm1", "web1"]);
+    // Somebody has written the other live change into the file by hand.
+    fs::write(scratch.host(), FILE).unwrap();
+    state.keep(&file, &running(&(made("vm2", 2, "") + &hooked)), &[]).unwrap();
+    fs::write(scratch.host(), format!("{FILE}{}", made("vm2", 2, ""))).unwrap();
+    in_force(&["vm1", "vm2", "web1"]);
+    // Where the new file has given the port's address to another, the file is right.
+    fs::write(scratch.host(), format!("{FILE}{}", made("other", 3, ""))).unwrap();
+    let begin = scratch.begin();
+    assert_eq!(names(&begin.host), ["vm1", "other"]);
+    assert!(begin.found.to_string().contains("+ port web1"), "{}", begin.found);
+}
+
 #[test]
 fn a_host_file_that_was_changed_since_wins_and_what_is_left_out_is_said() {
     let scratch = Scratch::new();
