@@ -21,6 +21,7 @@ pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
             process: usage::process(),
             times: daemon.times(),
             captures: live.captures().load(Ordering::Relaxed),
+            flow_exports: daemon.flow_exports(),
             wakes: daemon.wakes(),
         };
         Ok(metrics::text(&facts))

@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod daemon;
 pub mod descriptors;
+pub mod flows;
 pub mod named;
 mod observe;
 pub mod paths;

@@ -81,11 +81,13 @@ pub enum Kind {
     LeaseFile,
     /// Keeps a VM's lease in etcd.
     LeaseEtcd,
+    /// Exports flows to collectors.
+    Flows,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -106,6 +108,7 @@ impl Kind {
         Self::Names,
         Self::LeaseFile,
         Self::LeaseEtcd,
+        Self::Flows,
     ];
 
     /// Whether threads of this kind may open files. [`Folders`] confine them. Those of [`Kind::LeaseFile`] open files in one folder only, which

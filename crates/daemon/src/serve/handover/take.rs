@@ -95,6 +95,7 @@ impl Taking {
         let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
         let daemon = daemon.map_err(|error| error.to_string())?;
         daemon.ready_to_protect(host).map_err(|error| error.to_string())?;
+        daemon.ready_to_export();
         daemon.takes_over();
         Ok(daemon)
     }

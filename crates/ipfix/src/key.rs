@@ -1,0 +1,240 @@
+//! What frames of one flow have in common.
+//!
+//! A key is eight words, so that it is compared and hashed without branches:
+//!
+//! ```text
+//! 0  destination address, source address (first two bytes)
+//! 1  source address, type behind the tags
+//! 2  IPv4: source and destination. IPv6: source, first half
+//! 3  IPv6: source, second half
+//! 4  IPv6: destination, first half
+//! 5  IPv6: destination, second half
+//! 6  ports, protocol, version (0, 4 or 6), VLAN
+//! 7  the switch's decision: receiver, reason of a drop, directions
+//! ```
+
+use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
+
+/// The receiver of a frame with several.
+pub const SEVERAL: u16 = u16::MAX;
+
+/// Bytes of a frame that the usual case looks at: Ethernet, IPv4 without options, TCP.
+const USUAL: usize = 54;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// What the switch does with the frames of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The receiver's number, or [`SEVERAL`]. 0 for a drop.
+    pub egress: u16,
+    /// The number of the reason plus one, or 0: they are forwarded.
+    pub dropped: u8,
+    /// [`Direction`](crate::Direction)s in which the flow is reported, a bit each.
+    pub directions: u8,
+}
+
+/// What the frames of a flow have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Key(pub(crate) [u64; 8]);
+
+/// A frame as a flow's counters see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub(crate) key: Key,
+    /// TCP's flags: the lower twelve bits of its fourth word (RFC 9293, section 3.1).
+    pub(crate) flags: u16,
+    /// Bytes before the IP header.
+    l2_len: u16,
+    /// The length that the IP header says, or 0.
+    ip_len: u16,
+}
+
+#[inline]
+fn word(bytes: &[u8; USUAL], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[inline]
+fn number(bytes: &[u8; USUAL], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+impl Seen {
+    /// What a frame's head says.
+    #[inline]
+    pub fn of(head: &[u8]) -> Self {
+        if let Some(head) = head.first_chunk::<USUAL>() {
+            // IPv4, a header of five words, no fragment.
+            let is_plain = head[12..15] == [8, 0, 0x45] && number(head, 20) & 0x3fff == 0;
+            if is_plain && (head[23] == TCP || head[23] == UDP) {
+                return Self::usual(head);
+            }
+        }
+        Self::unusual(head)
+    }
+
+    #[inline]
+    fn usual(head: &[u8; USUAL]) -> Self {
+        let ports = u32::from_le_bytes([head[34], head[35], head[36], head[37]]);
+        let key = [
+            word(head, 0),
+            word(head, 6),
+            word(head, 26),
+            0,
+            0,
+            0,
+            u64::from(ports) | u64::from(head[23]) << 32 | 4 << 40,
+            0,
+        ];
+        let flags = if head[23] == TCP { number(head, 46) & 0xfff } else { 0 };
+        Self { key: Key(key), flags, l2_len: 14, ip_len: number(head, 16) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unusual(head: &[u8]) -> Self {
+        let layout = Layout::parse(head);
+        let at = |from: usize| {
+            head.get(from..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        let short = |from: usize| {
+            head.get(from..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+        };
+        let mut words = [at(0), at(6) & 0xffff_ffff_ffff, 0, 0, 0, 0, 0, 0];
+        words[1] |= u64::from(layout.ethertype.swap_bytes()) << 48;
+        let vlan = layout.tags[0].map_or(0, |tag| tag.tci.0 & 0xfff);
+        words[6] |= u64::from(vlan) << 48;
+        let (mut flags, mut ip_len) = (0, 0);
+        if let Some(l3) = layout.l3 {
+            let from = usize::from(l3.offset);
+            let version = match l3.kind {
+                L3Kind::V4 => {
+                    words[2] = at(from + 12);
+                    ip_len = short(from + 2);
+                    4
+                }
+                L3Kind::V6 => {
+                    (words[2], words[3], words[4], words[5]) = (at(from + 8), at(from + 16), at(from + 24), at(from + 32));
+                    // 0: a jumbogram, or a head that is prepared for segmentation.
+                    ip_len = match short(from + 4) {
+                        0 => 0,
+                        payload => payload.saturating_add(40),
+                    };
+                    6
+                }
+            };
+            words[6] |= u64::from(l3.protocol) << 32 | version << 40;
+            if let Some(l4) = layout.l4.filter(|_| l3.fragment != Fragment::Later) {
+                let from = usize::from(l4.offset);
+                let ports = [short(from), short(from + 2)];
+                words[6] |= u64::from(ports[0].swap_bytes()) | u64::from(ports[1].swap_bytes()) << 16;
+                if l4.kind == L4Kind::Tcp {
+                    flags = short(from + 12) & 0xfff;
+                }
+            }
+        }
+        Self { key: Key(words), flags, l2_len: layout.l2_len, ip_len }
+    }
+
+    /// The key with the switch's decision.
+    #[inline]
+    pub(crate) fn key_with(&self, outcome: Outcome) -> Key {
+        let Outcome { egress, dropped, directions } = outcome;
+        let mut key = self.key;
+        key.0[7] = u64::from(egress) | u64::from(dropped) << 16 | u64::from(directions) << 24;
+        key
+    }
+
+    /// Bytes of IP packets in so many frames with so many bytes on the wire: padding is none of them. Of other frames all behind the
+    /// Ethernet header and its tags.
+    #[inline]
+    pub(crate) fn octets(&self, frames: u32, wire_bytes: u64) -> u64 {
+        let behind = wire_bytes.saturating_sub(u64::from(frames) * u64::from(self.l2_len));
+        // With segmentation the length in the header is not that of the frames.
+        if frames == 1 && self.ip_len != 0 { behind.min(self.ip_len.into()) } else { behind }
+    }
+}
+
+/// Multiplies, and folds both halves of the result: each bit of either word changes all bits.
+#[inline]
+fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    (product as u64) ^ (product >> 64) as u64
+}
+
+impl Key {
+    /// A number in which all its bits have a part.
+    #[inline]
+    pub(crate) fn hash(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h] = self.0;
+        // Both constants are odd, and half of their bits are set (the digits of pi and of e).
+        let addresses = fold(a ^ 0x2436_a885_a308_d313, b ^ 0xadf8_5458_a2bb_4a9b);
+        let second = c ^ d.rotate_left(17) ^ e.rotate_left(31) ^ f.rotate_left(47);
+        fold(addresses ^ second ^ 0xb7e1_5162_8aed_2a6b, g ^ h.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Address of the receiver's station.
+    pub fn destination_mac(&self) -> [u8; 6] {
+        let [a, b, c, d, e, f, ..] = self.0[0].to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
+    /// Address of the sender's station.
+    pub fn source_mac(&self) -> [u8; 6] {
+        let [a, b, c, d, e, f, ..] = self.0[1].to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
+    /// Type behind the tags.
+    pub fn ethertype(&self) -> u16 {
+        ((self.0[1] >> 48) as u16).swap_bytes()
+    }
+
+    /// VLAN of the outermost tag, or 0.
+    pub fn vlan(&self) -> u16 {
+        (self.0[6] >> 48) as u16
+    }
+
+    /// IP's version: 4, 6, or 0 for another protocol.
+    pub fn version(&self) -> u8 {
+        (self.0[6] >> 40) as u8
+    }
+
+    /// Protocol behind IP.
+    pub fn protocol(&self) -> u8 {
+        (self.0[6] >> 32) as u8
+    }
+
+    /// Ports of source and destination; 0 without.
+    pub fn ports(&self) -> [u16; 2] {
+        [self.0[6] as u16, (self.0[6] >> 16) as u16].map(u16::swap_bytes)
+    }
+
+    /// IPv4's addresses of source and destination.
+    pub fn ipv4(&self) -> [[u8; 4]; 2] {
+        let [a, b, c, d, e, f, g, h] = self.0[2].to_le_bytes();
+        [[a, b, c, d], [e, f, g, h]]
+    }
+
+    /// IPv6's addresses of source and destination.
+    pub fn ipv6(&self) -> [[u8; 16]; 2] {
+        let of = |at: usize| {
+            let mut address = [0; 16];
+            address[..8].copy_from_slice(&self.0[at].to_le_bytes());
+            address[8..].copy_from_slice(&self.0[at + 1].to_le_bytes());
+            address
+        };
+        [of(2), of(4)]
+    }
+
+    /// What the switch does with the frames.
+    pub fn outcome(&self) -> Outcome {
+        let word = self.0[7];
+        Outcome { egress: word as u16, dropped: (word >> 16) as u8, directions: (word >> 24) as u8 }
+    }
+}
+
+#[cfg(test)]
+#[path = "key_test.rs"]
+mod tests;

@@ -1,0 +1,201 @@
+//! The flows of one port.
+//!
+//! A flow has eight places, a bucket, by its hash. A bucket has a word with a byte of each flow's hash, so that a look-up compares one flow
+//! in most cases, however many are in the bucket. All memory is allocated at the start.
+
+use crate::key::{Key, Outcome, Seen};
+use crate::record::{EndReason, Record};
+
+/// Places of a bucket: the bytes of a word.
+const WAYS: usize = 8;
+/// Memory for a flow.
+pub const ENTRY_BYTES: usize = size_of::<Entry>() + 1;
+/// A flow that TCP has ended is reported after this time without a frame: the last acknowledgements belong to it.
+const LINGER_NS: u64 = 1_000_000_000;
+/// TCP's FIN and RST.
+const ENDS: u16 = 0x05;
+
+/// Each byte has this value.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    key: Key,
+    packets: u64,
+    octets: u64,
+    first_ns: u64,
+    last_ns: u64,
+    flags: u16,
+}
+
+/// A flow's place is free if its byte is 0.
+#[derive(Debug)]
+pub struct Table {
+    /// The port that the frames come from.
+    ingress: u16,
+    tags: Box<[u64]>,
+    entries: Box<[[Entry; WAYS]]>,
+    flows: usize,
+    /// The bucket that is swept next.
+    cursor: usize,
+}
+
+/// The result of a part of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// Work that was done: a bucket is 1, and so is a flow.
+    pub cost: usize,
+    /// The last bucket was reached.
+    pub is_done: bool,
+}
+
+/// Marks of the bytes of `tags` that may be `tag`: the lowest mark is right.
+#[inline]
+fn matches(tags: u64, tag: u8) -> u64 {
+    let differing = tags ^ ONES.wrapping_mul(tag.into());
+    differing.wrapping_sub(ONES) & !differing & HIGHS
+}
+
+impl Table {
+    /// A table for a port's flows with at most this memory, and at least one bucket.
+    pub fn new(ingress: u16, bytes: usize) -> Self {
+        let wanted = (bytes / (ENTRY_BYTES * WAYS)).max(1);
+        // The largest power of two that fits.
+        let buckets = 1usize << wanted.ilog2();
+        Self {
+            ingress,
+            tags: vec![0; buckets].into_boxed_slice(),
+            entries: vec![[Entry::default(); WAYS]; buckets].into_boxed_slice(),
+            flows: 0,
+            cursor: 0,
+        }
+    }
+
+    /// Number of flows.
+    pub fn flows(&self) -> usize {
+        self.flows
+    }
+
+    /// Places for flows.
+    pub fn places(&self) -> usize {
+        self.tags.len() * WAYS
+    }
+
+    /// Counts frames. Returns the flow that had to make room for theirs.
+    #[inline]
+    pub fn add(
+        &mut self,
+        seen: &Seen,
+        outcome: Outcome,
+        (frames, wire_bytes): (u32, u64),
+        now_ns: u64,
+    ) -> Option<Record> {
+        let key = seen.key_with(outcome);
+        let octets = seen.octets(frames, wire_bytes);
+        let hash = key.hash();
+        let bucket = hash as usize & (self.tags.len() - 1);
+        let tag = ((hash >> 56) as u8).max(1);
+        let (Some(tags), Some(entries)) = (self.tags.get(bucket), self.entries.get_mut(bucket)) else { return None };
+        let mut marks = matches(*tags, tag);
+        while marks != 0 {
+            let entry = &mut entries[marks.trailing_zeros() as usize / 8 % WAYS];
+            if entry.key == key {
+                entry.packets = entry.packets.wrapping_add(frames.into());
+                entry.octets = entry.octets.wrapping_add(octets);
+                entry.last_ns = now_ns;
+                entry.flags |= seen.flags;
+                return None;
+            }
+            marks &= marks - 1;
+        }
+        let packets = frames.into();
+        self.insert(bucket, tag, Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn insert(&mut self, bucket: usize, tag: u8, entry: Entry) -> Option<Record> {
+        let free = matches(self.tags[bucket], 0);
+        let (way, evicted) = match free {
+            0 => {
+                let oldest = (0..WAYS).min_by_key(|way| self.entries[bucket][*way].last_ns).unwrap_or(0);
+                (oldest, Some(self.take(bucket, oldest, EndReason::NoRoom)))
+            }
+            free => (free.trailing_zeros() as usize / 8, None),
+        };
+        self.entries[bucket][way] = entry;
+        self.tags[bucket] |= u64::from(tag) << (8 * way);
+        self.flows += 1;
+        evicted
+    }
+
+    /// Removes a flow.
+    fn take(&mut self, bucket: usize, way: usize, end: EndReason) -> Record {
+        self.tags[bucket] &= !(0xff << (8 * way));
+        self.flows -= 1;
+        let Entry { key, packets, octets, first_ns, last_ns, flags } = self.entries[bucket][way];
+        Record { key, ingress: self.ingress, packets, octets, first_ns, last_ns, flags, end }
+    }
+
+    /// Reports flows whose time has come, from where the last call stopped, until the work costs this much or the last bucket is reached.
+    /// A flow that is reported gives its place up.
+    pub fn sweep(
+        &mut self,
+        (active_ns, idle_ns): (u64, u64),
+        now_ns: u64,
+        most: usize,
+        report: &mut impl FnMut(Record),
+    ) -> Swept {
+        let of = |entry: &Entry| {
+            let (silent_ns, lasted_ns) =
+                (now_ns.saturating_sub(entry.last_ns), now_ns.saturating_sub(entry.first_ns));
+            match () {
+                () if entry.flags & ENDS != 0 && silent_ns >= LINGER_NS => Some(EndReason::Ended),
+                () if silent_ns >= idle_ns => Some(EndReason::Idle),
+                () if lasted_ns >= active_ns => Some(EndReason::Active),
+                () => None,
+            }
+        };
+        self.visit(most, of, report)
+    }
+
+    /// Reports all flows for which this holds.
+    pub fn end_where(&mut self, is_over: impl Fn(&Key) -> bool, report: &mut impl FnMut(Record)) {
+        self.cursor = 0;
+        self.visit(usize::MAX, |entry| is_over(&entry.key).then_some(EndReason::Forced), report);
+    }
+
+    fn visit(
+        &mut self,
+        most: usize,
+        of: impl Fn(&Entry) -> Option<EndReason>,
+        report: &mut impl FnMut(Record),
+    ) -> Swept {
+        let mut cost = 0;
+        if self.flows == 0 {
+            self.cursor = 0;
+            return Swept { cost: 1, is_done: true };
+        }
+        while cost < most {
+            let Some(&tags) = self.tags.get(self.cursor) else { break };
+            cost += 1;
+            for way in (0..WAYS).filter(|way| tags >> (8 * way) & 0xff != 0) {
+                cost += 1;
+                if let Some(end) = of(&self.entries[self.cursor][way]) {
+                    report(self.take(self.cursor, way, end));
+                }
+            }
+            self.cursor += 1;
+        }
+        let is_done = self.cursor >= self.tags.len();
+        if is_done {
+            self.cursor = 0;
+        }
+        Swept { cost, is_done }
+    }
+}
+
+#[cfg(test)]
+#[path = "table_test.rs"]
+mod tests;
