@@ -13,6 +13,7 @@ mod epoch;
 mod exporter;
 mod queue;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -77,7 +78,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Tells a port from others that have its number at other times. Never 0.
 fn identity(name: &str) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish().max(1)

@@ -1,6 +1,10 @@
+use std::io::Read;
+use std::net::TcpListener;
 use std::path::Path;
+use std::time::Instant;
 
-use nicety_ipfix::Port;
+use nicety_ipfix::{Outcome, Port, Seen, Table};
+use nicety_plane::Reported;
 
 use super::*;
 
@@ -85,4 +89,76 @@ fn a_name_that_moves_to_another_number_is_another_port_there() {
     assert_eq!((before[0], before[1], before[2]), (after[0], after[2], after[1]));
     assert!(before.iter().all(|identity| *identity != 0));
     flows.end();
+}
+
+const HANGS: Duration = Duration::from_secs(30);
+
+/// Records of the flows of as many stations behind port 1.
+fn records(count: u32, version: u32) -> Vec<Reported> {
+    let (mut table, mut records) = (Table::new(1, 64 << 20), Vec::new());
+    let outcome = Outcome { egress: 2, dropped: 0, directions: 1 };
+    for station in 0..count {
+        let head = [&[2, 0, 0, 0, 0, 2, 2, 0][..], &station.to_be_bytes(), &[8, 6], &[0; 46]].concat();
+        records.extend(table.add(&Seen::of(&head), outcome, (1, 60), 0));
+    }
+    table.end_where(|_| true, &mut |record| records.push(record));
+    records.into_iter().map(|record| Reported { record, version }).collect()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + HANGS;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {HANGS:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn records_wait_for_a_collector_that_is_away_and_those_beyond_the_room_are_lost_and_counted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap();
+    drop(listener);
+    let flows = flows();
+    let text = export("").replace("udp:127.0.0.1:9", &format!("tcp:{place}"));
+    let (version, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
+    let is_away = || flows.reports()[0].away.as_ref().is_some_and(|why| why.contains("refused"));
+    until("the collector is away", is_away);
+    plan[0].sink.take(&mut records(40_000, version));
+    let FlowExportReport { records, lost, .. } = flows.reports()[0].clone();
+    assert_eq!((records, lost), (0, 40_000 - 32_768));
+    let listener = TcpListener::bind(place).unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(HANGS)).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    until("all that waited is sent", || flows.reports()[0].records == 32_768);
+    assert_eq!((flows.reports()[0].away.clone(), flows.reports()[0].lost), (None, 40_000 - 32_768));
+    flows.end();
+    let bytes = reader.join().unwrap();
+    let (mut rest, mut sequences) = (&bytes[..], Vec::new());
+    while let [0, 10, high, low, ..] = rest {
+        sequences.push(u32::from_be_bytes(rest[8..12].try_into().unwrap()));
+        rest = &rest[usize::from(u16::from_be_bytes([*high, *low]))..];
+    }
+    assert!(rest.is_empty() && sequences[0] == 0 && sequences.is_sorted(), "{sequences:?}");
+    // The sampling, and three names, come before the flows.
+    let last = *sequences.last().unwrap();
+    assert!((32_000..32_768 + 4).contains(&last), "{last}");
+}
+
+#[test]
+fn the_end_waits_for_no_collector_that_takes_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let flows = flows();
+    let text = export("").replace("udp:127.0.0.1:9", &format!("tcp:{}", listener.local_addr().unwrap()));
+    let (version, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
+    let (_takes_nothing, _) = listener.accept().unwrap();
+    until("the collector is there", || flows.reports()[0].away.is_none());
+    (0..4).for_each(|_| plan[0].sink.take(&mut records(30_000, version)));
+    let begin = Instant::now();
+    flows.end();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }

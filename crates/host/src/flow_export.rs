@@ -125,13 +125,10 @@ impl FlowExportConfig {
 }
 
 /// Reads all exports of flows.
-pub(super) fn flow_exports(
-    walk: &mut Walk,
-    sections: Vec<Section<'_>>,
-    around: &Around<'_>,
-) -> Vec<FlowExportConfig> {
+pub(super) fn flow_exports(walk: &mut Walk, sections: Vec<Section<'_>>, around: &Around<'_>) -> Vec<FlowExportConfig> {
     if let Some(section) = sections.get(FLOW_EXPORTS_MAX) {
-        let what = format!("a switch has at most {FLOW_EXPORTS_MAX} exports of flows: each of them counts a frame again");
+        let what =
+            format!("a switch has at most {FLOW_EXPORTS_MAX} exports of flows: each of them counts a frame again");
         walk.note(section.line, "flow_export", what, String::new());
     }
     let mut exports: Vec<FlowExportConfig> = Vec::new();

@@ -49,9 +49,16 @@ fn a_collector_is_a_protocol_an_address_and_a_port() {
     for text in ["udp:10.0.0.9:4739", "tcp:[fd00::9]:1", "tcp:127.0.0.1:65535"] {
         assert_eq!(text.parse::<Collector>().unwrap().to_string(), text);
     }
-    for text in
-        ["", "udp", "10.0.0.9:4739", "udp:10.0.0.9", "udp:10.0.0.9:0", "sctp:10.0.0.9:4739", "udp:flows:4739", "udp:fd00::9:1"]
-    {
+    for text in [
+        "",
+        "udp",
+        "10.0.0.9:4739",
+        "udp:10.0.0.9",
+        "udp:10.0.0.9:0",
+        "sctp:10.0.0.9:4739",
+        "udp:flows:4739",
+        "udp:fd00::9:1",
+    ] {
         assert_eq!(text.parse::<Collector>(), Err(NoCollector), "{text}");
     }
 }

@@ -32,21 +32,8 @@ use super::walk::{Kind, Section, Walk};
 use super::way_out::{carries, serves};
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 13] = [
-    &SWITCH,
-    &UPLINK,
-    &TEAM,
-    &CARD,
-    &IO_CLASS,
-    &MIRROR,
-    &FLOW_EXPORT,
-    &DAEMON,
-    &FT,
-    &SOCKETS,
-    &PORT_GROUP,
-    &PORT,
-    &VM,
-];
+pub const KINDS: [&Kind; 13] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &FLOW_EXPORT, &DAEMON, &FT, &SOCKETS, &PORT_GROUP, &PORT, &VM];
 
 /// The kind of a list's tables.
 pub fn kind_of(list: List) -> &'static Kind {

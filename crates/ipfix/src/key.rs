@@ -115,7 +115,8 @@ impl Seen {
                     4
                 }
                 L3Kind::V6 => {
-                    (words[2], words[3], words[4], words[5]) = (at(from + 8), at(from + 16), at(from + 24), at(from + 32));
+                    (words[2], words[3], words[4], words[5]) =
+                        (at(from + 8), at(from + 16), at(from + 24), at(from + 32));
                     // 0: a jumbogram, or a head that is prepared for segmentation.
                     ip_len = match short(from + 4) {
                         0 => 0,

@@ -168,8 +168,10 @@ fn each_kind_of_flow_has_a_template_of_its_own() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
     session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
     let dropped = Outcome { egress: 0, dropped: 5, directions: 1 };
-    let records: Vec<Record> =
-        [4, 6, 0].into_iter().flat_map(|version| [FORWARDED, dropped].map(|outcome| record(version, outcome))).collect();
+    let records: Vec<Record> = [4, 6, 0]
+        .into_iter()
+        .flat_map(|version| [FORWARDED, dropped].map(|outcome| record(version, outcome)))
+        .collect();
     let reports = records.iter().map(|record| {
         let dropped = (record.key.outcome().dropped != 0).then_some((129, "arp-guard"));
         Report { direction: Direction::Egress, dropped, ..report(record) }

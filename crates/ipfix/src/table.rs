@@ -148,8 +148,7 @@ impl Table {
         report: &mut impl FnMut(Record),
     ) -> Swept {
         let of = |entry: &Entry| {
-            let (silent_ns, lasted_ns) =
-                (now_ns.saturating_sub(entry.last_ns), now_ns.saturating_sub(entry.first_ns));
+            let (silent_ns, lasted_ns) = (now_ns.saturating_sub(entry.last_ns), now_ns.saturating_sub(entry.first_ns));
             match () {
                 () if entry.flags & ENDS != 0 && silent_ns >= LINGER_NS => Some(EndReason::Ended),
                 () if silent_ns >= idle_ns => Some(EndReason::Idle),

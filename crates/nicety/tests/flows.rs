@@ -61,13 +61,7 @@ impl Collector {
     fn new() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        Self {
-            socket,
-            datagrams: Vec::new(),
-            templates: BTreeMap::new(),
-            records: Vec::new(),
-            next: BTreeMap::new(),
-        }
+        Self { socket, datagrams: Vec::new(), templates: BTreeMap::new(), records: Vec::new(), next: BTreeMap::new() }
     }
 
     /// Reads what has come.
@@ -316,7 +310,8 @@ fn wireshark_agrees(collector: &Collector, dir: &Path) {
     };
     let all = asked(&["-V"]);
     assert_eq!(asked(&["-Y", "_ws.malformed || _ws.short || cflow.template_frame == 0"]), "", "{all}");
-    for words in ["InterfaceName: vm1", "InterfaceName: vm2", "SrcAddr: 10.0.0.1", "Direction: Ingress", "Direction: Egress"]
+    for words in
+        ["InterfaceName: vm1", "InterfaceName: vm2", "SrcAddr: 10.0.0.1", "Direction: Ingress", "Direction: Egress"]
     {
         assert!(all.contains(words), "{words}\n{all}");
     }
@@ -355,7 +350,8 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let printed: Vec<String> = files
         .iter()
         .map(|file| {
-            let output = nfdump.command().arg("-r").arg(file).args(["-q", "-N", "-o", "fmt:%sa %da %pr %pkt %dir"]).output();
+            let output =
+                nfdump.command().arg("-r").arg(file).args(["-q", "-N", "-o", "fmt:%sa %da %pr %pkt %dir"]).output();
             String::from_utf8(output.unwrap().stdout).unwrap()
         })
         .collect();

@@ -171,22 +171,22 @@ impl ExportTables {
 
     /// Counts for another plan from now on.
     fn change(&mut self, export: &Arc<FlowExport>, version: u32) {
-        let Self { export: before, tables, waiting, version: of, .. } = self;
+        let before = Arc::clone(&self.export);
+        let Self { tables, waiting, version: of, .. } = self;
         let is_same = |number: u16| before.covered(number).identity == export.covered(number).identity;
         let keeps_size = before.port_bytes == export.port_bytes;
         for (number, slot) in (0u16..).zip(tables.iter_mut()) {
             let Some(table) = slot else { continue };
             let is_whole = is_same(number) && keeps_size;
-            let is_over = |egress: u16| !is_whole || (egress != SEVERAL && !is_same(egress));
-            table.end_where(
-                |key| is_over(key.outcome().egress) || key.outcome().dropped != 0 && !is_whole,
-                &mut |record| push(waiting, before, *of, record),
-            );
+            let is_over =
+                |Outcome { egress, dropped, .. }| !is_whole || (dropped == 0 && egress != SEVERAL && !is_same(egress));
+            let report = &mut |record| push(waiting, &before, *of, record);
+            table.end_where(|key| is_over(key.outcome()), report);
             if !is_whole {
                 *slot = None;
             }
         }
-        hand_over(waiting, before);
+        hand_over(waiting, &before);
         (self.export, self.version) = (Arc::clone(export), version);
     }
 

@@ -210,11 +210,8 @@ fn a_dropped_frame_is_counted_with_its_reason(workers: usize) {
     world.send(0, [frame(1, 1, 0), frame(2, 1, 0), vec![0; 9]]);
     world.send(1, [frame(2, 2, 0)]);
     world.end();
-    let expected = [
-        ((1, Ok(2), INGRESS), 1),
-        ((1, Err(Reason::TooShort), INGRESS), 1),
-        ((1, Err(Reason::SamePort), INGRESS), 1),
-    ];
+    let expected =
+        [((1, Ok(2), INGRESS), 1), ((1, Err(Reason::TooShort), INGRESS), 1), ((1, Err(Reason::SamePort), INGRESS), 1)];
     assert_eq!(sink.flows(), BTreeMap::from(expected));
 }
 

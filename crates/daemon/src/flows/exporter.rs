@@ -182,8 +182,7 @@ impl Link {
             Collector::Udp(_) => (DATAGRAM_BYTES, Some(TEMPLATES)),
             Collector::Tcp(_) => (MESSAGE_BYTES, None),
         };
-        let session =
-            Session::new(Terms { domain: config.domain, sampling: config.sampling, message_bytes, again });
+        let session = Session::new(Terms { domain: config.domain, sampling: config.sampling, message_bytes, again });
         Self {
             export: Arc::clone(export),
             connection: Connection::new(config.collector),
@@ -204,7 +203,10 @@ impl Link {
         if look != Look::Away && self.connection.has_room() {
             self.send(now, epoch.ns());
         }
-        self.export.queue.counts().lost.fetch_add(self.connection.take_lost(), Ordering::Relaxed);
+        // They were taken for sent.
+        let lost = self.connection.take_lost();
+        self.export.queue.counts().lost.fetch_add(lost, Ordering::Relaxed);
+        self.export.queue.counts().records.fetch_sub(lost, Ordering::Relaxed);
         self.note(now);
     }
 
@@ -224,7 +226,8 @@ impl Link {
         }
         taken.clear();
         export.queue.drain(taken);
-        let plans: Vec<(u32, Arc<Names>)> = versions(taken).map(|version| (version, export.names(Some(version)).1)).collect();
+        let plans: Vec<(u32, Arc<Names>)> =
+            versions(taken).map(|version| (version, export.names(Some(version)).1)).collect();
         let reports = taken.iter().flat_map(|reported| {
             let names = plans.iter().find(|(version, _)| *version == reported.version).map(|(_, names)| &**names);
             Direction::ALL.into_iter().filter_map(move |direction| report(reported, direction, names?))
@@ -249,7 +252,9 @@ impl Link {
         if may_say && (said.is_some() || !is_there) {
             *said = Some((is_there, now));
             match &why {
-                Some(why) => warn!(flow_export = name, "the collector {collector} gets nothing: {why}; it is tried again"),
+                Some(why) => {
+                    warn!(flow_export = name, "the collector {collector} gets nothing: {why}; it is tried again")
+                }
                 None => info!(flow_export = name, "the collector {collector} gets records again"),
             }
         }
@@ -288,7 +293,9 @@ fn report<'a>(reported: &'a Reported, direction: Direction, names: &'a Names) ->
 /// The forwarding status of a drop.
 fn status(reason: Reason) -> u8 {
     match reason {
-        Reason::BroadcastStorm | Reason::MulticastStorm | Reason::UnknownStorm | Reason::AddressLimit => DROPPED_BY_LIMIT,
+        Reason::BroadcastStorm | Reason::MulticastStorm | Reason::UnknownStorm | Reason::AddressLimit => {
+            DROPPED_BY_LIMIT
+        }
         reason if reason.is_refusal() => DROPPED_BY_RULE,
         _ => DROPPED,
     }

@@ -77,7 +77,11 @@ impl Plane {
     /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors, if there are any.
     #[inline]
     pub(crate) fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        if self.watched() & WATCHED != 0 { self.offer_watched(port, batch, picks, now) } else { port.offer(batch, picks, now) }
+        if self.watched() & WATCHED != 0 {
+            self.offer_watched(port, batch, picks, now)
+        } else {
+            port.offer(batch, picks, now)
+        }
     }
 
     #[cold]
