@@ -110,7 +110,7 @@ fn a_thousand_flows_find_places_in_the_usual_table() {
 #[test]
 fn a_sweep_stops_when_its_work_is_done_and_goes_on_from_there() {
     let mut table = Table::new(0, 1 << 20);
-    (0..1000).for_each(|station| drop(table.add(&seen(station, 0), FORWARDED, (1, 60), 0)));
+    (0..1000).for_each(|station| assert_eq!(table.add(&seen(station, 0), FORWARDED, (1, 60), 0), None));
     let (mut records, mut calls) = (0, 0);
     loop {
         let swept = table.sweep(LIMITS, 15 * SECOND, 64, &mut |_| records += 1);
