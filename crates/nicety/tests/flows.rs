@@ -366,7 +366,7 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let printed = printed.concat();
     let packets = |from: &str| -> u64 {
         let lines = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let its = lines.filter(|words| words.len() >= 4 && words[0] == from && words[2] == "TCP");
+        let its = lines.filter(|words| words.len() >= 4 && words[0] == from && words[2] == "6");
         its.map(|words| words[3].parse::<u64>().unwrap()).sum()
     };
     // Both ports tell of it: where it came in, and where it left.
