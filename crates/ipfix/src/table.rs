@@ -34,6 +34,8 @@ struct Entry {
 pub struct Table {
     /// The port that the frames come from.
     ingress: u16,
+    /// Number of buckets, a power of two, less one.
+    mask: u64,
     tags: Box<[u64]>,
     entries: Box<[[Entry; WAYS]]>,
     flows: usize,
@@ -48,6 +50,12 @@ pub struct Swept {
     pub cost: usize,
     /// The last bucket was reached.
     pub is_done: bool,
+}
+
+/// The byte that stands for a flow in its bucket's word.
+#[inline]
+fn tag(hash: u64) -> u8 {
+    (hash >> 56) as u8 | 1
 }
 
 /// Marks of the bytes of `tags` that may be `tag`: the lowest mark is right.
@@ -65,6 +73,7 @@ impl Table {
         let buckets = 1usize << wanted.ilog2();
         Self {
             ingress,
+            mask: buckets as u64 - 1,
             tags: vec![0; buckets].into_boxed_slice(),
             entries: vec![[Entry::default(); WAYS]; buckets].into_boxed_slice(),
             flows: 0,
@@ -82,8 +91,32 @@ impl Table {
         self.tags.len() * WAYS
     }
 
+    /// Counts frames of a flow that has a place. False: it has none, and nothing was counted.
+    #[expect(clippy::inline_always, reason = "without it a frame costs 60 instructions more")]
+    #[inline(always)]
+    pub fn count(&mut self, seen: &Seen, outcome: Outcome, (frames, wire_bytes): (u32, u64), now_ns: u64) -> bool {
+        let key = seen.key_with(outcome);
+        let hash = key.hash();
+        let bucket = (hash & self.mask) as usize;
+        let (Some(tags), Some(entries)) = (self.tags.get(bucket), self.entries.get_mut(bucket)) else { return false };
+        let mut marks = matches(*tags, tag(hash));
+        while marks != 0 {
+            let entry = &mut entries[marks.trailing_zeros() as usize / 8 % WAYS];
+            if key.is(&entry.key) {
+                entry.packets = entry.packets.wrapping_add(frames.into());
+                entry.octets = entry.octets.wrapping_add(seen.octets(frames, wire_bytes));
+                entry.last_ns = now_ns;
+                entry.flags |= seen.flags;
+                return true;
+            }
+            marks &= marks.wrapping_sub(1);
+        }
+        false
+    }
+
     /// Counts frames. Returns the flow that had to make room for theirs.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub fn add(
         &mut self,
         seen: &Seen,
@@ -91,43 +124,26 @@ impl Table {
         (frames, wire_bytes): (u32, u64),
         now_ns: u64,
     ) -> Option<Record> {
-        let key = seen.key_with(outcome);
-        let octets = seen.octets(frames, wire_bytes);
-        let hash = key.hash();
-        let bucket = hash as usize & (self.tags.len() - 1);
-        let tag = ((hash >> 56) as u8).max(1);
-        let (Some(tags), Some(entries)) = (self.tags.get(bucket), self.entries.get_mut(bucket)) else { return None };
-        let mut marks = matches(*tags, tag);
-        while marks != 0 {
-            let entry = &mut entries[marks.trailing_zeros() as usize / 8 % WAYS];
-            if entry.key == key {
-                entry.packets = entry.packets.wrapping_add(frames.into());
-                entry.octets = entry.octets.wrapping_add(octets);
-                entry.last_ns = now_ns;
-                entry.flags |= seen.flags;
-                return None;
-            }
-            marks &= marks - 1;
+        if self.count(seen, outcome, (frames, wire_bytes), now_ns) {
+            return None;
         }
-        let packets = frames.into();
-        self.insert(bucket, tag, Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn insert(&mut self, bucket: usize, tag: u8, entry: Entry) -> Option<Record> {
+        let key = seen.key_with(outcome);
+        let hash = key.hash();
+        let bucket = (hash & self.mask) as usize;
         let free = matches(self.tags[bucket], 0);
-        let (way, evicted) = match free {
+        let (way, displaced) = match free {
             0 => {
                 let oldest = (0..WAYS).min_by_key(|way| self.entries[bucket][*way].last_ns).unwrap_or(0);
                 (oldest, Some(self.take(bucket, oldest, EndReason::NoRoom)))
             }
             free => (free.trailing_zeros() as usize / 8, None),
         };
+        let (packets, octets) = (frames.into(), seen.octets(frames, wire_bytes));
+        let entry = Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags };
         self.entries[bucket][way] = entry;
-        self.tags[bucket] |= u64::from(tag) << (8 * way);
+        self.tags[bucket] |= u64::from(tag(hash)) << (8 * way);
         self.flows += 1;
-        evicted
+        displaced
     }
 
     /// Removes a flow.

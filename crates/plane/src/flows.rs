@@ -270,11 +270,14 @@ impl ExportTables {
             Some(Some(table)) => table,
             _ => Self::table(tables, number, export.port_bytes),
         };
+        let all = batch.packets();
         for packet in numbers(packets) {
-            let Some(packet) = batch.packet(packet) else { return };
-            let seen = Seen::of(batch.head(packet));
-            let displaced = table.add(&seen, outcome, (packet.frames(), packet.wire_bytes()), now.0);
-            if let Some(record) = displaced {
+            let Some(packet) = all.get(usize::from(packet)) else { return };
+            let (head, amount) = (batch.head(packet), (packet.frames(), packet.wire_bytes()));
+            if Seen::usual(head).is_some_and(|seen| table.count(&seen, outcome, amount, now.0)) {
+                continue;
+            }
+            if let Some(record) = table.add(&Seen::of(head), outcome, amount, now.0) {
                 export.sink.displaced();
                 push(waiting, export, *version, record);
             }
