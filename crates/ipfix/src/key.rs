@@ -9,8 +9,8 @@
 //! 3  IPv6: source, second half
 //! 4  IPv6: destination, first half
 //! 5  IPv6: destination, second half
-//! 6  ports, protocol, version (0, 4 or 6), VLAN
-//! 7  the switch's decision: receiver, reason of a drop, directions
+//! 6  IPv4: destination again. Ports
+//! 7  the switch's decision: receiver, reason of a drop, directions; protocol, version (0, 4 or 6), VLAN
 //! ```
 
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
@@ -42,13 +42,16 @@ pub struct Key(pub(crate) [u64; 8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub(crate) key: Key,
-    /// TCP's flags: the lower twelve bits of its fourth word (RFC 9293, section 3.1).
+    /// The half of TCP's fourth word that has its flags, as the frame has it (RFC 9293, section 3.1).
     pub(crate) flags: u16,
     /// Bytes before the IP header.
     l2_len: u16,
-    /// The length that the IP header says, or 0.
-    ip_len: u16,
+    /// The length that the IP header says. All ones: it says none.
+    ip_len: u32,
 }
+
+/// No IP header says a length.
+const NO_LEN: u32 = u32::MAX;
 
 #[inline]
 fn word(bytes: &[u8; USUAL], at: usize) -> u64 {
@@ -81,10 +84,10 @@ impl Seen {
         if !is_plain || (protocol != TCP && protocol != UDP) {
             return None;
         }
-        let last = u64::from(half(head, 34)) | u64::from(protocol) << 32 | 4 << 40;
-        let key = [word(head, 0), word(head, 6), word(head, 26), 0, 0, 0, last, 0];
-        let flags = if protocol == TCP { (half(head, 46) as u16).swap_bytes() & 0xfff } else { 0 };
-        Some(Self { key: Key(key), flags, l2_len: 14, ip_len: ((begin >> 32) as u16).swap_bytes() })
+        let last = u64::from(protocol) << 32 | 4 << 40;
+        let key = [word(head, 0), word(head, 6), word(head, 26), 0, 0, 0, word(head, 30), last];
+        let flags = if protocol == TCP { half(head, 46) as u16 } else { 0 };
+        Some(Self { key: Key(key), flags, l2_len: 14, ip_len: ((begin >> 32) as u16).swap_bytes().into() })
     }
 
     /// What any head says.
@@ -101,14 +104,15 @@ impl Seen {
         let mut words = [at(0), at(6) & 0xffff_ffff_ffff, 0, 0, 0, 0, 0, 0];
         words[1] |= u64::from(layout.ethertype.swap_bytes()) << 48;
         let vlan = layout.tags[0].map_or(0, |tag| tag.tci.0 & 0xfff);
-        words[6] |= u64::from(vlan) << 48;
-        let (mut flags, mut ip_len) = (0, 0);
+        words[7] |= u64::from(vlan) << 48;
+        let (mut flags, mut ip_len) = (0, NO_LEN);
         if let Some(l3) = layout.l3 {
             let from = usize::from(l3.offset);
             let version = match l3.kind {
                 L3Kind::V4 => {
                     words[2] = at(from + 12);
-                    ip_len = short(from + 2);
+                    words[6] |= words[2] >> 32;
+                    ip_len = short(from + 2).into();
                     4
                 }
                 L3Kind::V6 => {
@@ -116,19 +120,19 @@ impl Seen {
                         (at(from + 8), at(from + 16), at(from + 24), at(from + 32));
                     // 0: a jumbogram, or a head that is prepared for segmentation.
                     ip_len = match short(from + 4) {
-                        0 => 0,
-                        payload => payload.saturating_add(40),
+                        0 => NO_LEN,
+                        payload => u32::from(payload) + 40,
                     };
                     6
                 }
             };
-            words[6] |= u64::from(l3.protocol) << 32 | version << 40;
+            words[7] |= u64::from(l3.protocol) << 32 | version << 40;
             if let Some(l4) = layout.l4.filter(|_| l3.fragment != Fragment::Later) {
                 let from = usize::from(l4.offset);
                 let ports = [short(from), short(from + 2)];
-                words[6] |= u64::from(ports[0].swap_bytes()) | u64::from(ports[1].swap_bytes()) << 16;
+                words[6] |= u64::from(ports[0].swap_bytes()) << 32 | u64::from(ports[1].swap_bytes()) << 48;
                 if l4.kind == L4Kind::Tcp {
-                    flags = short(from + 12) & 0xfff;
+                    flags = short(from + 12).swap_bytes();
                 }
             }
         }
@@ -140,17 +144,23 @@ impl Seen {
     pub(crate) fn key_with(&self, outcome: Outcome) -> Key {
         let Outcome { egress, dropped, directions } = outcome;
         let mut key = self.key;
-        key.0[7] = u64::from(egress) | u64::from(dropped) << 16 | u64::from(directions) << 24;
+        key.0[7] |= u64::from(egress) | u64::from(dropped) << 16 | u64::from(directions) << 24;
         key
     }
 
-    /// Bytes of IP packets in so many frames with so many bytes on the wire: padding is none of them. Of other frames all behind the
-    /// Ethernet header and its tags.
+    /// Bytes of the IP packet of one frame with this length: padding is none of them. Of another frame all behind the Ethernet header and
+    /// its tags.
     #[inline]
-    pub(crate) fn octets(&self, frames: u32, wire_bytes: u64) -> u64 {
-        let behind = wire_bytes.saturating_sub(u64::from(frames) * u64::from(self.l2_len));
-        // With segmentation the length in the header is not that of the frames.
-        if frames == 1 && self.ip_len != 0 { behind.min(self.ip_len.into()) } else { behind }
+    pub(crate) fn octets(&self, len: u32) -> u64 {
+        len.saturating_sub(self.l2_len.into()).min(self.ip_len).into()
+    }
+
+    /// The same of the frames of a segmentation, with so many bytes in all. The length in their one head is not theirs.
+    pub(crate) fn octets_of(&self, frames: u32, wire_bytes: u64) -> u64 {
+        match frames {
+            1 => self.octets(u32::try_from(wire_bytes).unwrap_or(NO_LEN)),
+            _ => wire_bytes.saturating_sub(u64::from(frames) * u64::from(self.l2_len)),
+        }
     }
 }
 
@@ -162,7 +172,7 @@ fn fold(one: u64, other: u64) -> u64 {
 }
 
 impl Key {
-    /// Whether two keys are equal. The version is in the seventh word: only IPv6 has the words before it.
+    /// Whether two keys are equal. The version is in the last word: only IPv6 has words 3 to 5.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         let [a, b, c, d, e, f, g, h] = self.0;
@@ -175,10 +185,10 @@ impl Key {
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
         let [a, b, c, d, e, f, g, h] = self.0;
-        // Both constants are odd, and half of their bits are set (the digits of pi and of e).
-        let addresses = fold(a ^ 0x2436_a885_a308_d313, b ^ 0xadf8_5458_a2bb_4a9b);
-        let second = c ^ d.rotate_left(17) ^ e.rotate_left(31) ^ f.rotate_left(47);
-        fold(addresses ^ second ^ 0xb7e1_5162_8aed_2a6b, g ^ h.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15)
+        // Rotated, so that the last bytes of addresses and ports are apart. Both constants are odd, and half of their bits are set (the
+        // digits of pi and of e).
+        let second = c.rotate_left(32) ^ d.rotate_left(17) ^ e.rotate_left(31) ^ f.rotate_left(47);
+        fold(a ^ second ^ 0x2436_a885_a308_d313, b.rotate_left(16) ^ g ^ h.rotate_left(24) ^ 0xadf8_5458_a2bb_4a9b)
     }
 
     /// Address of the receiver's station.
@@ -200,22 +210,22 @@ impl Key {
 
     /// VLAN of the outermost tag, or 0.
     pub fn vlan(&self) -> u16 {
-        (self.0[6] >> 48) as u16
+        (self.0[7] >> 48) as u16
     }
 
     /// IP's version: 4, 6, or 0 for another protocol.
     pub fn version(&self) -> u8 {
-        (self.0[6] >> 40) as u8
+        (self.0[7] >> 40) as u8
     }
 
     /// Protocol behind IP.
     pub fn protocol(&self) -> u8 {
-        (self.0[6] >> 32) as u8
+        (self.0[7] >> 32) as u8
     }
 
     /// Ports of source and destination; 0 without.
     pub fn ports(&self) -> [u16; 2] {
-        [self.0[6] as u16, (self.0[6] >> 16) as u16].map(u16::swap_bytes)
+        [(self.0[6] >> 32) as u16, (self.0[6] >> 48) as u16].map(u16::swap_bytes)
     }
 
     /// IPv4's addresses of source and destination.

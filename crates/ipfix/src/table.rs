@@ -12,8 +12,8 @@ const WAYS: usize = 8;
 pub const ENTRY_BYTES: usize = size_of::<Entry>() + 1;
 /// A flow that TCP has ended is reported after this time without a frame: the last acknowledgements belong to it.
 const LINGER_NS: u64 = 1_000_000_000;
-/// TCP's FIN and RST.
-const ENDS: u16 = 0x05;
+/// TCP's FIN and RST, as a frame has them: the second byte is the upper one.
+const ENDS: u16 = 0x0500;
 
 /// Each byte has this value.
 const ONES: u64 = 0x0101_0101_0101_0101;
@@ -91,10 +91,16 @@ impl Table {
         self.tags.len() * WAYS
     }
 
-    /// Counts frames of a flow that has a place. False: it has none, and nothing was counted.
+    /// Counts a frame of a flow that has a place. False: it has none, and nothing was counted.
     #[expect(clippy::inline_always, reason = "without it a frame costs 60 instructions more")]
     #[inline(always)]
-    pub fn count(&mut self, seen: &Seen, outcome: Outcome, (frames, wire_bytes): (u32, u64), now_ns: u64) -> bool {
+    pub fn count(&mut self, seen: &Seen, outcome: Outcome, len: u32, now_ns: u64) -> bool {
+        self.count_all(seen, outcome, (1, seen.octets(len)), now_ns)
+    }
+
+    #[expect(clippy::inline_always, reason = "see `count`")]
+    #[inline(always)]
+    fn count_all(&mut self, seen: &Seen, outcome: Outcome, (frames, octets): (u64, u64), now_ns: u64) -> bool {
         let key = seen.key_with(outcome);
         let hash = key.hash();
         let bucket = (hash & self.mask) as usize;
@@ -103,8 +109,8 @@ impl Table {
         while marks != 0 {
             let entry = &mut entries[marks.trailing_zeros() as usize / 8 % WAYS];
             if key.is(&entry.key) {
-                entry.packets = entry.packets.wrapping_add(frames.into());
-                entry.octets = entry.octets.wrapping_add(seen.octets(frames, wire_bytes));
+                entry.packets = entry.packets.wrapping_add(frames);
+                entry.octets = entry.octets.wrapping_add(octets);
                 entry.last_ns = now_ns;
                 entry.flags |= seen.flags;
                 return true;
@@ -124,7 +130,8 @@ impl Table {
         (frames, wire_bytes): (u32, u64),
         now_ns: u64,
     ) -> Option<Record> {
-        if self.count(seen, outcome, (frames, wire_bytes), now_ns) {
+        let (packets, octets) = (frames.into(), seen.octets_of(frames, wire_bytes));
+        if self.count_all(seen, outcome, (packets, octets), now_ns) {
             return None;
         }
         let key = seen.key_with(outcome);
@@ -138,7 +145,6 @@ impl Table {
             }
             free => (free.trailing_zeros() as usize / 8, None),
         };
-        let (packets, octets) = (frames.into(), seen.octets(frames, wire_bytes));
         let entry = Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags };
         self.entries[bucket][way] = entry;
         self.tags[bucket] |= u64::from(tag(hash)) << (8 * way);
@@ -151,6 +157,7 @@ impl Table {
         self.tags[bucket] &= !(0xff << (8 * way));
         self.flows -= 1;
         let Entry { key, packets, octets, first_ns, last_ns, flags } = self.entries[bucket][way];
+        let flags = flags.swap_bytes() & 0xfff;
         Record { key, ingress: self.ingress, packets, octets, first_ns, last_ns, flags, end }
     }
 

@@ -273,10 +273,14 @@ impl ExportTables {
         let all = batch.packets();
         for packet in numbers(packets) {
             let Some(packet) = all.get(usize::from(packet)) else { return };
-            let (head, amount) = (batch.head(packet), (packet.frames(), packet.wire_bytes()));
-            if Seen::usual(head).is_some_and(|seen| table.count(&seen, outcome, amount, now.0)) {
+            let head = batch.head(packet);
+            if packet.offload.segment.is_none()
+                && let Some(seen) = Seen::usual(head)
+                && table.count(&seen, outcome, packet.len(), now.0)
+            {
                 continue;
             }
+            let amount = (packet.frames(), packet.wire_bytes());
             if let Some(record) = table.add(&Seen::of(head), outcome, amount, now.0) {
                 export.sink.displaced();
                 push(waiting, export, *version, record);
