@@ -10,7 +10,7 @@
 //! 4  IPv6: destination, first half
 //! 5  IPv6: destination, second half
 //! 6  IPv4: destination again. Ports
-//! 7  the switch's decision: receiver, reason of a drop, directions; protocol, version (0, 4 or 6), VLAN
+//! 7  the switch's decision: receiver, reason of a drop, directions; protocol, version, VLAN
 //! ```
 
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
@@ -20,6 +20,10 @@ pub const SEVERAL: u16 = u16::MAX;
 
 /// Bytes of a frame that the usual case looks at: Ethernet, IPv4 without options, TCP.
 const USUAL: usize = 54;
+/// The versions of the last word.
+const V4: u64 = 0;
+const V6: u64 = 6 << 40;
+const NO_IP: u64 = 1 << 40;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
@@ -79,14 +83,16 @@ impl Seen {
         let head = head.first_chunk::<USUAL>()?;
         // Type, version with the header's length, type of service, total length; then fragment, time to live, protocol.
         let (begin, middle) = (word(head, 12), half(head, 20));
-        let protocol = (middle >> 24) as u8;
-        let is_plain = begin & 0xff_ffff == 0x45_0008 && middle & 0xff3f == 0;
-        if !is_plain || (protocol != TCP && protocol != UDP) {
+        if begin & 0xff_ffff != 0x45_0008 || middle & 0xff3f != 0 {
             return None;
         }
-        let last = u64::from(protocol) << 32 | 4 << 40;
+        let flags = match (middle >> 24) as u8 {
+            TCP => half(head, 46) as u16,
+            UDP => 0,
+            _ => return None,
+        };
+        let last = u64::from(middle >> 24) << 32 | V4;
         let key = [word(head, 0), word(head, 6), word(head, 26), 0, 0, 0, word(head, 30), last];
-        let flags = if protocol == TCP { half(head, 46) as u16 } else { 0 };
         Some(Self { key: Key(key), flags, l2_len: 14, ip_len: ((begin >> 32) as u16).swap_bytes().into() })
     }
 
@@ -105,15 +111,15 @@ impl Seen {
         words[1] |= u64::from(layout.ethertype.swap_bytes()) << 48;
         let vlan = layout.tags[0].map_or(0, |tag| tag.tci.0 & 0xfff);
         words[7] |= u64::from(vlan) << 48;
-        let (mut flags, mut ip_len) = (0, NO_LEN);
+        let (mut flags, mut ip_len, mut version) = (0, NO_LEN, NO_IP);
         if let Some(l3) = layout.l3 {
             let from = usize::from(l3.offset);
-            let version = match l3.kind {
+            version = match l3.kind {
                 L3Kind::V4 => {
                     words[2] = at(from + 12);
                     words[6] |= words[2] >> 32;
                     ip_len = short(from + 2).into();
-                    4
+                    V4
                 }
                 L3Kind::V6 => {
                     (words[2], words[3], words[4], words[5]) =
@@ -123,10 +129,10 @@ impl Seen {
                         0 => NO_LEN,
                         payload => u32::from(payload) + 40,
                     };
-                    6
+                    V6
                 }
             };
-            words[7] |= u64::from(l3.protocol) << 32 | version << 40;
+            words[7] |= u64::from(l3.protocol) << 32;
             if let Some(l4) = layout.l4.filter(|_| l3.fragment != Fragment::Later) {
                 let from = usize::from(l4.offset);
                 let ports = [short(from), short(from + 2)];
@@ -136,6 +142,7 @@ impl Seen {
                 }
             }
         }
+        words[7] |= version;
         Self { key: Key(words), flags, l2_len: layout.l2_len, ip_len }
     }
 
@@ -152,7 +159,8 @@ impl Seen {
     /// its tags.
     #[inline]
     pub(crate) fn octets(&self, len: u32) -> u64 {
-        len.saturating_sub(self.l2_len.into()).min(self.ip_len).into()
+        // A head is no longer than its frame.
+        len.wrapping_sub(self.l2_len.into()).min(self.ip_len).into()
     }
 
     /// The same of the frames of a segmentation, with so many bytes in all. The length in their one head is not theirs.
@@ -178,17 +186,17 @@ impl Key {
         let [a, b, c, d, e, f, g, h] = self.0;
         let [a2, b2, c2, d2, e2, f2, g2, h2] = other.0;
         let short = a == a2 && b == b2 && c == c2 && g == g2 && h == h2;
-        short && (self.version() != 6 || (d == d2 && e == e2 && f == f2))
+        short && (self.0[7] & 0xff << 40 != V6 || (d == d2 && e == e2 && f == f2))
     }
 
     /// A number in which all its bits have a part.
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
         let [a, b, c, d, e, f, g, h] = self.0;
-        // Rotated, so that the last bytes of addresses and ports are apart. Both constants are odd, and half of their bits are set (the
-        // digits of pi and of e).
+        // Rotated, so that the last bytes of addresses and ports are apart.
         let second = c.rotate_left(32) ^ d.rotate_left(17) ^ e.rotate_left(31) ^ f.rotate_left(47);
-        fold(a ^ second ^ 0x2436_a885_a308_d313, b.rotate_left(16) ^ g ^ h.rotate_left(24) ^ 0xadf8_5458_a2bb_4a9b)
+        // The digits of pi: a product with a number of few bits would say little.
+        fold(a ^ second ^ 0x2436_a885_a308_d313, b.rotate_left(16) ^ g ^ h)
     }
 
     /// Address of the receiver's station.
@@ -215,7 +223,11 @@ impl Key {
 
     /// IP's version: 4, 6, or 0 for another protocol.
     pub fn version(&self) -> u8 {
-        (self.0[7] >> 40) as u8
+        match self.0[7] & 0xff << 40 {
+            V4 => 4,
+            V6 => 6,
+            _ => 0,
+        }
     }
 
     /// Protocol behind IP.

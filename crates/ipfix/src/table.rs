@@ -1,7 +1,8 @@
 //! The flows of one port.
 //!
-//! A flow has eight places, a bucket, by its hash. A bucket has a word with a byte of each flow's hash, so that a look-up compares one flow
-//! in most cases, however many are in the bucket. All memory is allocated at the start.
+//! A flow has a place by its hash. If another flow has it, the flow takes one of the seven beside: the eight are a bucket. A look-up compares
+//! the flow at the first place; in most cases that is the one. Else a word with a byte of each flow's hash says which others to compare. All
+//! memory is allocated at the start.
 
 use crate::key::{Key, Outcome, Seen};
 use crate::record::{EndReason, Record};
@@ -29,15 +30,25 @@ struct Entry {
     flags: u16,
 }
 
+impl Entry {
+    #[inline]
+    fn add(&mut self, packets: u64, octets: u64, flags: u16, now_ns: u64) {
+        self.packets = self.packets.wrapping_add(packets);
+        self.octets = self.octets.wrapping_add(octets);
+        self.last_ns = now_ns;
+        self.flags |= flags;
+    }
+}
+
 /// A flow's place is free if its byte is 0.
 #[derive(Debug)]
 pub struct Table {
     /// The port that the frames come from.
     ingress: u16,
-    /// Number of buckets, a power of two, less one.
+    /// Number of places, a power of two, less one.
     mask: u64,
     tags: Box<[u64]>,
-    entries: Box<[[Entry; WAYS]]>,
+    entries: Box<[Entry]>,
     flows: usize,
     /// The bucket that is swept next.
     cursor: usize,
@@ -73,9 +84,9 @@ impl Table {
         let buckets = 1usize << wanted.ilog2();
         Self {
             ingress,
-            mask: buckets as u64 - 1,
+            mask: (buckets * WAYS) as u64 - 1,
             tags: vec![0; buckets].into_boxed_slice(),
-            entries: vec![[Entry::default(); WAYS]; buckets].into_boxed_slice(),
+            entries: vec![Entry::default(); buckets * WAYS].into_boxed_slice(),
             flows: 0,
             cursor: 0,
         }
@@ -91,33 +102,15 @@ impl Table {
         self.tags.len() * WAYS
     }
 
-    /// Counts a frame of a flow that has a place. False: it has none, and nothing was counted.
+    /// Counts a frame of a flow that is at its first place. False: it is not there, and nothing was counted.
     #[expect(clippy::inline_always, reason = "without it a frame costs 60 instructions more")]
     #[inline(always)]
     pub fn count(&mut self, seen: &Seen, outcome: Outcome, len: u32, now_ns: u64) -> bool {
-        self.count_all(seen, outcome, (1, seen.octets(len)), now_ns)
-    }
-
-    #[expect(clippy::inline_always, reason = "see `count`")]
-    #[inline(always)]
-    fn count_all(&mut self, seen: &Seen, outcome: Outcome, (frames, octets): (u64, u64), now_ns: u64) -> bool {
         let key = seen.key_with(outcome);
-        let hash = key.hash();
-        let bucket = (hash & self.mask) as usize;
-        let (Some(tags), Some(entries)) = (self.tags.get(bucket), self.entries.get_mut(bucket)) else { return false };
-        let mut marks = matches(*tags, tag(hash));
-        while marks != 0 {
-            let entry = &mut entries[marks.trailing_zeros() as usize / 8 % WAYS];
-            if key.is(&entry.key) {
-                entry.packets = entry.packets.wrapping_add(frames);
-                entry.octets = entry.octets.wrapping_add(octets);
-                entry.last_ns = now_ns;
-                entry.flags |= seen.flags;
-                return true;
-            }
-            marks &= marks.wrapping_sub(1);
-        }
-        false
+        let place = (key.hash() & self.mask) as usize;
+        let Some(entry) = self.entries.get_mut(place).filter(|entry| key.is(&entry.key)) else { return false };
+        entry.add(1, seen.octets(len), seen.flags, now_ns);
+        true
     }
 
     /// Counts frames. Returns the flow that had to make room for theirs.
@@ -131,32 +124,40 @@ impl Table {
         now_ns: u64,
     ) -> Option<Record> {
         let (packets, octets) = (frames.into(), seen.octets_of(frames, wire_bytes));
-        if self.count_all(seen, outcome, (packets, octets), now_ns) {
-            return None;
-        }
         let key = seen.key_with(outcome);
         let hash = key.hash();
-        let bucket = (hash & self.mask) as usize;
-        let free = matches(self.tags[bucket], 0);
-        let (way, displaced) = match free {
-            0 => {
-                let oldest = (0..WAYS).min_by_key(|way| self.entries[bucket][*way].last_ns).unwrap_or(0);
-                (oldest, Some(self.take(bucket, oldest, EndReason::NoRoom)))
+        let first = (hash & self.mask) as usize;
+        let bucket = first / WAYS;
+        let mut marks = matches(self.tags[bucket], tag(hash));
+        while marks != 0 {
+            let entry = &mut self.entries[bucket * WAYS + marks.trailing_zeros() as usize / 8];
+            if key.is(&entry.key) {
+                entry.add(packets, octets, seen.flags, now_ns);
+                return None;
             }
-            free => (free.trailing_zeros() as usize / 8, None),
+            marks &= marks.wrapping_sub(1);
+        }
+        let is_free = |place: &usize| self.tags[bucket] >> (8 * (place % WAYS)) & 0xff == 0;
+        let places = bucket * WAYS..(bucket + 1) * WAYS;
+        let free = Some(first).filter(is_free).or_else(|| places.clone().find(is_free));
+        let (place, displaced) = match free {
+            Some(place) => (place, None),
+            None => {
+                let oldest = places.min_by_key(|place| self.entries[*place].last_ns).unwrap_or(first);
+                (oldest, Some(self.take(oldest, EndReason::NoRoom)))
+            }
         };
-        let entry = Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags };
-        self.entries[bucket][way] = entry;
-        self.tags[bucket] |= u64::from(tag(hash)) << (8 * way);
+        self.entries[place] = Entry { key, packets, octets, first_ns: now_ns, last_ns: now_ns, flags: seen.flags };
+        self.tags[bucket] |= u64::from(tag(hash)) << (8 * (place % WAYS));
         self.flows += 1;
         displaced
     }
 
-    /// Removes a flow.
-    fn take(&mut self, bucket: usize, way: usize, end: EndReason) -> Record {
-        self.tags[bucket] &= !(0xff << (8 * way));
+    /// Removes a flow. No flow has the key that stays there.
+    fn take(&mut self, place: usize, end: EndReason) -> Record {
+        self.tags[place / WAYS] &= !(0xff << (8 * (place % WAYS)));
         self.flows -= 1;
-        let Entry { key, packets, octets, first_ns, last_ns, flags } = self.entries[bucket][way];
+        let Entry { key, packets, octets, first_ns, last_ns, flags } = std::mem::take(&mut self.entries[place]);
         let flags = flags.swap_bytes() & 0xfff;
         Record { key, ingress: self.ingress, packets, octets, first_ns, last_ns, flags, end }
     }
@@ -204,8 +205,9 @@ impl Table {
             cost += 1;
             for way in (0..WAYS).filter(|way| tags >> (8 * way) & 0xff != 0) {
                 cost += 1;
-                if let Some(end) = of(&self.entries[self.cursor][way]) {
-                    report(self.take(self.cursor, way, end));
+                let place = self.cursor * WAYS + way;
+                if let Some(end) = of(&self.entries[place]) {
+                    report(self.take(place, end));
                 }
             }
             self.cursor += 1;
