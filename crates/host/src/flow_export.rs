@@ -177,7 +177,7 @@ fn flow_export(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Op
         sampling: sampling.unwrap_or(1),
         active: active.map_or(Seconds(60), |found| found.value),
         idle: idle.map_or(Seconds(15), |found| found.value),
-        memory: memory.map_or(Bytes(1 << 20), |found| found.value),
+        memory: memory.map_or(Bytes(2 << 20), |found| found.value),
     })
 }
 

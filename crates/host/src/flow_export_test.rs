@@ -24,7 +24,7 @@ fn an_export_has_its_collector_and_usual_terms() {
     let host = parsed(&export("one", TO)).unwrap();
     let [one] = &host.flow_exports[..] else { panic!("one export") };
     assert_eq!((one.name.as_str(), one.collector.to_string().as_str()), ("one", "udp:10.0.0.9:4739"));
-    assert_eq!((one.domain, one.sampling, one.memory), (1, 1, Bytes(1 << 20)));
+    assert_eq!((one.domain, one.sampling, one.memory), (1, 1, Bytes(2 << 20)));
     assert_eq!((one.active, one.idle), (Seconds(60), Seconds(15)));
     assert!(one.has_port("vm1") && one.has_port("vm2") && one.uplinks.is_empty(), "all ports and no uplink");
     let all = "collector = \"tcp:[fd00::9]:4740\"\ndomain = 7\nports = \"vm2\"\ngroups = \"storage\"\nuplinks = \"up,both\"\n\

@@ -75,7 +75,7 @@ fn count_flows(plane: &Plane) {
         sampling: 1,
         active_ns: u64::MAX,
         idle_ns: u64::MAX,
-        port_bytes: 1 << 20,
+        port_bytes: 2 << 20,
         sink: Arc::new(Nobody),
     };
     plane.set_flows(1, vec![export]);
