@@ -22,6 +22,7 @@ pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
             process: usage::process(),
             times: daemon.times(),
             captures: live.captures().load(Ordering::Relaxed),
+            flow_exports: daemon.flow_exports(),
             wakes: daemon.wakes(),
             pauses: daemon.pauses().to_vec(),
             change: waiting.map_or((false, false), |waiting| (true, waiting.not_undone.is_some())),

@@ -8,6 +8,7 @@ mod closing_test;
 mod counts;
 mod error;
 mod fabric;
+mod flows;
 mod freeze;
 mod io_control;
 #[cfg(test)]
@@ -55,6 +56,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::fabric::Joined;
+use crate::flows::Flows;
 use crate::protection::{Protection, Ready};
 use crate::random::random;
 use crate::run::device::{PortDevice, irq_layout};
@@ -262,6 +264,8 @@ pub struct Daemon {
     cards: Mutex<Vec<RunningCard>>,
     /// The mirrors of the host file.
     mirrors: Mutex<Vec<MirrorConfig>>,
+    /// The exports of flows.
+    flows: Flows,
     /// The settings of uplinks, for reports.
     link_words: Mutex<links::LinkWords>,
     /// Ports that were closed for a reopen that failed.
@@ -327,9 +331,11 @@ impl Daemon {
         drop(started);
         // Each worker has set up what it serves with. The channel ends early if one has failed.
         is_ready.iter().take(threads.len()).for_each(drop);
+        let inboxes = handles.iter().map(|worker| Arc::clone(&worker.inbox)).collect();
         Ok(Self {
             plane,
             clock,
+            flows: Flows::new(clock, inboxes),
             workers: handles,
             threads: Mutex::new(threads),
             ports: Mutex::default(),
@@ -648,6 +654,8 @@ impl Daemon {
                 warn!("a worker had panicked");
             }
         }
+        // The workers have reported their last flows.
+        self.flows.end();
         // On return the recording is in its files.
         drop(self.recording().take());
     }

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod daemon;
 pub mod descriptors;
 pub mod fabric;
+pub mod flows;
 pub mod named;
 mod observe;
 pub mod paths;

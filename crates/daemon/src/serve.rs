@@ -309,6 +309,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.record(target)?;
     }
     daemon.ready_to_protect(host)?;
+    daemon.ready_to_export();
     if let Some(warning) = host.tolerance.as_ref().and_then(|ft| nicety_host::open_key(&ft.key)) {
         warn!("[ft] {warning}");
     }

@@ -39,6 +39,7 @@ const SHELL: Set = Set {
     packages: &["busybox-static", "curl", "iproute2", "socat", "tcpdump"],
     programs: &["usr/bin/curl", "usr/bin/ip", "usr/bin/socat", "usr/bin/tcpdump"],
 };
+const NFDUMP: Set = Set { name: "nfdump", packages: &["nfdump"], programs: &["usr/bin/nfdump", "usr/bin/nfcapd"] };
 /// The package without Python: nothing here needs its scripts.
 const GDB: Set = Set { name: "gdb", packages: &["gdb-minimal"], programs: &["usr/bin/gdb"] };
 const CHROMIUM: &str = "usr/lib/chromium/chromium-headless-shell";
@@ -58,6 +59,7 @@ impl Tool {
         Tool::chromium(progress)?;
         Tool::tshark(progress)?;
         Tool::gdb(progress)?;
+        Tool::nfdump(progress)?;
         Tool::tcpdump(progress).map(drop)
     }
 
@@ -91,6 +93,14 @@ impl Tool {
     /// Those of [`Layer::lay`].
     pub fn tcpdump(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
         SHELL.tool("usr/bin/tcpdump", progress)
+    }
+
+    /// `nfdump`, which reads flows. [`Tool::folder`] also has the collector, `nfcapd`.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn nfdump(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
+        NFDUMP.tool("usr/bin/nfdump", progress)
     }
 
     /// `gdb`, without its scripts in Python.

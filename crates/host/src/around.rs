@@ -1,4 +1,4 @@
-//! The uplinks, teams, ports and groups of a host file, as far as its classes and its mirrors name them.
+//! The uplinks, teams, ports and groups of a host file, as far as its classes, its mirrors and its exports of flows name them.
 
 use nicety_uplink::Rate;
 
@@ -46,6 +46,27 @@ impl Around<'_> {
         ports.sort_unstable();
         ports.dedup();
         named.then_some(ports)
+    }
+
+    /// The uplinks that are in no team, and the teams, that a section names by `uplinks`.
+    pub(super) fn named_uplinks(&self, walk: &mut Walk, section: Section<'_>) -> Vec<String> {
+        let mut uplinks = Vec::new();
+        for Found { value: wanted, line } in walk.list::<String>(section, "uplinks", NAMES_MAX) {
+            let names = self.uplinks.iter().map(|uplink| uplink.name.as_str());
+            let names = || names.clone().chain(self.teams.iter().map(|team| team.name.as_str()));
+            let member = self.uplinks.iter().find(|uplink| uplink.name == wanted);
+            if let Some(team) = member.and_then(|uplink| uplink.team.as_ref()) {
+                let what = format!("uplink {wanted} is a member of team {team}: name the team");
+                walk.wrong(section, "uplinks", line, what);
+            } else if !names().any(|name| name == wanted) {
+                let what = format!("there is no uplink and no team {wanted:?}{}", did_you_mean(&wanted, names()));
+                walk.wrong(section, "uplinks", line, what);
+            }
+            uplinks.push(wanted);
+        }
+        uplinks.sort_unstable();
+        uplinks.dedup();
+        uplinks
     }
 
     /// Whether the marks of any port, or of what comes in by any uplink, are trusted.

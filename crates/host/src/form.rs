@@ -63,6 +63,8 @@ pub enum Form {
     ListenAddress,
     /// The same, or a host's name in place of the address: `host2:7001`.
     PeerAddress,
+    /// A protocol, an IP address and a port: `udp:10.0.0.9:4739`.
+    Collector,
     /// At most so many servers of etcd, with commas between them: `https://etcd1:2379`.
     EtcdEndpoints(usize),
     /// The name of a user of etcd.
@@ -138,6 +140,7 @@ impl Form {
             Self::Network => format!("{}(/{})?", ip(), digits(0, 32)),
             Self::TransportPorts => format!("{0}(-{0})?", digits(0, 65_535)),
             Self::ListenAddress => format!(r"(({}|\[{}\]):{}|{})", ipv4(), ipv6(), digits(1, 65_535), unix()),
+            Self::Collector => format!(r"(udp|tcp):({}|\[{}\]):{}", ipv4(), ipv6(), digits(1, 65_535)),
             Self::PeerAddress => {
                 // A name may be a little longer.
                 let part = |first| format!("{first}[A-Za-z0-9_-]{{0,40}}");

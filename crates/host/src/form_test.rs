@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use regex_lite::Regex;
 
 use super::super::tunnel::VlanVni;
-use super::super::{KINDS, Kind, PeerAddress};
+use super::super::{Collector, KINDS, Kind, PeerAddress};
 use super::*;
 
 const BUFFER: Form = Form::Bytes(Bytes(64 << 10), Bytes(1 << 30));
@@ -50,6 +50,9 @@ fn what_a_pattern_allows_is_parsed() {
     }
     for text in allowed(Form::PeerAddress) {
         assert!(parsed::<PeerAddress>(&text).to_string().contains(':'), "{text}");
+    }
+    for text in allowed(Form::Collector) {
+        assert!(parsed::<Collector>(&text).address().port() > 0, "{text}");
     }
     for text in allowed(Form::Rate) {
         assert!(parsed::<Rate>(&text).bits_per_second() > 0, "{text}");

@@ -16,6 +16,7 @@ use super::document::{Document, List};
 use super::errors::{DeepControl, HostError, HostErrors, MISTAKES_MAX, ReadError};
 use super::fabric::{self, FABRIC, FabricConfig};
 use super::fabric_groups::FabricGroups;
+use super::flow_export::{FLOW_EXPORT, FlowExportConfig, flow_exports};
 use super::group::{Groups, PORT_GROUP};
 use super::io_class::{IoClassConfig, rest_first};
 use super::io_classes::{IO_CLASS, io_classes};
@@ -34,8 +35,8 @@ use super::walk::{Kind, Section, Walk};
 use super::way_out::{carries, serves};
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 13] =
-    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &DAEMON, &FT, &FABRIC, &SOCKETS, &PORT_GROUP, &PORT, &VM];
+pub const KINDS: [&Kind; 14] =
+    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &FLOW_EXPORT, &DAEMON, &FT, &FABRIC, &SOCKETS, &PORT_GROUP, &PORT, &VM];
 
 /// The kind of a list's tables.
 pub fn kind_of(list: List) -> &'static Kind {
@@ -76,6 +77,8 @@ pub struct Host {
     pub io_classes: Vec<IoClassConfig>,
     /// The mirrors, in the file's order.
     pub mirrors: Vec<MirrorConfig>,
+    /// The exports of flows, in the file's order.
+    pub flow_exports: Vec<FlowExportConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// `[ft]`: the daemons that protect each other's VMs.
@@ -392,6 +395,8 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path, known: Option<&
     let io_classes = io_classes(walk, sections, &minimums, &around);
     let sections = walk.sections(root, &MIRROR);
     let mirrors = mirrors(walk, sections, &around, &io_classes);
+    let sections = walk.sections(root, &FLOW_EXPORT);
+    let flow_exports = flow_exports(walk, sections, &around);
     let sections = walk.sections(root, &VM);
     let beside = Beside { ft, tolerance: tolerance.as_ref(), ports: &ports, dir };
     let vms = vms(walk, sections, &beside, &mut before.paths);
@@ -403,6 +408,7 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path, known: Option<&
         cards,
         io_classes,
         mirrors,
+        flow_exports,
         daemon,
         tolerance,
         fabric,

@@ -249,11 +249,11 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [daemon], [ft], [fabric], [sockets], [[port_group]], [[port]], [[vm]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [[flow_export]], [daemon], [ft], [fabric], [sockets], [[port_group]], [[port]], [[vm]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [daemon], [ft], [fabric], [sockets], [[port_group]], [[port]], [[vm]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [[team]], [[card]], [[io_class]], [[mirror]], [[flow_export]], [daemon], [ft], [fabric], [sockets], [[port_group]], [[port]], [[vm]])"
     );
     // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));

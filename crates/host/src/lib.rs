@@ -15,6 +15,7 @@ mod errors;
 mod etcd;
 mod fabric;
 mod fabric_groups;
+mod flow_export;
 mod form;
 mod group;
 mod host;
@@ -54,6 +55,7 @@ pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, me
 pub use etcd::{EtcdConfig, EtcdIdentity, EtcdUser};
 pub use fabric::FabricConfig;
 pub use fabric_groups::{FABRIC_GROUP, FabricGroups};
+pub use flow_export::{Collector, FLOW_EXPORTS_MAX, FlowExportConfig, NoCollector};
 pub use form::Form;
 pub use host::{FILE_MAX, Host, KINDS, kind_of};
 pub use io_class::{IoClassConfig, TransportPorts};

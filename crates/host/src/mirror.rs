@@ -146,7 +146,7 @@ fn mirror(
         walk.wrong(section, "ports", section.line, what);
     }
     let ports = around.named_ports(walk, section).unwrap_or_default();
-    let uplinks = uplinks(walk, section, around);
+    let uplinks = around.named_uplinks(walk, section);
     let direction = walk.word(section, "direction", &DIRECTIONS).map(|found| found.value);
     let rate = walk.parsed::<Rate>(section, "rate").map(|found| found.value);
     Some(MirrorConfig {
@@ -199,25 +199,6 @@ fn to(walk: &mut Walk, section: Section<'_>, around: &Around<'_>, classes: &[IoC
     };
     walk.wrong(section, "to", line, what);
     None
-}
-
-fn uplinks(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Vec<String> {
-    let mut uplinks = Vec::new();
-    for Found { value: wanted, line } in walk.list::<String>(section, "uplinks", NAMES_MAX) {
-        let names = around.uplinks.iter().map(|uplink| uplink.name.as_str());
-        let names = || names.clone().chain(around.teams.iter().map(|team| team.name.as_str()));
-        let member = around.uplinks.iter().find(|uplink| uplink.name == wanted).and_then(|uplink| uplink.team.as_ref());
-        if let Some(team) = member {
-            walk.wrong(section, "uplinks", line, format!("uplink {wanted} is a member of team {team}: name the team"));
-        } else if !names().any(|name| name == wanted) {
-            let what = format!("there is no uplink and no team {wanted:?}{}", did_you_mean(&wanted, names()));
-            walk.wrong(section, "uplinks", line, what);
-        }
-        uplinks.push(wanted);
-    }
-    uplinks.sort_unstable();
-    uplinks.dedup();
-    uplinks
 }
 
 #[cfg(test)]

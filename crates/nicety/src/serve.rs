@@ -25,8 +25,8 @@ use nicety_daemon::serve::{Before, OpenedAhead, ServeError};
 use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
-    AccessConfig, Eavesdropping, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig, UplinkConfig,
-    UplinkKind, link_words, policy_words,
+    AccessConfig, Eavesdropping, FlowExportConfig, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig,
+    UplinkConfig, UplinkKind, link_words, policy_words,
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
@@ -599,7 +599,18 @@ fn summary(host: &Host, control: &Path) -> String {
         return format!("{head}no ports yet: `nicety port add` adds them while it serves\n");
     }
     let mirrors: String = host.mirrors.iter().map(mirror).collect();
-    format!("{head}{}{mirrors}{}\n", output::columns(&rows), Eavesdropping::among(&host.ports))
+    let flows: String = host.flow_exports.iter().map(flow_export).collect();
+    format!("{head}{}{mirrors}{flows}{}\n", output::columns(&rows), Eavesdropping::among(&host.ports))
+}
+
+/// The line of an export of flows.
+fn flow_export(export: &FlowExportConfig) -> String {
+    let FlowExportConfig { name, collector, ports, uplinks, sampling, .. } = export;
+    let ports = ports.as_ref().map_or("all ports".to_owned(), |ports| ports.join(", "));
+    let of: Vec<&str> = [&*ports].into_iter().chain(uplinks.iter().map(String::as_str)).collect();
+    let of: Vec<&str> = of.into_iter().filter(|one| !one.is_empty()).collect();
+    let sampled = if *sampling > 1 { format!(", one frame in {sampling}") } else { String::new() };
+    format!("flows {name}: of {} to {collector}{sampled}\n", of.join(", "))
 }
 
 /// A mirror's line.

@@ -17,7 +17,7 @@ use crate::output;
 /// First keys of a new table, in order.
 const FIRST: [&str; 6] = ["name", "kind", "adapter", "mac", "socket", "uplink"];
 /// Tables that form lists, and tables that occur once.
-const LISTS: [&str; 8] = ["uplink", "team", "card", CLASS, "mirror", "port_group", "port", "vm"];
+const LISTS: [&str; 9] = ["uplink", "team", "card", CLASS, "mirror", "flow_export", "port_group", "port", "vm"];
 /// Classes of I/O control: those of two uplinks may have one name.
 const CLASS: &str = "io_class";
 const TABLES: [&str; 5] = ["switch", "daemon", "ft", "fabric", "sockets"];

@@ -6,8 +6,8 @@
 //!     target/release/examples/instructions 64 1000 100000
 //! ```
 //! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
-//! guards, storm control and shapes, `packed` for packed rings, or `pairs` for frames between random pairs of the addresses instead of
-//! fixed ones. "Collected" over the
+//! guards, storm control and shapes, `packed` for packed rings, `pairs` for frames between random pairs of the addresses instead of
+//! fixed ones, or `flows` for an export of both ports' flows: each pair of addresses is one. "Collected" over the
 //! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
 //! The switch knows all addresses before it counts. It fails if it has forgotten one at the end: a flooded frame would be counted.
 //! Drivers and rings: `virtio/mod.rs`. Both directions at once.
@@ -16,8 +16,10 @@
 mod help;
 mod virtio;
 
+use std::sync::Arc;
+
 use nicety_adapter::{Rate, Shape, Time};
-use nicety_plane::{Plane, Turn};
+use nicety_plane::{Covered, FlowExport, FlowSink, Plane, Reported, Turn};
 use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
 use virtio::{ACCESS, Addresses, BURST, Error, Guest, frame, serve};
 
@@ -52,11 +54,38 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes no record: none comes before the counting is over.
+#[derive(Debug)]
+struct Nobody;
+
+impl FlowSink for Nobody {
+    fn take(&self, records: &mut Vec<Reported>) {
+        records.clear();
+    }
+
+    fn displaced(&self) {}
+}
+
+/// Both ports' flows are counted, with room for all of them.
+fn count_flows(plane: &Plane) {
+    let covered = |identity| Covered { identity, directions: Covered::BOTH };
+    let export = FlowExport {
+        id: 1,
+        ports: vec![covered(1), covered(2)],
+        sampling: 1,
+        active_ns: u64::MAX,
+        idle_ns: u64::MAX,
+        port_bytes: 2 << 20,
+        sink: Arc::new(Nobody),
+    };
+    plane.set_flows(1, vec![export]);
+}
+
 fn main() -> Result<(), Error> {
     help::on_request(include_str!("instructions.rs"));
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let [packed, policed, random] =
-        ["packed", "policed", "pairs"].map(|kind| words.pop_if(|word| word == kind).is_some());
+    let [packed, policed, random, flows] =
+        ["packed", "policed", "pairs", "flows"].map(|kind| words.pop_if(|word| word == kind).is_some());
     let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     let [bytes, count, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
     let (frame, count) = (frame(bytes.try_into()?)?, usize::try_from(count.max(1))?);
@@ -65,6 +94,9 @@ fn main() -> Result<(), Error> {
     let mut guests = [Guest::new(&plane, 0, &frame, packed)?, Guest::new(&plane, 1, &frame, packed)?];
     if policed {
         guests.iter().try_for_each(|guest| police(&plane, guest))?;
+    }
+    if flows {
+        count_flows(&plane);
     }
     let addresses = Addresses::learned(&plane, &guests, count, policed, random)?;
     let (mut turn, mut now) = (Turn::new(), Time::ZERO);

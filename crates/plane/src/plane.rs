@@ -3,6 +3,7 @@
 mod announce;
 mod carrier;
 mod duplicates;
+mod flows;
 mod looped;
 mod mirror;
 mod passing;
@@ -11,13 +12,14 @@ mod turn;
 mod watched;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use arc_swap::ArcSwap;
 use nicety_adapter::{Batch, Pick, PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch, Vlan};
 
 use crate::agent::Neighbour;
+use crate::flows::FlowPlan;
 use crate::group::Group;
 use crate::hash::Hash;
 use crate::port::{Port, PortRights};
@@ -114,8 +116,11 @@ impl Slot {
 #[derive(Debug)]
 pub struct Plane {
     switch: Switch<Slot>,
-    /// [`WATCHED`], [`GUARDED`]: read once per batch and receiver.
+    /// [`WATCHED`], [`GUARDED`], [`COUNTED`]: read once per batch and receiver.
     pub(crate) watched: AtomicU8,
+    /// The number of `flows`, for workers, which keep a copy.
+    pub(crate) flow_version: AtomicU32,
+    pub(crate) flows: ArcSwap<FlowPlan>,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) mirrors: ArcSwap<Mirrors>,
     pub(crate) times: Times,
@@ -127,6 +132,8 @@ pub struct Plane {
 pub(crate) const WATCHED: u8 = 1;
 /// There are uplinks between which frames could go round.
 pub(crate) const GUARDED: u8 = 2;
+/// Flows are counted.
+pub(crate) const COUNTED: u8 = 4;
 
 impl Plane {
     /// A switch without ports.
@@ -135,6 +142,8 @@ impl Plane {
             guard: LoopGuard::new(limits.seed),
             switch: Switch::new(limits),
             watched: AtomicU8::new(0),
+            flow_version: AtomicU32::new(0),
+            flows: ArcSwap::default(),
             watchers: ArcSwap::default(),
             mirrors: ArcSwap::default(),
             times: Times::default(),

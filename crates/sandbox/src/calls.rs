@@ -198,7 +198,7 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
         let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
     }
-    if matches!(kind, Kind::LeaseEtcd | Kind::Fabric) {
+    if matches!(kind, Kind::LeaseEtcd | Kind::Fabric | Kind::Flows) {
         let families = [libc::AF_INET, libc::AF_INET6];
         rules.insert(libc::SYS_socket, one_of(0, &families.map(|family| family as u64))?);
     }
@@ -240,7 +240,7 @@ fn rules(kind: Kind) -> Result<Rules, BackendError> {
         Kind::Accounts => &[TALK, OLD_TALK, ACCOUNTS],
         Kind::Names => &[TALK, OLD_TALK, ACCOUNTS, NAMES],
         Kind::LeaseFile => &[FILE, LEASE],
-        Kind::LeaseEtcd | Kind::Fabric => &[TALK, OLD_TALK, connect],
+        Kind::LeaseEtcd | Kind::Fabric | Kind::Flows => &[TALK, OLD_TALK, connect],
         Kind::Starter => &[TALK, OLD_TALK, LENT, PRESENCE, OLD_LENT, FILE, PATHS, OLD_PATHS, START],
     };
     always(&mut rules, lists);

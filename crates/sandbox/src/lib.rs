@@ -83,11 +83,13 @@ pub enum Kind {
     LeaseEtcd,
     /// Agrees with the other hosts of a fabric by etcd.
     Fabric,
+    /// Exports flows to collectors.
+    Flows,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Worker,
         Self::Memory,
         Self::Vhost,
@@ -109,6 +111,7 @@ impl Kind {
         Self::LeaseFile,
         Self::LeaseEtcd,
         Self::Fabric,
+        Self::Flows,
     ];
 
     /// Whether threads of this kind may open files. [`Folders`] confine them. Those of [`Kind::LeaseFile`] open files in one folder only, which

@@ -155,15 +155,15 @@ fn no_thread_can_look_into_another_process() {
 
 #[test]
 fn threads_connect_to_nothing_or_to_unix_sockets_only() {
-    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance, Kind::LeaseEtcd, Kind::Fabric];
+    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance, Kind::LeaseEtcd, Kind::Fabric, Kind::Flows];
     for kind in Kind::ALL {
         for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK] {
             // An interface's kind is asked for by netlink(7).
             if kind.opens() && family == libc::AF_NETLINK {
                 continue;
             }
-            // Other daemons and etcd are reached by TCP, and name servers by UDP.
-            if matches!(kind, Kind::Tolerance | Kind::Names | Kind::LeaseEtcd | Kind::Fabric)
+            // Other daemons and etcd are reached by TCP, name servers by UDP, and collectors by both.
+            if matches!(kind, Kind::Tolerance | Kind::Names | Kind::LeaseEtcd | Kind::Fabric | Kind::Flows)
                 && matches!(family, libc::AF_INET | libc::AF_INET6)
             {
                 continue;

@@ -19,6 +19,8 @@ const STOP: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_secs(2);
 /// The time that a thread has to stop whose front end was disconnected.
 const AWAY: Duration = Duration::from_secs(2);
+/// The time that workers have to report their flows.
+const REPORT: Duration = Duration::from_secs(1);
 /// The pause between two looks whether they have ended. The workers serve meanwhile.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -69,6 +71,8 @@ impl Frozen {
             let end = Instant::now() + AWAY;
             self.workers.iter().for_each(|_| _ = left.recv_timeout(end.saturating_duration_since(Instant::now())));
         }
+        let (reported, end) = (self.ask(|_, done| Order::EndFlows(done)), Instant::now() + REPORT);
+        self.workers.iter().for_each(|_| _ = reported.recv_timeout(end.saturating_duration_since(Instant::now())));
         let _never_dropped = ManuallyDrop::new(self);
     }
 

@@ -1,4 +1,4 @@
-//! I/O control, mirrors and loops know ports, uplinks and teams by their numbers: they are set once all of these are open.
+//! I/O control, mirrors, exports of flows and loops know ports, uplinks and teams by their numbers: they are set once all of these are open.
 
 use nicety_host::Host;
 use tracing::warn;
@@ -14,6 +14,7 @@ impl Daemon {
         self.set_io_control(host);
         self.show_links(host);
         self.set_mirrors(host);
+        self.set_flows(host);
         self.note_loops(host);
     }
 

@@ -11,6 +11,7 @@ use nicety_switch::{Policy, Vlan, VlanSet};
 
 use crate::daemon::PortView;
 use crate::fabric::{Connection, FabricReport};
+use crate::flows::FlowExportReport;
 use crate::observe::report::{Condition, condition_of};
 use crate::protection::{VmReport, VmRole};
 use crate::usage::Process;
@@ -40,6 +41,8 @@ pub struct Facts {
     pub times: Histogram,
     /// Running captures.
     pub captures: usize,
+    /// The exports of flows.
+    pub flow_exports: Vec<FlowExportReport>,
     /// How often each worker has slept and woken.
     pub wakes: Vec<u64>,
     /// For how long ports stood still when this daemon took over from another one, in nanoseconds.
@@ -114,6 +117,7 @@ pub fn text(facts: &Facts) -> String {
     let help = "Whether that change was not confirmed in time, and could not be undone.";
     one(&mut page, "nicety_change_not_undone", help, stands.into());
     pauses(&mut page, facts);
+    flow_exports(&mut page, &facts.flow_exports);
     page.family("nicety_thread_cpu_seconds_total", "counter", "Processor time of the daemon's threads of a name.");
     for (thread, time) in &facts.threads {
         page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
@@ -146,6 +150,34 @@ fn vlans(policy: &Policy) -> String {
         Vlan::Access(id) | Vlan::Service(id) => id.to_string(),
         Vlan::Trunk { allowed, .. } if *allowed == VlanSet::all() => "all".to_owned(),
         Vlan::Trunk { allowed, .. } => allowed.to_string(),
+    }
+}
+
+/// A value for each export. Hosts without exports have no such metrics.
+fn flow_exports(page: &mut Page, exports: &[FlowExportReport]) {
+    if exports.is_empty() {
+        return;
+    }
+    page.family("nicety_flow_collector_up", "gauge", "Whether the collector gets records, as far as is known.");
+    for export in exports {
+        page.sample("nicety_flow_collector_up", &[("export", &export.name)], u8::from(export.away.is_none()));
+    }
+    let counters: [Metric<FlowExportReport>; 3] = [
+        ("nicety_flow_records_total", "Records of flows that were sent.", |export| export.records),
+        (
+            "nicety_flow_records_lost_total",
+            "Records that were lost because the collector was away or too slow.",
+            |export| export.lost,
+        ),
+        (
+            "nicety_flows_displaced_total",
+            "Flows that were reported early because their port had no room for more.",
+            |export| export.displaced,
+        ),
+    ];
+    for (name, help, value) in counters {
+        page.family(name, "counter", help);
+        exports.iter().for_each(|export| page.sample(name, &[("export", &export.name)], value(export)));
     }
 }
 

@@ -70,10 +70,40 @@ fn facts() -> Facts {
         process,
         times,
         captures: 2,
+        flow_exports: flow_exports(),
         wakes: vec![5, 6],
         pauses: vec![("lan".to_owned(), 2_500_000), ("gone".to_owned(), 1)],
         change: (true, false),
     }
+}
+
+/// One whose collector is there, and one that is away.
+fn flow_exports() -> Vec<FlowExportReport> {
+    let near = FlowExportReport { name: "near".to_owned(), records: 40, lost: 0, displaced: 3, away: None };
+    let far = FlowExportReport {
+        name: "far".to_owned(),
+        records: 0,
+        lost: 7,
+        displaced: 0,
+        away: Some("it does not answer".to_owned()),
+    };
+    vec![near, far]
+}
+
+#[test]
+fn an_export_of_flows_has_its_counters_and_whether_its_collector_is_there() {
+    let text = text(&facts());
+    for line in [
+        "nicety_flow_collector_up{export=\"near\"} 1",
+        "nicety_flow_collector_up{export=\"far\"} 0",
+        "nicety_flow_records_total{export=\"near\"} 40",
+        "nicety_flow_records_lost_total{export=\"far\"} 7",
+        "nicety_flows_displaced_total{export=\"near\"} 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    let without = super::text(&Facts { flow_exports: Vec::new(), ..facts() });
+    assert!(!without.contains("nicety_flow"), "{without}");
 }
 
 /// One that runs here, protected; and a twin whose owner has never made a copy.

@@ -56,6 +56,8 @@ pub enum Note {
     Failed(PortId),
     /// Answer the sender: the worker still finishes its rounds.
     Probe(std::sync::mpsc::Sender<()>),
+    /// Report flows that are due.
+    Flows,
     /// End.
     Stop,
 }
@@ -65,6 +67,8 @@ pub enum Note {
 pub struct Inbox {
     notes: Mutex<Vec<Note>>,
     asleep: AtomicBool,
+    /// A [`Note::Flows`] is on its way.
+    asked_for_flows: AtomicBool,
     wakes: AtomicU64,
     /// Nanoseconds in which the worker has worked, without its waits; and the time since which it works, or 0.
     worked_ns: AtomicU64,
@@ -81,6 +85,7 @@ impl Inbox {
         Ok(Self {
             notes: Mutex::default(),
             asleep: AtomicBool::new(false),
+            asked_for_flows: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
             worked_ns: AtomicU64::new(0),
             works_since: AtomicU64::new(0),
@@ -100,6 +105,18 @@ impl Inbox {
             // A full counter means that the worker is being woken already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Asks for flows that are due, unless the worker has not heard the last call yet.
+    pub fn ask_for_flows(&self) {
+        if !self.asked_for_flows.swap(true, Ordering::Relaxed) {
+            self.push(Note::Flows);
+        }
+    }
+
+    /// The worker has heard that it was asked for flows.
+    pub fn flows_are_asked_for(&self) {
+        self.asked_for_flows.store(false, Ordering::Relaxed);
     }
 
     /// Whether the worker polls all the time from now on.

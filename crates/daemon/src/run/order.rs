@@ -16,6 +16,8 @@ pub enum Order {
     Image(Arc<Without>, Sender<Result<Part, NotFrozen>>),
     /// The other process serves. Close the connections of VMs that were not handed over, and answer when that is done.
     Leave(Arc<Without>, Sender<()>),
+    /// The other process counts. Report all flows, and answer when that is done.
+    EndFlows(Sender<()>),
 }
 
 /// Ports that are handed over without their VMs, by their names.

@@ -170,6 +170,7 @@ impl Worker {
             self.round(&mut events);
         }
         self.remove(&self.services.ports());
+        self.plane.end_flows(&mut self.turn);
         for closer in self.closers {
             let _thread_result = closer.join();
         }
@@ -227,6 +228,10 @@ impl Worker {
                 Note::Failed(port) => self.failed(port),
                 Note::Probe(done) => {
                     let _requester_gone = done.send(());
+                }
+                Note::Flows => {
+                    self.inbox.flows_are_asked_for();
+                    self.plane.sweep_flows(&mut self.turn, self.clock.now());
                 }
                 Note::Stop => self.stop = true,
             }

@@ -42,7 +42,7 @@ impl Needs<'_> {
         self.all.push(Lack { why, lines: lines.into_iter().collect() });
     }
 
-    /// TCP: the page, other daemons, and etcd.
+    /// The page, other daemons, collectors of flows, and etcd.
     fn network(&mut self, host: &Host) {
         if let Some(PageAddress::Loopback(address)) = host.daemon.page {
             let what = format!("daemon.page = \"{address}\"");
@@ -63,6 +63,10 @@ impl Needs<'_> {
                 PeerAddress::Unix(_) => continue,
             };
             self.inet(&what, with);
+        }
+        for export in &host.flow_exports {
+            let what = format!("flow_export {}: collector: {}", export.name, export.collector);
+            self.inet(&what, With::Address(export.collector.address().ip()));
         }
         if let Some(LeasePlace::Etcd(etcd)) = host.tolerance.as_ref().and_then(|ft| ft.lease.as_ref()) {
             self.etcd("ft", etcd);

@@ -93,13 +93,18 @@ fn tunnel() -> Forbidden {
         host: host(
             "",
             "[[uplink]]\nkind = \"vxlan\"\naddress = \"127.0.0.1\"\nudp_port = 4790\npeers = \"127.0.0.2\"\ntrunk = \"10\"\n\
-             vnis = \"10=5010\"\nmtu = 1550\n",
+             vnis = \"10=5010\"\nmtu = 1550\n\
+             [[flow_export]]\nname = \"watch\"\ncollector = \"udp:127.0.0.1:4739\"\n",
         ),
         before: "",
-        whys: &["uplink vxlan: peers: "],
+        whys: &["flow_export watch: collector: ", "uplink vxlan: peers: "],
         drop_in: &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET"],
         without: "binding a UDP socket to 127.0.0.1:4790",
-        seen: &["ss -lun | grep -F 127.0.0.1:4790", "nicety ports vxlan --control /run/nicety/keys.sock | grep VXLAN"],
+        seen: &[
+            "ss -lun | grep -F 127.0.0.1:4790",
+            "ss -un | grep -F 127.0.0.1:4739",
+            "nicety ports vxlan --control /run/nicety/keys.sock | grep VXLAN",
+        ],
     }
 }
 

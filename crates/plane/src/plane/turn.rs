@@ -3,7 +3,8 @@
 use nicety_adapter::{Batch, Budget, Frames, News, Packet, Pick, PortId, Reason, Time};
 use nicety_switch::{Plan, Skipped, Slots};
 
-use super::{Plane, Slot};
+use super::{COUNTED, Plane, Slot};
+use crate::flows::FlowTables;
 use crate::group::Group;
 use crate::inward::Charged;
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
@@ -43,6 +44,8 @@ pub struct Turn {
     /// Batches until the next timed one, and the fetch time of the batch in flight, if it is timed.
     until_sample: u32,
     since: Option<Time>,
+    /// The flows that its worker has counted.
+    pub(super) flows: FlowTables,
 }
 
 impl Turn {
@@ -54,6 +57,7 @@ impl Turn {
     /// Takes over what the switch keeps from batch to batch, from a turn that stays for an unfinished flood.
     pub fn succeed(&mut self, other: &mut Self) {
         self.plan.succeed(&mut other.plan);
+        self.flows = std::mem::take(&mut other.flows);
     }
 
     /// Times one batch in [`SAMPLE_EVERY`], starting with the first.
@@ -166,8 +170,12 @@ impl Plane {
         if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
             self.hear(port, turn, now);
         }
-        let Turn { batch, plan, slots, .. } = &mut *turn;
-        if self.is_watched() {
+        let Turn { batch, plan, slots, flows, .. } = &mut *turn;
+        let watched = self.watched();
+        if watched & COUNTED != 0 {
+            self.count_flows(batch, plan, flows, now);
+        }
+        if watched & !COUNTED != 0 {
             let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
             outcome.cost = outcome.cost.saturating_sub(copies);
         }

@@ -49,10 +49,10 @@ impl Plane {
         };
     }
 
-    /// Whether there are watchers or mirrors, or uplinks between which frames could go round.
+    /// [`WATCHED`], [`GUARDED`], [`COUNTED`](super::COUNTED).
     #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed) != 0
+    pub(crate) fn watched(&self) -> u8 {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// Remembers what may go round, shows a batch to the watchers, and adds the mirrors to its receivers. Returns the bytes of the copies that are to be made, which
@@ -67,7 +67,7 @@ impl Plane {
         slots: Option<&Slots<Slot>>,
         now: Time,
     ) -> u64 {
-        if self.watched.load(Ordering::Relaxed) & GUARDED != 0 {
+        if self.watched() & GUARDED != 0 {
             self.note_flooded(port, batch, plan, now);
         }
         self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
@@ -77,7 +77,11 @@ impl Plane {
     /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors, if there are any.
     #[inline]
     pub(crate) fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        if self.is_watched() { self.offer_watched(port, batch, picks, now) } else { port.offer(batch, picks, now) }
+        if self.watched() & WATCHED != 0 {
+            self.offer_watched(port, batch, picks, now)
+        } else {
+            port.offer(batch, picks, now)
+        }
     }
 
     #[cold]

@@ -34,6 +34,10 @@ impl Worker {
                     self.leave(&without);
                     let _requester_gone = done.send(());
                 }
+                Order::EndFlows(done) => {
+                    self.plane.end_flows(&mut self.turn);
+                    let _requester_gone = done.send(());
+                }
             }
         }
     }

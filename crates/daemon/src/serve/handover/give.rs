@@ -175,6 +175,7 @@ fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>) -> Resu
     match give(channel, daemon, &frozen, stopped) {
         Ok(steps) => {
             frozen.for_ever();
+            daemon.end_flows();
             Ok(steps)
         }
         Err(why) => {

@@ -96,6 +96,7 @@ impl Taking {
         let daemon = daemon.map_err(|error| error.to_string())?;
         daemon.ready_to_protect(host).map_err(|error| error.to_string())?;
         daemon.join_fabric(host).map_err(|error| error.to_string())?;
+        daemon.ready_to_export();
         daemon.takes_over();
         Ok(daemon)
     }

@@ -1,0 +1,146 @@
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::time::Instant;
+
+use super::*;
+
+const HANGS: Duration = Duration::from_secs(20);
+
+/// A clock that a test sets.
+struct Stage {
+    connection: Connection,
+    now: Time,
+}
+
+impl Stage {
+    fn new(collector: &str) -> Self {
+        Self { connection: Connection::new(collector.parse().unwrap()), now: Time::ZERO }
+    }
+
+    /// Looks until this is found; the kernel may take a moment.
+    fn until(&mut self, what: Look) {
+        let end = Instant::now() + HANGS;
+        while self.connection.look(self.now) != what {
+            assert!(Instant::now() < end, "{what:?}: {:?}", self.connection);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn later(&mut self, seconds: u64) {
+        self.now = self.now.after(Duration::from_secs(seconds));
+    }
+}
+
+#[test]
+fn datagrams_reach_a_collector_by_udp_and_one_that_refuses_is_tried_again() {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let place = collector.local_addr().unwrap();
+    let mut stage = Stage::new(&format!("udp:{place}"));
+    assert_eq!(stage.connection.look(stage.now), Look::New);
+    assert!(stage.connection.send(b"one", 1, stage.now));
+    let mut bytes = [0; 9];
+    assert_eq!((collector.recv(&mut bytes).unwrap(), &bytes[..3]), (3, &b"one"[..]));
+    drop(collector);
+    // The first datagram is answered by ICMP, which the next call is told of.
+    let end = Instant::now() + HANGS;
+    while stage.connection.send(b"two", 1, stage.now) {
+        assert!(Instant::now() < end, "nobody refuses");
+    }
+    assert_eq!(stage.connection.why(), Some("Connection refused (os error 111)"));
+    assert_eq!(stage.connection.look(stage.now), Look::Away);
+    stage.later(1);
+    assert_eq!(stage.connection.look(stage.now), Look::New, "templates are due again");
+    assert!(stage.connection.why().is_some(), "UDP does not know yet whether anybody is there");
+    let collector = UdpSocket::bind(place).unwrap();
+    let end = Instant::now() + HANGS;
+    while !stage.connection.send(b"three", 1, stage.now) {
+        assert!(Instant::now() < end);
+        stage.later(1);
+        stage.until(Look::New);
+    }
+    assert_eq!(collector.recv(&mut bytes).unwrap(), 5);
+    assert_eq!(stage.connection.why(), None);
+}
+
+#[test]
+fn a_collector_by_tcp_that_is_away_is_tried_again_each_second() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = listener.local_addr().unwrap();
+    drop(listener);
+    let mut stage = Stage::new(&format!("tcp:{place}"));
+    let end = Instant::now() + HANGS;
+    while stage.connection.why().is_none() {
+        assert_eq!(stage.connection.look(stage.now), Look::Away);
+        assert!(Instant::now() < end);
+    }
+    assert_eq!(stage.connection.why(), Some("Connection refused (os error 111)"));
+    assert!(!stage.connection.send(b"lost", 1, stage.now));
+    let listener = TcpListener::bind(place).unwrap();
+    assert_eq!(stage.connection.look(stage.now), Look::Away, "not yet");
+    stage.later(1);
+    stage.until(Look::New);
+    assert_eq!((stage.connection.look(stage.now), stage.connection.why()), (Look::Open, None));
+    assert!(stage.connection.send(b"here", 1, stage.now));
+    stage.connection.look(stage.now);
+    assert!(stage.connection.is_flushed());
+    let mut bytes = [0; 4];
+    listener.accept().unwrap().0.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"here");
+}
+
+#[test]
+fn a_slow_collector_by_tcp_delays_nobody_and_is_left_when_it_takes_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));
+    stage.until(Look::New);
+    let (mut slow, _) = listener.accept().unwrap();
+    let message = vec![7; 16 << 10];
+    let (mut sent, begin) = (0, Instant::now());
+    while stage.connection.has_room() {
+        assert!(stage.connection.send(&message, 100, stage.now));
+        stage.connection.look(stage.now);
+        sent += 1;
+        assert!(sent < 10_000, "the kernel takes some megabytes");
+    }
+    assert!(begin.elapsed() < HANGS && !stage.connection.is_flushed());
+    // It takes something: it is slow, and not away.
+    stage.later(9);
+    slow.read_exact(&mut vec![0; 1 << 20]).unwrap();
+    let end = Instant::now() + HANGS;
+    while !stage.connection.has_room() {
+        assert_eq!(stage.connection.look(stage.now), Look::Open);
+        assert!(Instant::now() < end);
+    }
+    stage.connection.send(&vec![7; 8 << 20], 1, stage.now);
+    stage.connection.look(stage.now);
+    stage.later(10);
+    assert_eq!(stage.connection.look(stage.now), Look::Away);
+    assert_eq!(stage.connection.why(), Some("it has taken nothing for 10 s"));
+    assert!(stage.connection.take_lost() > 0, "what was not sent");
+    assert_eq!((stage.connection.take_lost(), stage.connection.is_flushed()), (0, true));
+}
+
+#[test]
+fn a_collector_that_closes_or_resets_its_connection_gets_another_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));
+    stage.until(Look::New);
+    drop(listener.accept().unwrap());
+    stage.until(Look::Away);
+    assert_eq!(stage.connection.why(), Some("it has closed the connection"));
+    stage.later(1);
+    stage.until(Look::New);
+    // A connection that is closed with unread bytes is reset.
+    let (resets, _) = listener.accept().unwrap();
+    stage.connection.send(b"unread", 1, stage.now);
+    stage.connection.look(stage.now);
+    let end = Instant::now() + HANGS;
+    while resets.peek(&mut [0; 6]).unwrap() < 6 {
+        assert!(Instant::now() < end);
+    }
+    drop(resets);
+    stage.until(Look::Away);
+    assert_eq!(stage.connection.why(), Some("Connection reset by peer (os error 104)"));
+    stage.later(1);
+    stage.until(Look::New);
+}

@@ -1,0 +1,137 @@
+use super::*;
+use crate::key::Outcome;
+
+const FORWARDED: Outcome = Outcome { egress: 2, dropped: 0, directions: 1 };
+const SECOND: u64 = 1_000_000_000;
+/// Active timeout 60 s, idle timeout 15 s.
+const LIMITS: (u64, u64) = (60 * SECOND, 15 * SECOND);
+
+/// A TCP segment of 60 bytes from this station, with these flags.
+fn seen(station: u32, flags: u8) -> Seen {
+    let mut head = vec![0; 60];
+    head[8..12].copy_from_slice(&station.to_be_bytes());
+    head[12..15].copy_from_slice(&[8, 0, 0x45]);
+    head[17] = 46;
+    head[23] = 6;
+    (head[46], head[47]) = (0x50, flags);
+    Seen::of(&head)
+}
+
+fn swept(table: &mut Table, now_ns: u64) -> Vec<Record> {
+    let mut records = Vec::new();
+    while !table.sweep(LIMITS, now_ns, 100, &mut |record| records.push(record)).is_done {}
+    records
+}
+
+#[test]
+fn frames_of_a_flow_are_counted_together_and_reported_when_it_is_silent() {
+    let mut table = Table::new(7, 1 << 16);
+    for (at, flags) in [(1, 0x02), (2, 0x10), (4, 0x18)] {
+        assert_eq!(table.add(&seen(1, flags), FORWARDED, (1, 60), at * SECOND), None);
+    }
+    assert_eq!(table.add(&seen(2, 0x10), FORWARDED, (2, 2 * 1514), 5 * SECOND), None);
+    assert_eq!((table.flows(), swept(&mut table, 18 * SECOND)), (2, Vec::new()), "silent for 14 s");
+    let records = swept(&mut table, 19 * SECOND);
+    let [one] = &records[..] else { panic!("{records:?}") };
+    assert_eq!((one.ingress, one.packets, one.octets, one.flags), (7, 3, 3 * 46, 0x1a));
+    assert_eq!((one.first_ns, one.last_ns, one.end), (SECOND, 4 * SECOND, EndReason::Idle));
+    assert_eq!(one.key.outcome(), FORWARDED);
+    let records = swept(&mut table, 20 * SECOND);
+    assert_eq!((records.len(), records[0].packets, records[0].octets), (1, 2, 2 * 1500));
+    assert_eq!(table.flows(), 0);
+}
+
+#[test]
+fn a_flow_that_goes_on_is_reported_after_the_active_timeout_and_begins_again() {
+    let mut table = Table::new(0, 1 << 16);
+    let mut records = Vec::new();
+    for second in 0..=130 {
+        table.add(&seen(1, 0x10), FORWARDED, (1, 60), second * SECOND);
+        records.extend(swept(&mut table, second * SECOND));
+    }
+    let shown: Vec<_> = records.iter().map(|one| (one.first_ns / SECOND, one.packets, one.end)).collect();
+    assert_eq!(shown, [(0, 61, EndReason::Active), (61, 61, EndReason::Active)]);
+    table.end_where(|_| true, &mut |record| records.push(record));
+    let last = records.last().unwrap();
+    assert_eq!((last.packets, last.end), (9, EndReason::Forced));
+    assert_eq!(records.iter().map(|one| one.packets).sum::<u64>(), 131, "each frame is in one record");
+}
+
+#[test]
+fn a_connection_that_tcp_has_ended_is_reported_a_second_later() {
+    for flags in [0x11, 0x04] {
+        let mut table = Table::new(0, 1 << 16);
+        table.add(&seen(1, flags), FORWARDED, (1, 60), 0);
+        assert_eq!(swept(&mut table, SECOND - 1), []);
+        assert_eq!(swept(&mut table, SECOND)[0].end, EndReason::Ended);
+    }
+}
+
+#[test]
+fn a_flow_without_a_place_displaces_the_one_that_was_silent_for_longest() {
+    // One bucket.
+    let mut table = Table::new(0, 1);
+    assert_eq!(table.places(), 8);
+    for station in 0..8 {
+        assert_eq!(table.add(&seen(station, 0), FORWARDED, (1, 60), station.into()), None);
+    }
+    table.add(&seen(0, 0), FORWARDED, (1, 60), 8);
+    let displaced = table.add(&seen(8, 0), FORWARDED, (1, 60), 9).unwrap();
+    assert_eq!((displaced.end, displaced.first_ns), (EndReason::NoRoom, 1), "station 1: station 0 has sent again");
+    assert_eq!(table.flows(), 8);
+}
+
+#[test]
+fn a_million_flows_take_no_more_memory_than_the_table_has_and_none_is_lost() {
+    let mut table = Table::new(0, 1 << 20);
+    assert!(table.places() * ENTRY_BYTES <= 1 << 20 && table.places() >= 4096, "{}", table.places());
+    let (mut packets, mut displaced) = (0, 0);
+    for station in 0..1_000_000 {
+        if let Some(record) = table.add(&seen(station, 0), FORWARDED, (1, 60), station.into()) {
+            (packets, displaced) = (packets + record.packets, displaced + 1);
+        }
+    }
+    assert!(table.flows() <= table.places() && displaced == 1_000_000 - table.flows());
+    table.end_where(|_| true, &mut |record| packets += record.packets);
+    assert_eq!((packets, table.flows()), (1_000_000, 0));
+}
+
+#[test]
+fn a_thousand_flows_find_places_in_the_usual_table() {
+    let mut table = Table::new(0, 1 << 20);
+    for round in 0..3u64 {
+        for station in 0..1000 {
+            assert_eq!(table.add(&seen(station, 0), FORWARDED, (1, 60), round), None, "{station}");
+        }
+    }
+    assert_eq!(table.flows(), 1000);
+}
+
+#[test]
+fn a_sweep_stops_when_its_work_is_done_and_goes_on_from_there() {
+    let mut table = Table::new(0, 1 << 20);
+    (0..1000).for_each(|station| assert_eq!(table.add(&seen(station, 0), FORWARDED, (1, 60), 0), None));
+    let (mut records, mut calls) = (0, 0);
+    loop {
+        let swept = table.sweep(LIMITS, 15 * SECOND, 64, &mut |_| records += 1);
+        assert!(swept.cost <= 64 + WAYS, "{swept:?}");
+        calls += 1;
+        if swept.is_done {
+            break;
+        }
+    }
+    assert!(records == 1000 && calls > 10, "{records} {calls}");
+}
+
+#[test]
+fn drops_are_flows_of_their_own_by_reason() {
+    let mut table = Table::new(0, 1 << 16);
+    for dropped in [0, 1, 2] {
+        table.add(&seen(1, 0), Outcome { egress: 0, dropped, directions: 1 }, (1, 60), 0);
+    }
+    assert_eq!(table.flows(), 3);
+    let mut reasons = Vec::new();
+    table.end_where(|key| key.outcome().dropped != 0, &mut |record| reasons.push(record.key.outcome().dropped));
+    reasons.sort_unstable();
+    assert_eq!((reasons, table.flows()), (vec![1, 2], 1));
+}

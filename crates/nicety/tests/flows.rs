@@ -1,0 +1,377 @@
+//! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, and nfdump, both of
+//! Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
+
+#[path = "commands/python.rs"]
+#[allow(dead_code, reason = "only its words for what cannot be laid")]
+mod python;
+mod station;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nicety_guests::Tool;
+use pcap_file::pcap::{PcapPacket, PcapWriter};
+use python::skipped;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use station::{Process, Station, keep};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(30);
+/// Locally administered addresses of the ports.
+const MAC: &str = "52:54:00:12:34:0";
+
+// Elements of IANA's registry.
+const PACKETS: u16 = 2;
+const PROTOCOL: u16 = 4;
+const SOURCE_PORT: u16 = 7;
+const SOURCE_V4: u16 = 8;
+const DIRECTION: u16 = 61;
+const INTERFACE_NAME: u16 = 82;
+const STATUS: u16 = 89;
+const SELECTOR_NAME: u16 = 335;
+
+type Record = BTreeMap<u16, Vec<u8>>;
+
+/// A collector by UDP.
+struct Collector {
+    socket: UdpSocket,
+    datagrams: Vec<Vec<u8>>,
+    /// Fields of templates, by the exporter's address and the template's number.
+    templates: BTreeMap<(SocketAddr, u16), Vec<(u16, u16)>>,
+    /// Records by exporters.
+    records: Vec<(SocketAddr, Record)>,
+    /// The number of the next record, by exporters.
+    next: BTreeMap<SocketAddr, u32>,
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+impl Collector {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        Self { socket, datagrams: Vec::new(), templates: BTreeMap::new(), records: Vec::new(), next: BTreeMap::new() }
+    }
+
+    /// Reads what has come.
+    fn read(&mut self) {
+        let mut datagram = vec![0; 65_536];
+        while let Ok((len, from)) = self.socket.recv_from(&mut datagram) {
+            let message = datagram[..len].to_vec();
+            assert_eq!((word(&message, 0), usize::from(word(&message, 2))), (10, len));
+            let next = self.next.entry(from).or_default();
+            assert_eq!(number(&message[8..12]), u64::from(*next), "no message is lost on this host");
+            let mut rest = &message[16..];
+            while !rest.is_empty() {
+                let (set, others) = rest.split_at(word(rest, 2).into());
+                match word(set, 0) {
+                    2 => self.describe(from, &set[4..], 4),
+                    3 => self.describe(from, &set[4..], 6),
+                    id => self.data(from, id, &set[4..]),
+                }
+                rest = others;
+            }
+            self.datagrams.push(message);
+        }
+    }
+
+    fn describe(&mut self, from: SocketAddr, mut set: &[u8], header: usize) {
+        while !set.is_empty() {
+            let (id, count) = (word(set, 0), usize::from(word(set, 2)));
+            let field = |place: usize| (word(set, header + 4 * place), word(set, header + 4 * place + 2));
+            self.templates.insert((from, id), (0..count).map(field).collect());
+            set = &set[header + 4 * count..];
+        }
+    }
+
+    fn data(&mut self, from: SocketAddr, id: u16, mut set: &[u8]) {
+        let template = self.templates.get(&(from, id)).expect("templates come first");
+        while !set.is_empty() {
+            let mut record = Record::new();
+            for &(element, len) in template {
+                let (begin, len) = if len == 0xffff { (1, set[0].into()) } else { (0, usize::from(len)) };
+                record.insert(element, set[begin..begin + len].to_vec());
+                set = &set[begin + len..];
+            }
+            self.records.push((from, record));
+            *self.next.get_mut(&from).unwrap() += 1;
+        }
+    }
+
+    /// Packets of all flows of a port in this direction: 0 is into the switch.
+    fn packets(&mut self, port: &str, direction: u8) -> u64 {
+        self.read();
+        let its = self.records.iter().filter(|(_, record)| {
+            record.get(&INTERFACE_NAME).is_some_and(|name| name == port.as_bytes())
+                && record.get(&DIRECTION).is_some_and(|of| *of == [direction])
+        });
+        its.map(|(_, record)| number(&record[&PACKETS])).sum()
+    }
+}
+
+struct Host {
+    dir: TempDir,
+    text: String,
+    _keeper: Process,
+}
+
+impl Host {
+    /// A kept daemon with two ports and this export of their flows.
+    fn start(export: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut text = "[daemon]\ncontrol = \"control.sock\"\nworkers = 2\n".to_owned();
+        for (adapter, number) in ["e1000", "virtio-net"].iter().zip(1..) {
+            text += &format!("[[port]]\nname = \"vm{number}\"\nadapter = \"{adapter}\"\nmac = \"{MAC}{number}\"\n");
+            text += &format!("socket = \"vm{number}.sock\"\nbuffer = \"64MiB\"\n");
+        }
+        fs::write(dir.path().join("host.toml"), format!("{text}{export}")).unwrap();
+        let host = Self { _keeper: keep(dir.path()), text, dir };
+        let end = Instant::now() + SOON;
+        while host.asked(&["ports"]).status.code() != Some(0) {
+            assert!(Instant::now() < end, "{}", host.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        host
+    }
+
+    fn guest(&self, number: u8) -> Station {
+        let socket = self.dir.path().join(format!("vm{number}.sock"));
+        let attach = match number {
+            1 => json!({ "vfio-user": { "driver": "e1000", "socket": socket } }),
+            _ => json!({ "vhost-user": { "socket": socket } }),
+        };
+        Station::start(&attach, number)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn asked(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(words).arg("--control").arg(self.dir.path().join("control.sock")).output().unwrap()
+    }
+
+    fn told(&self, words: &[&str]) -> String {
+        let output = self.asked(words);
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = UnixStream::connect(self.dir.path().join("control.sock")).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: nicety\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Applies the host file with this export.
+    fn apply(&self, export: &str) -> String {
+        let path = self.dir.path().join("host.toml");
+        fs::write(&path, format!("{}{export}", self.text)).unwrap();
+        self.told(&["apply", path.to_str().unwrap()])
+    }
+
+    /// Frames of a port in this direction, dropped ones included.
+    fn frames(&self, name: &str, way: &str) -> u64 {
+        let ports: Value = serde_json::from_str(&self.told(&["ports", "--json"])).unwrap();
+        let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).unwrap().clone();
+        port[way].as_array().unwrap().iter().filter_map(|queue| queue["frames"].as_u64()).sum()
+    }
+
+    /// Waits until each frame that the first guest has sent, and each that it got, is in a record.
+    fn until_all_is_told(&self, collector: &mut Collector) {
+        let end = Instant::now() + SOON;
+        loop {
+            let told = [0, 1].map(|direction| collector.packets("vm1", direction));
+            let frames = ["transmit", "receive"].map(|way| self.frames("vm1", way));
+            if told == frames {
+                return;
+            }
+            assert!(Instant::now() < end, "told {told:?} of {frames:?}\n{:?}\n{}", collector.records, self.log());
+        }
+    }
+}
+
+fn exchange(from: &mut Station, to: &Station) {
+    let done = from.asked(&json!({ "transact": { "to": to.address, "seconds": 0.2 } }));
+    assert!(done.get("failed").is_none(), "{done}");
+}
+
+fn export(to: SocketAddr) -> String {
+    format!("[[flow_export]]\nname = \"watch\"\ncollector = \"udp:{to}\"\nidle_timeout = \"1s\"\n")
+}
+
+#[test]
+fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_upgrade() {
+    let mut collector = Collector::new();
+    let to = collector.socket.local_addr().unwrap();
+    let host = Host::start(&export(to));
+    let (mut one, two) = (host.guest(1), host.guest(2));
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    let is_tcp = |(_, record): &&(SocketAddr, Record)| record.get(&PROTOCOL).is_some_and(|protocol| *protocol == [6]);
+    let tcp = collector.records.iter().find(is_tcp).unwrap().1.clone();
+    assert_eq!(tcp[&SOURCE_V4][..3], [10, 0, 0]);
+    assert!(number(&tcp[&SOURCE_PORT]) > 0);
+
+    // The next daemon goes on. The first one has told all that it knew.
+    host.told(&["upgrade"]);
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    let exporters: Vec<SocketAddr> = collector.next.keys().copied().collect();
+    assert_eq!(exporters.len(), 2, "each daemon has a session of its own, with templates of its own");
+
+    let metrics = host.metrics();
+    assert!(metrics.contains("nicety_flow_collector_up{export=\"watch\"} 1"), "{metrics}");
+    assert!(metrics.contains("nicety_flow_records_lost_total{export=\"watch\"} 0"), "{metrics}");
+    wireshark_agrees(&collector, host.dir.path());
+    nfdump_agrees(&collector, host.dir.path());
+
+    // A change while it runs: one in ten, then nothing more.
+    let planned = host.apply(&(export(to) + "sampling = 10\n"));
+    assert_eq!(planned, "~ flow_export.watch: sampling (not set) → 10\n");
+    let before = (collector.packets("vm1", 0), host.frames("vm1", "transmit"));
+    exchange(&mut one, &two);
+    let sent = host.frames("vm1", "transmit") - before.1;
+    let end = Instant::now() + SOON;
+    while collector.packets("vm1", 0) - before.0 < sent / 11 {
+        assert!(Instant::now() < end, "{} of {sent}", collector.packets("vm1", 0) - before.0);
+    }
+    assert!(collector.packets("vm1", 0) - before.0 <= sent / 9 + 10);
+    assert_eq!(host.apply(""), "- flow_export.watch\n");
+    std::thread::sleep(Duration::from_secs(1));
+    collector.read();
+    let told = collector.datagrams.len();
+    exchange(&mut one, &two);
+    std::thread::sleep(Duration::from_secs(2));
+    collector.read();
+    assert_eq!(collector.datagrams.len(), told, "nothing is exported any more");
+}
+
+#[test]
+fn what_the_switch_drops_is_told_with_its_reason() {
+    let mut collector = Collector::new();
+    let to = collector.socket.local_addr().unwrap();
+    let host = Host::start(&export(to));
+    let (mut one, two) = (host.guest(1), host.guest(2));
+    exchange(&mut one, &two);
+    // A network without anybody else.
+    host.told(&["port", "set", "vm1", "vlan=99", "--yes"]);
+    let _fails = one.asked(&json!({ "transact": { "to": two.address, "seconds": 0.2 } }));
+    let end = Instant::now() + SOON;
+    let dropped = loop {
+        collector.read();
+        let found = collector.records.iter().find(|(_, record)| record.contains_key(&STATUS));
+        if let Some((_, record)) = found {
+            break record.clone();
+        }
+        assert!(Instant::now() < end, "{:?}\n{}", collector.records, host.log());
+    };
+    assert_eq!((&dropped[&INTERFACE_NAME][..], number(&dropped[&DIRECTION])), (&b"vm1"[..], 0));
+    assert_eq!(number(&dropped[&STATUS]), 128, "dropped, and for none of the usual reasons (RFC 7270, section 4.12)");
+    let reason = String::from_utf8(dropped[&SELECTOR_NAME].clone()).unwrap();
+    assert_eq!(reason, "no-receiver");
+    let ports: Value = serde_json::from_str(&host.told(&["ports", "--json"])).unwrap();
+    let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vm1").unwrap();
+    assert!(port["transmit_drops"][&reason].as_u64().unwrap() > 0, "{reason}: {port}");
+}
+
+/// The collected datagrams as a capture.
+fn capture(collector: &Collector, file: &Path) {
+    let mut capture = PcapWriter::new(File::create(file).unwrap()).unwrap();
+    for datagram in &collector.datagrams {
+        let (len, udp) = (datagram.len() as u16, 4739u16.to_be_bytes());
+        let mut frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0][..], &(len + 28).to_be_bytes()].concat();
+        frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
+        frame.extend([udp, udp, (len + 8).to_be_bytes(), [0, 0]].concat());
+        frame.extend(datagram);
+        capture.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, &frame)).unwrap();
+    }
+}
+
+fn wireshark_agrees(collector: &Collector, dir: &Path) {
+    let tshark = match Tool::tshark(&mut |_| {}) {
+        Ok(tshark) => tshark,
+        Err(error) => return skipped("flows::tshark", &error.to_string()),
+    };
+    let file = dir.join("flows.pcap");
+    capture(collector, &file);
+    let asked = |args: &[&str]| {
+        let mut command = tshark.command();
+        command.args(["-n", "-d", "udp.port==4739,cflow", "-r"]).arg(&file).args(args);
+        let output = command.env("HOME", dir).env_remove("XDG_CONFIG_HOME").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all = asked(&["-V"]);
+    assert_eq!(asked(&["-Y", "_ws.malformed || _ws.short || cflow.template_frame == 0"]), "", "{all}");
+    for words in ["IfName: vm1", "IfName: vm2", "SrcAddr: 10.0.0.1", "Direction: Ingress", "Direction: Egress"] {
+        assert!(all.contains(words), "{words}\n{all}");
+    }
+    assert!(!all.contains("No template found") && !all.contains("Unknown"), "{all}");
+}
+
+/// Replays the datagrams to nfcapd, and has nfdump print what it has collected.
+fn nfdump_agrees(collector: &Collector, dir: &Path) {
+    let nfdump = match Tool::nfdump(&mut |_| {}) {
+        Ok(nfdump) => nfdump,
+        Err(error) => return skipped("flows::nfdump", &error.to_string()),
+    };
+    let (folder, log) = (dir.join("nfcapd"), dir.join("nfcapd.log"));
+    fs::create_dir(&folder).unwrap();
+    let place = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut nfcapd = Command::new(nfdump.folder().join("nfcapd"));
+    nfcapd.args(["-b", "127.0.0.1", "-p", &place.port().to_string(), "-t", "3600", "-w"]).arg(&folder);
+    nfcapd.stdout(File::create(&log).unwrap()).stderr(File::options().append(true).open(&log).unwrap());
+    let mut nfcapd = Process(nfcapd.stdin(Stdio::null()).spawn().unwrap());
+    let end = Instant::now() + SOON;
+    let bound = format!("0100007F:{:04X}", place.port());
+    while !fs::read_to_string("/proc/net/udp").unwrap().contains(&bound) {
+        assert!(Instant::now() < end, "{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in &collector.datagrams {
+        socket.send_to(datagram, place).unwrap();
+        // Its buffer is small.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&nfcapd.0), Signal::TERM).unwrap();
+    assert!(nfcapd.0.wait().unwrap().success(), "{}", fs::read_to_string(&log).unwrap());
+    let files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let printed: Vec<String> = files
+        .iter()
+        .map(|file| {
+            let output =
+                nfdump.command().arg("-r").arg(file).args(["-q", "-N", "-o", "fmt:%sa %da %pr %pkt %dir"]).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        })
+        .collect();
+    let printed = printed.concat();
+    let packets = |from: &str| -> u64 {
+        let lines = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let its = lines.filter(|words| words.len() >= 4 && words[0] == from && words[2] == "6");
+        its.map(|words| words[3].parse::<u64>().unwrap()).sum()
+    };
+    // Both ports tell of it: where it came in, and where it left.
+    let tcp = collector.records.iter().filter(|(_, record)| record.get(&PROTOCOL).is_some_and(|one| *one == [6]));
+    let from_one = tcp.filter(|(_, record)| record[&SOURCE_V4] == [10, 0, 0, 1]);
+    let told: u64 = from_one.map(|(_, record)| number(&record[&PACKETS])).sum();
+    assert!(told > 0 && packets("10.0.0.1") == told, "{told}\n{printed}\n{}", fs::read_to_string(&log).unwrap());
+}

@@ -1,0 +1,357 @@
+//! Flows: frames that have addresses, ports and the switch's decision in common, counted for a collector (IPFIX).
+//!
+//! Each worker has tables of its own, one for each port whose frames it has seen, so that a frame costs no lock and no atomic access. A port
+//! has a bounded number of places: a guest that makes a million flows displaces its own. Whoever exports asks each worker from time to time
+//! for the flows that are due ([`Plane::sweep_flows`](crate::Plane::sweep_flows)).
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, PACKETS, PortId, Reason, Time};
+use nicety_ipfix::{Direction, Outcome, Record, SEVERAL, Seen, Table};
+use nicety_switch::Plan;
+
+/// Records that wait in a worker until it hands them over.
+const WAITING_MAX: usize = 64;
+/// Work of one sweep of a worker: some 50 µs.
+const SWEEP_COST: usize = 2048;
+/// Bits of `Covered`.
+const INGRESS: u8 = Direction::Ingress.bit();
+const EGRESS: u8 = Direction::Egress.bit();
+
+const _: () = assert!(PACKETS <= u64::BITS as usize);
+
+/// A record, and the number of the plan by which its ports' numbers have their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reported {
+    /// The record.
+    pub record: Record,
+    /// See [`Plane::set_flows`](crate::Plane::set_flows).
+    pub version: u32,
+}
+
+/// Takes records from workers. It must not block.
+pub trait FlowSink: Send + Sync + Debug {
+    /// Takes all records out of the list. Those for which there is no room are lost, and counted.
+    fn take(&self, records: &mut Vec<Reported>);
+
+    /// A flow had to make room for another one of its port, and was reported early.
+    fn displaced(&self);
+}
+
+/// Whether a port's flows are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Covered {
+    /// Tells the port from others that have its number at other times. 0: no port has it.
+    pub identity: u64,
+    /// Directions, a bit each ([`Direction::bit`]).
+    pub directions: u8,
+}
+
+impl Covered {
+    /// Both directions.
+    pub const BOTH: u8 = INGRESS | EGRESS;
+}
+
+/// What is counted for one collector.
+#[derive(Clone, Debug)]
+pub struct FlowExport {
+    /// Tells it from others. One with the number of an earlier one goes on with its tables.
+    pub id: u64,
+    /// By port number: those of teams and of ports with several workers, and not their members' and parts'.
+    pub ports: Vec<Covered>,
+    /// One frame in so many is counted; at least 1.
+    pub sampling: u32,
+    /// A flow is reported after this time, although it goes on.
+    pub active_ns: u64,
+    /// A flow without frames for this time has ended.
+    pub idle_ns: u64,
+    /// Memory for the flows of one port, on each worker that serves it.
+    pub port_bytes: usize,
+    /// Gets the records.
+    pub sink: Arc<dyn FlowSink>,
+}
+
+impl FlowExport {
+    fn covered(&self, port: u16) -> Covered {
+        self.ports.get(usize::from(port)).copied().unwrap_or_default()
+    }
+}
+
+/// All exports of a switch. Replaced as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct FlowPlan {
+    pub version: u32,
+    pub exports: Vec<Arc<FlowExport>>,
+}
+
+/// The flows that one worker has counted. They are in its [`Turn`](crate::Turn).
+#[derive(Debug, Default)]
+pub struct FlowTables {
+    /// Of the plan that they follow.
+    version: u32,
+    exports: Vec<ExportTables>,
+}
+
+#[derive(Debug)]
+struct ExportTables {
+    export: Arc<FlowExport>,
+    version: u32,
+    /// By the number of the port that frames come from.
+    tables: Vec<Option<Box<Table>>>,
+    /// Frames until the next one that is counted.
+    until_counted: u32,
+    waiting: Vec<Reported>,
+    /// The table that is swept next.
+    cursor: usize,
+}
+
+/// The numbers of the bits that are set.
+fn numbers(mut bits: u64) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
+        let number = (bits != 0).then_some(bits.trailing_zeros() as u16);
+        bits &= bits.wrapping_sub(1);
+        number
+    })
+}
+
+impl FlowTables {
+    /// Follows this plan. Tables of exports that are gone, and flows of ports whose numbers mean others now, are reported.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn follow(&mut self, plan: &FlowPlan) {
+        self.version = plan.version;
+        let mut before = std::mem::take(&mut self.exports);
+        for export in &plan.exports {
+            let known = before.iter().position(|one| one.export.id == export.id);
+            let mut tables = match known {
+                Some(place) => before.swap_remove(place),
+                None => ExportTables::new(export),
+            };
+            tables.change(export, plan.version);
+            self.exports.push(tables);
+        }
+        before.iter_mut().for_each(ExportTables::end);
+    }
+
+    /// Whether they follow the plan of this number.
+    #[inline]
+    pub(crate) fn follows(&self, version: u32) -> bool {
+        self.version == version
+    }
+
+    /// Counts a batch.
+    #[inline]
+    pub(crate) fn count(&mut self, batch: &Batch, plan: &Plan, now: Time) {
+        self.exports.iter_mut().for_each(|export| export.count(batch, plan, now));
+    }
+
+    /// Reports flows that are due, some at a time.
+    pub(crate) fn sweep(&mut self, now: Time) {
+        self.exports.iter_mut().for_each(|export| export.sweep(now));
+    }
+
+    /// Reports all flows.
+    pub(crate) fn end(&mut self) {
+        self.exports.iter_mut().for_each(ExportTables::end);
+    }
+}
+
+impl ExportTables {
+    fn new(export: &Arc<FlowExport>) -> Self {
+        Self {
+            export: Arc::clone(export),
+            version: 0,
+            tables: Vec::new(),
+            until_counted: 0,
+            waiting: Vec::with_capacity(WAITING_MAX),
+            cursor: 0,
+        }
+    }
+
+    /// Counts for another plan from now on.
+    fn change(&mut self, export: &Arc<FlowExport>, version: u32) {
+        let before = Arc::clone(&self.export);
+        let Self { tables, waiting, version: of, .. } = self;
+        let is_same = |number: u16| before.covered(number).identity == export.covered(number).identity;
+        let keeps_size = before.port_bytes == export.port_bytes;
+        for (number, slot) in (0u16..).zip(tables.iter_mut()) {
+            let Some(table) = slot else { continue };
+            let is_whole = is_same(number) && keeps_size;
+            let is_over =
+                |Outcome { egress, dropped, .. }| !is_whole || (dropped == 0 && egress != SEVERAL && !is_same(egress));
+            let report = &mut |record| push(waiting, &before, *of, record);
+            table.end_where(|key| is_over(key.outcome()), report);
+            if !is_whole {
+                *slot = None;
+            }
+        }
+        hand_over(waiting, &before);
+        (self.export, self.version) = (Arc::clone(export), version);
+    }
+
+    /// The packets that are counted, a bit each, of a batch of so many.
+    #[inline]
+    fn sampled(&mut self, packets: usize) -> u64 {
+        let every = self.export.sampling;
+        if every <= 1 {
+            return u64::MAX;
+        }
+        let (mut bits, mut at) = (0, self.until_counted);
+        while (at as usize) < packets {
+            bits |= 1u64.wrapping_shl(at);
+            at = at.saturating_add(every);
+        }
+        self.until_counted = at.saturating_sub(packets as u32);
+        bits
+    }
+
+    #[inline]
+    fn count(&mut self, batch: &Batch, plan: &Plan, now: Time) {
+        let sampled = self.sampled(batch.len());
+        let from = self.export.covered(batch.origin.0).directions & INGRESS;
+        let (mut once, mut several) = (0, 0);
+        if plan.receivers().len() > 1 {
+            for receiver in plan.receivers() {
+                let packets = plan.packets(*receiver);
+                several |= once & packets;
+                once |= packets;
+            }
+        }
+        for &PortId(egress) in plan.receivers() {
+            let directions = from | self.export.covered(egress).directions & EGRESS;
+            let packets = plan.packets(PortId(egress)) & sampled & !several;
+            if directions != 0 && packets != 0 {
+                self.add(batch, packets, Outcome { egress, dropped: 0, directions }, now);
+            }
+        }
+        if several & sampled != 0 {
+            self.count_flooded(batch, plan, several & sampled, now);
+        }
+        if from != 0 && !plan.drops().is_empty() {
+            self.count_drops(batch, plan, sampled, now);
+        }
+    }
+
+    /// Packets with several receivers: once where they come in, and once for each receiver.
+    #[cold]
+    #[inline(never)]
+    fn count_flooded(&mut self, batch: &Batch, plan: &Plan, packets: u64, now: Time) {
+        if self.export.covered(batch.origin.0).directions & INGRESS != 0 {
+            self.add(batch, packets, Outcome { egress: SEVERAL, dropped: 0, directions: INGRESS }, now);
+        }
+        for &PortId(egress) in plan.receivers() {
+            let its = plan.packets(PortId(egress)) & packets;
+            if its != 0 && self.export.covered(egress).directions & EGRESS != 0 {
+                self.add(batch, its, Outcome { egress, dropped: 0, directions: EGRESS }, now);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_drops(&mut self, batch: &Batch, plan: &Plan, sampled: u64, now: Time) {
+        // A frame for the switch itself is no drop.
+        for (packet, reason) in plan.drops().iter().filter(|(_, reason)| *reason != Reason::Taken) {
+            let bit = 1u64.wrapping_shl((*packet).into()) & sampled;
+            if bit != 0 {
+                let dropped = (*reason as u8).saturating_add(1);
+                self.add(batch, bit, Outcome { egress: 0, dropped, directions: INGRESS }, now);
+            }
+        }
+    }
+
+    /// Counts these packets.
+    #[inline]
+    fn add(&mut self, batch: &Batch, packets: u64, outcome: Outcome, now: Time) {
+        let Self { export, tables, waiting, version, .. } = self;
+        let number = batch.origin.0;
+        let table = match tables.get_mut(usize::from(number)) {
+            Some(Some(table)) => table,
+            _ => Self::table(tables, number, export.port_bytes),
+        };
+        let all = batch.packets();
+        for packet in numbers(packets) {
+            let Some(packet) = all.get(usize::from(packet)) else { return };
+            let head = batch.head(packet);
+            if packet.offload.segment.is_none()
+                && let Some(seen) = Seen::usual(head)
+                && table.count(&seen, outcome, packet.len(), now.0)
+            {
+                continue;
+            }
+            let amount = (packet.frames(), packet.wire_bytes());
+            if let Some(record) = table.add(&Seen::of(head), outcome, amount, now.0) {
+                export.sink.displaced();
+                push(waiting, export, *version, record);
+            }
+        }
+    }
+
+    /// The table of a port's first flow.
+    #[cold]
+    #[inline(never)]
+    fn table(tables: &mut Vec<Option<Box<Table>>>, number: u16, bytes: usize) -> &mut Table {
+        let place = usize::from(number);
+        if tables.len() <= place {
+            tables.resize_with(place + 1, || None);
+        }
+        tables[place].get_or_insert_with(|| Box::new(Table::new(number, bytes)))
+    }
+
+    fn sweep(&mut self, now: Time) {
+        let Self { export, tables, waiting, version, cursor, .. } = self;
+        let (mut cost, count) = (0, tables.len());
+        for _ in 0..count {
+            let place = *cursor % count;
+            *cursor = place + 1;
+            let Some(slot) = tables.get_mut(place) else { break };
+            let Some(table) = slot else { continue };
+            let limits = (export.active_ns, export.idle_ns);
+            let swept = table.sweep(limits, now.0, SWEEP_COST - cost, &mut |record| {
+                push(waiting, export, *version, record);
+            });
+            // A port that sends again gets another one.
+            if table.flows() == 0 {
+                *slot = None;
+            }
+            cost += swept.cost;
+            if cost >= SWEEP_COST {
+                *cursor = if swept.is_done { place + 1 } else { place };
+                break;
+            }
+        }
+        hand_over(waiting, export);
+    }
+
+    /// Reports all flows.
+    fn end(&mut self) {
+        let Self { export, tables, waiting, version, .. } = self;
+        for table in tables.iter_mut().flatten() {
+            table.end_where(|_| true, &mut |record| push(waiting, export, *version, record));
+        }
+        tables.clear();
+        hand_over(waiting, export);
+    }
+}
+
+fn push(waiting: &mut Vec<Reported>, export: &FlowExport, version: u32, record: Record) {
+    waiting.push(Reported { record, version });
+    if waiting.len() >= WAITING_MAX {
+        export.sink.take(waiting);
+    }
+}
+
+fn hand_over(waiting: &mut Vec<Reported>, export: &FlowExport) {
+    if !waiting.is_empty() {
+        export.sink.take(waiting);
+    }
+}
+
+impl Reported {
+    /// The reason for which the frames were dropped, if they were.
+    pub fn dropped(&self) -> Option<Reason> {
+        let number = self.record.key.outcome().dropped.checked_sub(1)?;
+        Reason::ALL.get(usize::from(number)).copied()
+    }
+}

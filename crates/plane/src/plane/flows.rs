@@ -1,0 +1,51 @@
+//! Counts flows for collectors ([`crate::flows`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nicety_adapter::{Batch, Time};
+use nicety_switch::Plan;
+
+use super::turn::Turn;
+use super::{COUNTED, Plane};
+use crate::flows::{FlowExport, FlowPlan, FlowTables};
+
+impl Plane {
+    /// Replaces all exports of flows. `version`, which differs from the last ones, is in all records from now on. Workers follow with their
+    /// next batch or [sweep](Self::sweep_flows).
+    pub fn set_flows(&self, version: u32, exports: Vec<FlowExport>) {
+        let is_on = !exports.is_empty();
+        self.flows.store(Arc::new(FlowPlan { version, exports: exports.into_iter().map(Arc::new).collect() }));
+        self.flow_version.store(version, Ordering::Release);
+        match is_on {
+            true => self.watched.fetch_or(COUNTED, Ordering::SeqCst),
+            false => self.watched.fetch_and(!COUNTED, Ordering::SeqCst),
+        };
+    }
+
+    /// Counts a batch's frames, by the switch's decision.
+    #[inline(never)]
+    pub(crate) fn count_flows(&self, batch: &Batch, plan: &Plan, flows: &mut FlowTables, now: Time) {
+        self.follow_flows(flows);
+        flows.count(batch, plan, now);
+    }
+
+    /// Reports some of a worker's flows that are due: at most so many that its ports wait for some 50 µs. Call it again and again.
+    pub fn sweep_flows(&self, turn: &mut Turn, now: Time) {
+        self.follow_flows(&mut turn.flows);
+        turn.flows.sweep(now);
+    }
+
+    /// Reports all of a worker's flows.
+    pub fn end_flows(&self, turn: &mut Turn) {
+        self.follow_flows(&mut turn.flows);
+        turn.flows.end();
+    }
+
+    #[inline]
+    fn follow_flows(&self, flows: &mut FlowTables) {
+        if !flows.follows(self.flow_version.load(Ordering::Acquire)) {
+            flows.follow(&self.flows.load());
+        }
+    }
+}
