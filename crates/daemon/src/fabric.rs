@@ -53,6 +53,9 @@ const END: Duration = Duration::from_secs(1);
 #[error("[fabric]: {0}")]
 pub struct FabricError(String);
 
+/// What is asked of the machine: it answers by itself.
+type Question = Box<dyn FnOnce(&Fabric, Time) + Send>;
+
 /// Something for the thread.
 pub(crate) enum Note {
     /// The ports are served: it begins.
@@ -64,7 +67,7 @@ pub(crate) enum Note {
     /// The last known state was written, or could not be.
     Kept(Result<(), String>),
     /// Asks the machine.
-    Ask(Box<dyn FnOnce(&Fabric, Time) + Send>),
+    Ask(Question),
     /// It does nothing until it is told to go on: another process may serve the ports now. Answers when it stands still.
     Pause(bool, SyncSender<()>),
     /// This host leaves the fabric, and the thread ends. Answers then.

@@ -166,7 +166,10 @@ fn hosts_join_and_leave_where_etcd_has_no_users_and_mistakes_have_sentences() {
     std::fs::write(cluster.scratch.path().join("host.toml"), &text).unwrap();
     // All that a daemon lacks here is the address.
     let checked = cluster.scratch.run(&["serve", "--check"]);
-    assert!(checked.err.starts_with("nicety: the uplink: no interface of this host has the address 192.0.2.1"), "{checked:?}");
+    assert!(
+        checked.err.starts_with("nicety: the uplink: no interface of this host has the address 192.0.2.1"),
+        "{checked:?}"
+    );
     // From now on the host file says where etcd is.
     let short = |words: &[&str]| cluster.scratch.run(&[&["fabric"], words].concat());
     assert_eq!(short(&["group", "add", "web", "vni=5010", "vlan=10"]).code, Some(0));
