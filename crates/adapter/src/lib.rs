@@ -71,6 +71,6 @@ pub use saved_counters::SavedCounters;
 pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};
 pub use time::Time;
-pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants, Whole};
+pub use unfold::{Checked, Piece, Scratch, Short, Unfolded, Wants, Whole};
 pub use uplink::{HandOver, News, Uplink, UplinkSettings};
 pub use words::count;

@@ -8,6 +8,7 @@ mod piece;
 mod whole;
 
 use arrayvec::ArrayVec;
+use nicety_frame::checksum::Verdict;
 use nicety_frame::ethernet::FRAME_LEN_MIN;
 use nicety_frame::{Segmenter, Tag, Tci, vlan};
 
@@ -16,7 +17,7 @@ use crate::counters::Reason;
 use crate::frames::{Edit, Frames, Pick};
 use piece::Head;
 pub use piece::Piece;
-pub use whole::Whole;
+pub use whole::{Short, Whole};
 
 /// The buffer for edited heads: one on the stack per delivery, used for all its pieces.
 pub type Scratch = ArrayVec<u8, { HEAD_MAX + 16 }>;
@@ -49,6 +50,16 @@ pub enum Checked {
     Bad,
     /// Not checked, or there is none.
     Unknown,
+}
+
+impl From<Verdict> for Checked {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Good => Self::Good,
+            Verdict::Bad => Self::Bad,
+            Verdict::Absent | Verdict::Unknown => Self::Unknown,
+        }
+    }
 }
 
 /// The part of [`Wants`] that is needed until the end, in one byte. A copy of the struct would read a whole word that was just written

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Batch, Checked, Checksum, DraftError, Edit, Frames, Offload, Pick, PortId, Reason, Scratch, Segment, SegmentKind,
-    Unfolded, Wants,
+    Batch, Checked, Checksum, DraftError, Edit, Frames, HEAD_BYTES, Offload, Pick, PortId, Reason, Scratch, Segment,
+    SegmentKind, Short, Unfolded, Wants,
 };
 use nicety_frame::{Tag, Tci, vlan};
 use nicety_memory::{Map, Rights, Span};
@@ -135,6 +135,16 @@ impl Sender {
     }
 }
 
+impl Sender {
+    /// The frame in one step, if it needs no more.
+    fn short(&self, wants: &Wants, edit: Edit) -> Option<Delivered> {
+        let picks = [Pick { edit, ..Pick::whole(0) }];
+        let short = Short::of(&Frames::new(&self.batch, &picks), picks[0], wants)?;
+        assert!(std::ptr::eq(short.packet(), &raw const self.batch.packets()[0]));
+        Some((short.bytes().to_vec(), short.checked(), None))
+    }
+}
+
 fn payload() -> Vec<u8> {
     (0..PAYLOAD).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -259,6 +269,59 @@ fn every_edit_of_every_stack_of_tags_for_every_receiver() {
             }
         }
     }
+}
+
+#[test]
+fn a_short_frame_in_one_step_is_what_unfolding_gives_and_any_other_is_left_to_that() {
+    let mut damaged = tcp(&payload()[..40]);
+    damaged[60] ^= 1;
+    // The last one but one just fits into a private head, which has room for a tag besides; the last one does not.
+    let frames: Vec<Vec<u8>> = [
+        vec![3; 13],
+        vec![3; 14],
+        vec![3; 60],
+        damaged,
+        tcp(&[]),
+        tcp(&payload()[..40]),
+        tcp(&payload()[..HEAD_BYTES - 54]),
+        tcp(&payload()[..HEAD_BYTES - 53]),
+    ]
+    .into();
+    let partial = Offload { checksum: CHECKSUM, segment: None };
+    let offloads = [Offload::default(), Offload { checksum: Checksum::Verified, segment: None }, partial];
+    let (mut taken, mut left) = (0, 0);
+    for (frame, offload) in frames.iter().flat_map(|frame| offloads.map(|offload| (frame, offload))) {
+        let is_partial = offload == partial;
+        // Only a transport header has a checksum field.
+        if is_partial && frame.get(12..14) != Some(&[8, 0]) {
+            continue;
+        }
+        for tag in [None, Some(0x2005)].into_iter().filter(|tag| tag.is_none() || frame.len() >= 14) {
+            let offload = if tag.is_some() { offload.behind_tag() } else { offload };
+            let sender = Sender::new(frame, 50, offload, tag);
+            let len = frame.len() + if tag.is_some() { 4 } else { 0 };
+            for (frame_max, strip, verify) in [1514, 70, 20]
+                .into_iter()
+                .flat_map(|most| [0, 0x8100, 0x88a8].map(|strip| (most, strip)))
+                .flat_map(|(most, strip)| [false, true].map(|verify| (most, strip, verify)))
+            {
+                let wants = Wants { frame_max, strip, verify, ..PLAIN };
+                for edit in [Edit::Keep, Edit::Untag, Edit::Tag(Tag::customer(Tci(7)))] {
+                    let is_changed = edit != Edit::Keep || is_partial || strip != 0 && tag.is_some();
+                    let fits = frame.len() <= HEAD_BYTES && (14..=frame_max as usize).contains(&len);
+                    let short = sender.short(&wants, edit);
+                    assert_eq!(short.is_some(), fits && !is_changed, "{len} bytes, {offload:?}, {wants:?}, {edit:?}");
+                    let Some(short) = short else {
+                        left += 1;
+                        continue;
+                    };
+                    taken += 1;
+                    assert_eq!(sender.deliver(wants, edit, 2048).unwrap(), [short], "{offload:?}, {wants:?}");
+                }
+            }
+        }
+    }
+    assert!(taken > 100 && left > 100, "{taken} and {left}");
 }
 
 #[test]

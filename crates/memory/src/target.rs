@@ -70,7 +70,7 @@ impl<'m> Target<'m> {
         Some(place)
     }
 
-    /// Writes a header of `N` bytes, a number in little-endian order, and bytes behind it. False if there is no room for both; then nothing
+    /// Writes a header of `N` bytes (or none), a number in little-endian order, and bytes behind it. False if there is no room for both; then nothing
     /// is written.
     #[inline]
     pub fn write<const N: usize>(&self, header: u128, bytes: &[u8]) -> bool {
@@ -126,11 +126,13 @@ impl<'m> Target<'m> {
 /// `N` bytes are mapped there.
 #[inline(always)]
 unsafe fn store_header<const N: usize>(first: *mut u8, header: u128) {
-    const { assert!(N == 8 || N == 12 || N == 16, "whole words") }
+    const { assert!(N == 0 || N == 8 || N == 12 || N == 16, "whole words") }
     let (low, high) = (header as u64, (header >> 64) as u64);
     // SAFETY: as the caller guarantees.
     unsafe {
-        touch::store_u64(first, low.to_le());
+        if N > 0 {
+            touch::store_u64(first, low.to_le());
+        }
         match N {
             12 => touch::store_u32(first.wrapping_add(8), (high as u32).to_le()),
             16 => touch::store_u64(first.wrapping_add(8), high.to_le()),

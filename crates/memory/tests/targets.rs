@@ -65,7 +65,7 @@ fn a_target_is_where_its_map_says_whatever_was_asked_before_and_counts_the_pages
 }
 
 #[test]
-fn a_header_and_a_frame_of_any_length_are_written_together_or_not_at_all() {
+fn a_header_or_none_and_a_frame_of_any_length_are_written_together_or_not_at_all() {
     fn one<const N: usize>(map: &Map, len: usize, room: usize) {
         let frame: Vec<u8> = (0..len).map(|at| (at * 5 + 1) as u8).collect();
         let expected = [&HEADER.to_le_bytes()[..N], &frame].concat();
@@ -85,6 +85,7 @@ fn a_header_and_a_frame_of_any_length_are_written_together_or_not_at_all() {
     map.write(PAGE, &[0; 600]).unwrap();
     for len in 0..=300 {
         for room in [1, len, len + 7, len + 8, len + 11, len + 12, len + 15, len + 16, 400] {
+            one::<0>(&map, len, room.max(1));
             one::<8>(&map, len, room.max(1));
             one::<12>(&map, len, room.max(1));
             one::<16>(&map, len, room.max(1));

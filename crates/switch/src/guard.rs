@@ -15,6 +15,7 @@ use nicety_frame::ipv6::extension;
 use nicety_frame::{Fragment, L3, L3Kind, arp, group, udp, vlan};
 
 use crate::policy::{Guards, Policy};
+use crate::rules::Rules;
 
 /// Ports of DHCP servers and clients: RFC 2131, section 4.1, and RFC 8415, section 7.2. Clients do not check an answer's source
 /// port.
@@ -48,7 +49,20 @@ const BPDU: [[u8; 6]; 3] =
 const OTHER_TAGS: [u16; 7] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x893f, 0xf1c1, 0x892f];
 
 /// The reason why a frame may not be sent; `None` if it may.
-pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
+#[inline(always)]
+pub(crate) fn inspect(rules: &Rules, batch: &Batch, packet: &Packet, head: &[u8]) -> Option<Reason> {
+    // Most frames need no more: to one station, not too long, and of a kind that no guard looks at.
+    let is_short = packet.offload.segment.is_none() && packet.len() <= rules.untagged_max;
+    let is_for_one = head.first().is_some_and(|first| first & 1 == 0);
+    if is_short && is_for_one && is_plain_v4(head) {
+        return None;
+    }
+    inspect_further(&rules.policy, batch, packet)
+}
+
+/// The same for other frames.
+#[inline(never)]
+fn inspect_further(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
     let head = batch.head(packet);
     if policy.mtu.is_some_and(|mtu| is_longer(batch, packet, mtu)) {
         return Some(Reason::Mtu);
@@ -60,7 +74,7 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     if is_plain_v4(head) { None } else { read(policy, batch, packet) }
 }
 
-/// Like `inspect`, for a frame that must be parsed.
+/// The same for a frame that must be parsed.
 #[inline(never)]
 fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
     let guards = policy.guards;
@@ -155,7 +169,7 @@ fn unreadable(guards: Guards) -> Option<Reason> {
 
 /// Whether a frame is IPv4 without a tag or options, of TCP, or of UDP but not between a DHCP server's and client's ports. Most frames
 /// are, and need no full parsing.
-#[inline]
+#[inline(always)]
 fn is_plain_v4(head: &[u8]) -> bool {
     let Some(head) = head.first_chunk::<42>() else { return false };
     if head[12..15] != [8, 0, 0x45] {

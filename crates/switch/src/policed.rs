@@ -17,8 +17,52 @@ use crate::rules::{FLAT, FrameVlan, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{At, Members, Switch, group};
 
-/// The bytes that are the same in all frames of a train: addresses, and the tag or the type.
-type Label = [u8; 18];
+/// What is the same in all frames of a train: addresses, and the tag or the type. In words, which are compared and taken apart in registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Label {
+    /// The destination.
+    target: u64,
+    /// The source, and in the low 16 bits the type or the tag's protocol identifier.
+    source: u64,
+    /// The tag's control information and the type behind it. 0 without a tag: what follows the type may differ within a train.
+    tag: u32,
+}
+
+impl Label {
+    /// Of no frame: a destination has 48 bits.
+    const NONE: Self = Self { target: u64::MAX, source: 0, tag: 0 };
+
+    /// `None` if the frame is shorter than its Ethernet header, with its first tag if it has one.
+    #[inline(always)]
+    fn of(head: &[u8]) -> Option<Self> {
+        let header = head.first_chunk::<14>()?;
+        let word = |at: usize| header[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let this = Self { target: word(0) >> 16, source: word(6), tag: 0 };
+        if this.has_tag() { this.with_tag(head) } else { Some(this) }
+    }
+
+    #[inline(always)]
+    fn with_tag(self, head: &[u8]) -> Option<Self> {
+        let tag = head.get(14..)?.first_chunk()?;
+        Some(Self { tag: u32::from_be_bytes(*tag), ..self })
+    }
+
+    #[inline(always)]
+    fn has_tag(&self) -> bool {
+        vlan::is_tpid(self.source as u16)
+    }
+
+    #[inline(always)]
+    fn keys(&self, fid: u16) -> Keys {
+        Keys { target: Key::new(self.target, fid), source: Key::new(self.source >> 16, fid) }
+    }
+
+    #[inline(always)]
+    fn tags(&self) -> Tags {
+        let ([a, b], [c, d, ..]) = ((self.source as u16).to_be_bytes(), self.tag.to_be_bytes());
+        Tags { outer: Tag::from_bytes([a, b, c, d]), behind: self.tag as u16 }
+    }
+}
 
 /// Consecutive packets with the same label.
 struct Train {
@@ -67,36 +111,38 @@ impl<P> Switch<P> {
     ) {
         let rules = members.rules(batch.origin);
         let outward = members.outward(batch.origin);
+        let inspecting = rules.filter(|rules| rules.inspects);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
-        let mut last = None;
+        // The label of the last train, as long as frames join it.
+        let mut last = Label::NONE;
         let second = addresses::second(now);
         plan.pairs.begin(&self.addresses);
         for (packet, index) in batch.packets().iter().zip(0..) {
             if let Some(reason) = follower.skips(index) {
                 plan.drop(index, reason);
-                last = None;
+                end_train(&mut trains, &mut last, index);
                 continue;
             }
             let head = batch.head(packet);
-            let refused = rules.filter(|rules| rules.inspects).and_then(|r| guard::inspect(&r.policy, batch, packet));
+            let refused = inspecting.and_then(|rules| guard::inspect(rules, batch, packet, head));
             follower.step(|| Step::Guards(refused));
             if let Some(reason) = refused {
                 plan.drop(index, reason);
-                last = None;
+                end_train(&mut trains, &mut last, index);
                 continue;
             }
-            let Some(label) = label(head) else {
+            let Some(label) = Label::of(head) else {
                 plan.drop(index, Reason::TooShort);
-                last = None;
+                end_train(&mut trains, &mut last, index);
                 continue;
             };
-            if let (Some(train), true) = (trains.last_mut(), last == Some(label)) {
-                train.end = index + 1;
+            if label == last {
                 continue;
             }
+            end_train(&mut trains, &mut last, index);
             let lane = match outward {
-                Some(outward) if has_tag(&label) => {
-                    outward.classify(tags(&label)).map_or_else(|| classify(rules, &label), Ok)
+                Some(outward) if label.has_tag() => {
+                    outward.classify(label.tags()).map_or_else(|| classify(rules, &label), Ok)
                 }
                 _ => classify(rules, &label),
             };
@@ -105,7 +151,7 @@ impl<P> Switch<P> {
             }
             match lane {
                 Ok(lane) => {
-                    let keys = keys_in(&label, lane.fid);
+                    let keys = label.keys(lane.fid);
                     let pair = Pair::new(keys, batch.origin, &self.addresses);
                     let place = if F::DRY || VEPA { Place::None } else { plan.pairs.place(pair, second) };
                     if place != Place::Kept {
@@ -113,18 +159,17 @@ impl<P> Switch<P> {
                         self.addresses.prefetch(keys.source);
                     }
                     // Frames for one group's MAC address may be for several groups, or reports.
-                    let is_alone = members.snooping && keys.target.is_multicast();
-                    last = (!is_alone).then_some(label);
+                    if !(members.snooping && keys.target.is_multicast()) {
+                        last = label;
+                    }
                     let train = Train { keys, line: pair.line(), place, lane, first: index, end: index + 1 };
                     // Never full: it has room for a batch.
                     let _pushed = trains.try_push(train);
                 }
-                Err(reason) => {
-                    plan.drop(index, reason);
-                    last = None;
-                }
+                Err(reason) => plan.drop(index, reason),
             }
         }
+        end_train(&mut trains, &mut last, batch.len() as u16);
         let way = Way { members, rules, batch, now };
         for train in &trains {
             if train.lane.comes_in {
@@ -301,53 +346,31 @@ pub(crate) fn may_send(rules: Option<&Rules>, (address, fid): (Mac, u16), now: T
 
 /// The networks by which a frame's addresses are known.
 pub(crate) fn networks(members: &Members, port: PortId, head: &[u8]) -> [Option<u16>; 2] {
-    let Some(label) = label(head) else { return [None; 2] };
-    let vlan = members.outward(port).and_then(|outward| outward.classify(tags(&label)));
+    let Some(label) = Label::of(head) else { return [None; 2] };
+    let vlan = members.outward(port).and_then(|outward| outward.classify(label.tags()));
     [vlan, classify(members.rules(port), &label).ok()].map(|lane| lane.map(|lane| lane.fid))
 }
 
 /// The edit with which a frame that comes in at a port leaves by another one. `None`: it does not.
 pub(crate) fn edit_for(members: &Members, from: PortId, head: &[u8], by: PortId) -> Option<Edit> {
-    members.leaves(by, &classify(members.rules(from), &label(head)?).ok()?)
+    members.leaves(by, &classify(members.rules(from), &Label::of(head)?).ok()?)
 }
 
-/// The bytes that decide about a frame, with its first tag if it has one; `None` if it is shorter than an Ethernet header.
+/// The last train ends before this packet, if frames still join it.
 #[inline(always)]
-fn label(head: &[u8]) -> Option<Label> {
-    let mut label = [0; 18];
-    if let Some(first) = head.first_chunk::<18>() {
-        label = *first;
-        // Clear the payload behind an untagged header: it may differ within a train.
-        if !has_tag(&label) {
-            label[14..].fill(0);
-        }
-        return Some(label);
+fn end_train(trains: &mut ArrayVec<Train, PACKETS>, last: &mut Label, end: u16) {
+    if *last != Label::NONE
+        && let Some(train) = trains.last_mut()
+    {
+        train.end = end;
+        *last = Label::NONE;
     }
-    label[..14].copy_from_slice(head.first_chunk::<14>()?);
-    (!has_tag(&label)).then_some(label)
-}
-
-#[inline(always)]
-fn has_tag(label: &Label) -> bool {
-    vlan::is_tpid(u16::from_be_bytes([label[12], label[13]]))
-}
-
-#[inline(always)]
-fn keys_in(label: &Label, fid: u16) -> Keys {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, ..] = *label;
-    Keys::new(&[a, b, c, d, e, f, g, h, i, j, k, l, m, n], fid)
 }
 
 #[inline(always)]
 fn classify(rules: Option<&Rules>, label: &Label) -> Result<FrameVlan, Reason> {
     let Some(rules) = rules else { return Ok(FLAT) };
-    rules.classify(tags(label))
-}
-
-#[inline(always)]
-fn tags(label: &Label) -> Tags {
-    let outer = Tag::from_bytes([label[12], label[13], label[14], label[15]]);
-    Tags { outer, behind: u16::from_be_bytes([label[16], label[17]]) }
+    rules.classify(label.tags())
 }
 
 fn private(rules: Option<&Rules>) -> Private {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nicety_adapter::{Edit, Reason, Time};
 use nicety_frame::Mac;
-use nicety_frame::ethernet::ethertype;
+use nicety_frame::ethernet::{HEADER_LEN, ethertype};
 use nicety_frame::vlan::{self, Tag, Tci};
 
 use crate::policy::{ADDRESS_LIMIT_MAX, Guards, Policy, Private, Vlan, VlanId, VlanSet};
@@ -74,6 +74,8 @@ pub(crate) struct Rules {
     pub unknown: Option<Meter>,
     /// Whether to check more than addresses and the outer tag.
     pub inspects: bool,
+    /// The longest frame without a tag, in bytes.
+    pub untagged_max: u32,
     /// The VLAN of frames without a tag.
     untagged: Result<FrameVlan, Reason>,
 }
@@ -100,6 +102,7 @@ impl Rules {
             multicast: policy.storm.multicast.map(Meter::new),
             unknown: policy.storm.unknown.map(Meter::new),
             inspects: (guarded || policy.mtu.is_some()) && !policy.blocked,
+            untagged_max: policy.mtu.map_or(u32::MAX, |mtu| u32::from(mtu) + HEADER_LEN as u32),
             untagged: Err(Reason::Vlan),
             policy,
         };

@@ -1,6 +1,6 @@
 //! One frame on its way into a receiver's buffers: first the payload, summed during the copy, then the head.
 
-use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::checksum;
 use nicety_frame::ethernet::FRAME_LEN_MIN;
 use nicety_frame::{Fragment, Layout, Sum, Tci};
 use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
@@ -168,11 +168,7 @@ impl Piece<'_> {
             let whole = headers + len == l4_end as usize && len - private.len() == summed as usize;
             whole.then(|| checksum::sum(private).then(payload, private.len() % 2 == 1))
         });
-        match verdict {
-            Verdict::Good => Checked::Good,
-            Verdict::Bad => Checked::Bad,
-            Verdict::Absent | Verdict::Unknown => Checked::Unknown,
-        }
+        verdict.into()
     }
 }
 

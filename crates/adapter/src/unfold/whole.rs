@@ -1,5 +1,6 @@
 //! A packet that its receiver gets unchanged, in one piece and one buffer: the common case.
 
+use nicety_frame::{checksum, vlan};
 use nicety_memory::Target;
 
 use super::{Checked, Wants};
@@ -89,5 +90,61 @@ impl<'a> Whole<'a> {
             at = at.wrapping_add(span.len());
         }
         is_written
+    }
+}
+
+/// A frame that its receiver gets unchanged, and whose bytes are all in the packet's private head, as those of most short frames are. Its
+/// receiver may want it verified.
+#[derive(Debug)]
+pub struct Short<'a> {
+    batch: &'a Batch,
+    packet: &'a Packet,
+    bytes: &'a [u8],
+    verify: bool,
+}
+
+impl<'a> Short<'a> {
+    /// A pick for a receiver. `None` if it must be [unfolded](super::Unfolded).
+    #[inline(always)]
+    pub fn of(frames: &Frames<'a>, pick: Pick, wants: &Wants) -> Option<Self> {
+        let packet = frames.batch.packet(pick.packet)?;
+        let is_plain = pick.edit == Edit::Keep
+            && pick.from == 0
+            && packet.offload.segment.is_none()
+            && !matches!(packet.offload.checksum, Checksum::Partial { .. })
+            && packet.payload_len() == 0;
+        if !is_plain {
+            return None;
+        }
+        let bytes = frames.batch.head(packet);
+        if bytes.len() < 14
+            || bytes.len() > wants.frame_max as usize
+            || wants.strip != 0 && vlan::outer(bytes).is_some()
+        {
+            return None;
+        }
+        Some(Self { batch: frames.batch, packet, bytes, verify: wants.verify })
+    }
+
+    /// Its bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The packet.
+    #[inline(always)]
+    pub fn packet(&self) -> &'a Packet {
+        self.packet
+    }
+
+    /// The state of its checksum, which is verified if the receiver wants that.
+    #[inline]
+    pub fn checked(&self) -> Checked {
+        match self.packet.offload.checksum {
+            Checksum::AsIs if self.verify => checksum::check(self.bytes, self.batch.layout(self.packet)).into(),
+            Checksum::AsIs => Checked::Unknown,
+            Checksum::Verified | Checksum::Partial { .. } => Checked::Good,
+        }
     }
 }

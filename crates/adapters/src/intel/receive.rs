@@ -19,9 +19,9 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Checked, ErrorPlace, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Batch, Checked, ErrorPlace, Frames, Packet, Pick, Reason, Scratch, Short, Unfolded, Wants};
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, Tci, checksum};
-use nicety_memory::{Map, Rights, Span, Window};
+use nicety_memory::{Map, Rights, Span, Target, Translator, Window};
 
 use super::DESCRIPTOR;
 use super::filter::{Filter, Match};
@@ -88,6 +88,8 @@ pub struct Ring<'m> {
     pub window: Window<'m>,
     /// Guest memory, for buffers.
     pub memory: &'m Map,
+    /// The same, for frames in one buffer each.
+    pub targets: Translator<'m>,
     /// Its size.
     pub size: u32,
     /// The next descriptor to use.
@@ -165,7 +167,7 @@ impl Shares {
     }
 }
 
-impl Ring<'_> {
+impl<'m> Ring<'m> {
     /// Units of one descriptor.
     fn step(&self) -> u32 {
         if self.format == Format::Split { 2 } else { 1 }
@@ -193,7 +195,8 @@ impl Ring<'_> {
         if self.lone {
             self.tail
         } else if self.head < self.size && self.tail < self.size {
-            (self.tail + self.size - self.head) % self.size / self.step()
+            let round = if self.tail < self.head { self.size } else { 0 };
+            (self.tail + round - self.head) / self.step()
         } else if self.open_ended {
             self.size
         } else {
@@ -232,6 +235,19 @@ impl Ring<'_> {
             }
         }
         Some(count)
+    }
+
+    /// The next buffer for a frame of `len` bytes, at least [`SHORTEST`], if it is alone in one descriptor and one region. `None` if
+    /// [`Ring::room`] must look.
+    #[inline]
+    fn target(&mut self, len: u32) -> Option<Target<'m>> {
+        let bytes = len + self.check;
+        let is_sole = matches!(self.format, Format::Legacy | Format::Extended | Format::Extended10G);
+        if !is_sole || bytes > self.buffers[0] || self.size + u32::from(self.lone) < 2 || !self.owns(1) {
+            return None;
+        }
+        let address = u64::from_le_bytes(self.window.read(self.head as usize * DESCRIPTOR));
+        self.targets.target(address, bytes)
     }
 
     /// Finds buffers for frame `index` of a packet, of `len` bytes: their pieces and the number of descriptors.
@@ -303,21 +319,20 @@ impl Ring<'_> {
         let Verdict { status, tag, information, hash } = verdict;
         let tag = u32::from(tag) << 16;
         if self.format == Format::Legacy {
-            self.window.store_u32(place + 8, share[0]);
-            self.window.store_u32(place + 12, status & 0xff | status >> 16 & 0xff00 | tag);
+            let last = status & 0xff | status >> 16 & 0xff00 | tag;
+            self.window.store_u64(place + 8, u64::from(share[0]) | u64::from(last) << 32);
         } else {
             let apart = if let Format::Apart { .. } = self.format { share[1] << 21 } else { 0 };
-            self.window.store_u32(place, information | apart | if headers > 0 { apart.min(1) << 31 } else { 0 });
-            self.window.store_u32(place + 4, hash);
+            let first = information | apart | if headers > 0 { apart.min(1) << 31 } else { 0 };
+            self.window.write_u64(place, u64::from(first) | u64::from(hash) << 32);
             if self.format == Format::Split {
                 const SPLIT: u32 = 1 << 15;
                 let headers = if headers > 0 { headers | SPLIT } else { 0 };
                 self.window.store_u32(place + 16, headers | share[1] << 16);
                 self.window.store_u32(place + 20, share[2] | share[3] << 16);
             }
-            self.window.store_u32(place + 12, share[0] | tag);
-            let ten = self.format == Format::Extended10G;
-            self.window.store_u32(place + 8, if ten { status_10g(status) } else { status });
+            let status = if self.format == Format::Extended10G { status_10g(status) } else { status };
+            self.window.store_u64(place + 8, u64::from(status) | u64::from(share[0] | tag) << 32);
         }
         self.head = self.after(self.head);
         if self.lone {
@@ -419,6 +434,46 @@ impl Receiver<'_> {
         if self.filter.wants(self.registers, head, tag).ok_or(filtered)? == Match::Inexact {
             verdict.status |= status::PIF;
         }
+        if let Some(placed) = self.place_short(counted, ring, &Offer { verdict, ..*offer }) {
+            return Ok(placed);
+        }
+        self.place_unfolded(counted, ring, &Offer { verdict, ..*offer }, scratch)
+    }
+
+    /// Writes a short frame that nothing changes into one buffer, as most are. `None` if it must be unfolded: then nothing has changed.
+    #[inline]
+    fn place_short(&mut self, counted: &[u8], ring: &mut Ring<'_>, offer: &Offer<'_, '_>) -> Option<(u64, u64)> {
+        let Offer { frames, pick, verdict } = *offer;
+        let frame = Short::of(frames, pick, &self.wants).filter(|frame| frame.bytes().len() >= SHORTEST as usize)?;
+        let len = frame.bytes().len() as u32;
+        if !ring.target(len)?.write::<0>(0, frame.bytes()) {
+            return None;
+        }
+        let verdict = self.verdict(verdict, frames.batch, frame.packet(), None, frame.checked());
+        ring.give([len + ring.check, 0, 0, 0], 0, verdict);
+        self.arrived(counted, ring, len);
+        Some((1, len.into()))
+    }
+
+    /// A frame of `len` bytes was written.
+    #[inline]
+    fn arrived(&mut self, counted: &[u8], ring: &mut Ring<'_>, len: u32) {
+        ring.small |= len + 4 <= self.registers[RSRPD];
+        if !counted.is_empty() {
+            self.registers.count_received(counted, len.max(SHORTEST));
+        }
+    }
+
+    /// Writes any frames that have passed the filter.
+    #[inline(always)]
+    fn place_unfolded(
+        &mut self,
+        counted: &[u8],
+        ring: &mut Ring<'_>,
+        offer: &Offer<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(u64, u64), Miss> {
+        let Offer { frames, pick, verdict } = *offer;
         let unfolded = Unfolded::new(frames, pick, self.wants).map_err(|reason| {
             let long = u32::from(reason == Reason::TooLong);
             self.registers.count(ROC, long);
@@ -448,10 +503,7 @@ impl Receiver<'_> {
             pad(ring.memory, &spans, len);
             let verdict = self.verdict(verdict, frames.batch, packet, piece.tag, checked);
             ring.give_frame(descriptors, len, headers, verdict);
-            ring.small |= len + 4 <= self.registers[RSRPD];
-            if !counted.is_empty() {
-                self.registers.count_received(counted, len.max(SHORTEST));
-            }
+            self.arrived(counted, ring, len);
         }
         Ok((u64::from(unfolded.count()), u64::from(packet.len())))
     }
@@ -473,6 +525,7 @@ impl Receiver<'_> {
     }
 
     /// Descriptor fields of a frame (317453, 3.2.3; 82574, 7.1.5).
+    #[inline(always)]
     fn verdict(
         &self,
         mut verdict: Verdict,
@@ -481,7 +534,7 @@ impl Receiver<'_> {
         tag: Option<Tci>,
         checked: Checked,
     ) -> Verdict {
-        let (offloads, layout) = (self.registers[RXCSUM], batch.layout(packet));
+        let (offloads, layout) = (self.registers[RXCSUM], || batch.layout(packet));
         verdict.status |= status::DD | status::EOP;
         if let Some(control) = tag {
             verdict.status |= status::VP;
@@ -489,7 +542,7 @@ impl Receiver<'_> {
         }
         let mut found = 0;
         if offloads & rxcsum::IPOFL != 0
-            && let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4)
+            && let Some(l3) = layout().l3.filter(|l3| l3.kind == L3Kind::V4)
         {
             let start = usize::from(l3.offset);
             let header = batch.head(packet).get(start..start + usize::from(l3.len)).unwrap_or_default();
@@ -498,7 +551,7 @@ impl Receiver<'_> {
             found |= if good { status::IPCS } else { status::IPCS | status::IPE };
         }
         if offloads & rxcsum::TUOFL != 0
-            && let Some(l4) = layout.l4
+            && let Some(l4) = layout().l4
         {
             let udp = if self.tells_udp && l4.kind == L4Kind::Udp { status::UDPCS } else { 0 };
             found |= match checked {

@@ -174,10 +174,8 @@ impl VirtioNet {
         }
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
         let mut targets = Targets::<PACKED>::new();
-        if let Ok(areas) = &areas
-            && let Ok(seen) = areas.seen(ring)
-        {
-            targets.read(memory, ring, areas, seen, frames.picks.len() as u16);
+        if let Ok(areas) = &areas {
+            targets.read(memory, ring, areas, frames.picks.len() as u16);
         }
         let mut broken = areas.as_ref().err().copied();
         let mut refused = frames.held.contains(queue) || broken == Some(Broken::Waits);

@@ -119,6 +119,9 @@ impl VirtioNet {
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
+        if !areas.has(ring.next, seen) {
+            return Ok(arm(ring, &areas));
+        }
         let mut ahead = Burst::<PACKED>::new(memory);
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
@@ -178,18 +181,17 @@ impl VirtioNet {
         ring.carried = ring.carried.wrapping_add(sent.bytes);
         ring.tally.packets = ring.tally.packets.wrapping_add(sent.packets);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
-        if let Some(broken) = broken {
-            return Err(broken);
-        }
+        broken.map_or(Ok(()), Err)?;
         if dropped > 0 && ring.publish(&areas) {
             ring.call(number, cx);
         }
-        if areas.has(ring.next, seen) {
+        // A driver that has just sent often sends more at once. So its ring is looked at once more before it is asked to notify: until then
+        // its frames come without notifications.
+        if !batch.is_empty() || areas.has(ring.next, seen) {
             areas.disarm(ring);
             return Ok(Progress { more: true, armed: false });
         }
-        let more = areas.arm(ring, ring.next);
-        Ok(Progress { more, armed: !more })
+        Ok(arm(ring, &areas))
     }
 
     pub(super) fn complete_ring(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -361,6 +363,13 @@ impl Sender<'_> {
             Err(reason) => Taken::Dropped(reason),
         }
     }
+}
+
+/// Asks the driver of an empty ring to notify of its next chain.
+#[inline]
+fn arm<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>) -> Progress {
+    let more = areas.arm(ring, ring.next);
+    Progress { more, armed: !more }
 }
 
 /// A buffer is not accessible: the packet is dropped, or waits for a translation.

@@ -459,7 +459,7 @@ impl Adapter for Vmxnet3 {
             if open.as_ref().is_none_or(|(at, _)| *at != number) {
                 open = queue.windows(memory).ok().map(|windows| (number, windows));
             }
-            let Some((_, windows)) = &open else {
+            let Some((_, windows)) = &mut open else {
                 cx.counters.receive_drop(Reason::BadAddress);
                 self.stop_receive(number, registers::stopped::BAD_RING, cx);
                 continue;

@@ -8,9 +8,9 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::interrupts::ReceiveModeration;
-use nicety_adapter::{Checked, Context, ErrorPlace, Frames, Pick, Piece, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Checked, Context, ErrorPlace, Frames, Pick, Piece, Reason, Scratch, Short, Unfolded, Wants};
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, checksum, ethernet::ethertype};
-use nicety_memory::{Fault, Map, Rights, Span, Window};
+use nicety_memory::{Fault, Map, Rights, Span, Translator, Window};
 use serde::{Deserialize, Serialize};
 
 use super::registers::feature;
@@ -55,6 +55,7 @@ pub struct ReceiveQueue {
 pub struct Windows<'m> {
     rings: [Window<'m>; 2],
     completions: Window<'m>,
+    targets: Translator<'m>,
 }
 
 /// One packet as it arrives at one queue.
@@ -185,7 +186,8 @@ impl ReceiveQueue {
         let [heads, bodies] = &self.rings;
         let bodies = if bodies.size == 0 { heads } else { bodies };
         let rings = [heads.window(memory, Rights::READ)?, bodies.window(memory, Rights::READ)?];
-        Ok(Windows { rings, completions: self.completions.window(memory, Rights::WRITE)? })
+        let completions = self.completions.window(memory, Rights::WRITE)?;
+        Ok(Windows { rings, completions, targets: Translator::new(memory) })
     }
 
     /// Whether buffers were posted since the refusal.
@@ -196,6 +198,55 @@ impl ReceiveQueue {
 
     /// Delivers one packet, whole or segmented into frames.
     pub fn deliver(
+        &mut self,
+        windows: &mut Windows<'_>,
+        arrival: &Arrival<'_>,
+        setup: &Setup,
+        wants: Wants,
+        cx: &mut Context<'_>,
+    ) -> Outcome {
+        match self.deliver_short(windows, arrival, setup, &wants, cx) {
+            Some(()) => Outcome::Done,
+            None => self.deliver_unfolded(windows, arrival, setup, wants, cx),
+        }
+    }
+
+    /// Delivers a short frame that nothing changes to one buffer, as most are. `None` if it must be unfolded: then nothing has changed.
+    #[inline]
+    fn deliver_short(
+        &mut self,
+        windows: &mut Windows<'_>,
+        arrival: &Arrival<'_>,
+        setup: &Setup,
+        wants: &Wants,
+        cx: &mut Context<'_>,
+    ) -> Option<()> {
+        let frame = Short::of(arrival.frames, arrival.pick, wants)?;
+        let [heads, _] = &windows.rings;
+        let head = posted(heads, &self.rings[0]).filter(|head| !head.body)?;
+        let (index, len) = (self.rings[0].next, frame.bytes().len() as u32);
+        let is_data = len <= u32::from(self.data_len);
+        let address = if is_data { self.data_at(index) } else { head.address };
+        if !is_data && len > head.len || !windows.targets.target(address, len)?.write::<0>(0, frame.bytes()) {
+            return None;
+        }
+        let (packet, hash) = (frame.packet(), arrival.hash);
+        let asked = setup.features & feature::CHECKSUM != 0;
+        let layout = arrival.frames.batch.layout(packet);
+        let seen = flags(layout, frame.bytes(), false, frame.checked(), asked);
+        let queue = u32::from(arrival.number) + if is_data { 2 * u32::from(setup.receive) } else { 0 };
+        let low = index & 0xfff | queue << 16 | 1 << 15 | 1 << 14;
+        let words = [hash.kind << 26 | seen.unchecked | low, hash.value, len & 0x3fff, seen.bits | TYPE_PLAIN << 24];
+        self.complete_one(windows, words);
+        self.rings[0].advance();
+        self.statistics.packet(frame.bytes(), 1, len, false);
+        cx.counters.received(arrival.number, 1, len.into());
+        Some(())
+    }
+
+    /// Delivers one packet of any kind.
+    #[inline(always)]
+    fn deliver_unfolded(
         &mut self,
         windows: &Windows<'_>,
         arrival: &Arrival<'_>,
@@ -278,6 +329,11 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// Address of an entry of the data ring.
+    fn data_at(&self, index: u32) -> u64 {
+        self.data.wrapping_add(u64::from(index) * u64::from(self.data_len))
+    }
+
     /// Finds buffers for a frame of `len` bytes.
     fn plan(&self, windows: &Windows<'_>, len: u32, most: u16, plan: &mut Plan) -> Result<(), Miss> {
         plan.slots.clear();
@@ -287,7 +343,7 @@ impl ReceiveQueue {
         let index = plan.rings[0].next;
         plan.rings[0].advance();
         if len <= u32::from(self.data_len) {
-            let address = self.data.wrapping_add(u64::from(index) * u64::from(self.data_len));
+            let address = self.data_at(index);
             plan.from_data = true;
             plan.slots.push(Slot { ring: 0, index, address, len });
             return Ok(());
@@ -349,13 +405,19 @@ impl ReceiveQueue {
                 len |= words.error;
             }
             let [a, b, c, d] = own;
-            let at = self.completions.next as usize * 16;
-            let low = u128::from(a | low) | u128::from(b) << 32 | u128::from(c | len) << 64;
-            windows.completions.write(at, &low.to_le_bytes()[..12]);
-            windows.completions.store_u32(at + 12, d | u32::from(self.completions.generation) << 31);
-            self.completions.advance();
+            self.complete_one(windows, [a | low, b, c | len, d]);
         }
         self.rings = plan.rings;
+    }
+
+    /// Writes a completion, with its generation last.
+    #[inline]
+    fn complete_one(&mut self, windows: &Windows<'_>, [a, b, c, d]: [u32; 4]) {
+        let at = self.completions.next as usize * 16;
+        let last = d | u32::from(self.completions.generation) << 31;
+        windows.completions.write_u64(at, u64::from(a) | u64::from(b) << 32);
+        windows.completions.store_u64(at + 8, u64::from(c) | u64::from(last) << 32);
+        self.completions.advance();
     }
 }
 

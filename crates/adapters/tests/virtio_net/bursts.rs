@@ -59,7 +59,8 @@ fn packets_of_all_lengths_and_kinds_in_one_burst_leave_in_order_with_all_their_b
                 frame.resize((*len).max(60), 0);
                 expected.push(frame);
             }
-            assert!(guest.fetch_of(0).armed, "all were taken");
+            assert!(guest.fetch_of(0).more, "it is looked at again");
+            assert!(guest.look_at(0).armed, "all were taken");
             assert_eq!(taken(&guest), expected, "round {round}");
             let requests = guest.batch.packets().iter().zip(lens).enumerate();
             for (number, (packet, len)) in requests {
@@ -94,7 +95,7 @@ fn a_burst_ends_where_the_budget_does() {
             guest.complete();
         }
         // The second call takes a second packet, because the first one does not use its bytes up.
-        assert_eq!(fetched, [(3, true), (2, true), (5, false)]);
+        assert_eq!(fetched, [(3, true), (2, true), (5, true)]);
         assert_eq!(guest.used(1).len(), 10);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nicety_adapter::{Adapter, Face, Outbox, RingPlace, Time};
+use nicety_adapter::{Adapter, Batch, Face, Outbox, Progress, RingPlace, Time};
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
 use nicety_memory::Map;
@@ -223,6 +223,11 @@ impl Guest {
     }
 
     /// Sends a frame with this header from buffers of `step` bytes, the header in a buffer of its own.
+    /// Looks at a transmit queue that is empty. Packets that were fetched before stay.
+    pub fn look_at(&mut self, queue: u16) -> Progress {
+        self.fetch_into(queue, &mut Batch::new())
+    }
+
     pub fn send(&mut self, queue: u16, header: &[u8], frame: &[u8], step: usize) -> u16 {
         let parts: Vec<Part> =
             std::iter::once(header).chain(frame.chunks(step)).map(|piece| self.part(piece)).collect();

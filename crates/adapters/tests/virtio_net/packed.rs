@@ -118,7 +118,8 @@ fn goes_around(features: u128, size: u16, step: usize) {
         };
         sender.kick(1);
         let progress = sender.fetch_of(0);
-        assert!(progress.armed && sender.batch.len() == 1, "frame {number}");
+        assert!(progress.more && sender.batch.len() == 1, "frame {number}");
+        assert!(sender.look_at(0).armed, "frame {number}");
         assert_eq!(receiver.deliver(&sender.batch).refused(), 0, "frame {number}");
         sender.complete();
         assert_eq!(sender.used(1), [(id.into(), 0)], "frame {number}");
@@ -354,6 +355,7 @@ fn a_packed_ring_is_notified_of_where_its_driver_asks_and_asks_for_kicks_where_i
         guest.put(area.driver, &word.to_le_bytes());
         guest.add(1, &[Part { address: 0x10_0000, len: 112, write: false }]);
         guest.fetch_of(0);
+        assert!(guest.look_at(0).armed, "chain {number}");
         let asked = u32::from(guest.get16(area.device)) | u32::from(guest.get16(area.device + 2)) << 16;
         assert_eq!(asked, u32::from(place(SIZE, number + 1)) | 2 << 16, "chain {number}");
         guest.complete();

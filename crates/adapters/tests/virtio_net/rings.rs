@@ -1,6 +1,6 @@
 //! The life cycle of rings: features, start, stop, save.
 
-use nicety_adapter::{Outbox, Reason, RestoreError};
+use nicety_adapter::{Outbox, Progress, Reason, RestoreError};
 use nicety_adapters::{CreateError, Settings, find};
 use nicety_frame::Mac;
 use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
@@ -196,7 +196,7 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
             assert!(must_kick(&guest, 1, sent), "{event_index}, {sent}: transmit");
             guest.kick(1);
             assert_eq!(guest.out.work.pop(), Some(0), "{event_index}, {sent}");
-            guest.fetch_of(0);
+            assert!(guest.fetch_of(0).more);
             guest.complete();
         }
         // Receive: no buffer is left for the frame.
@@ -212,5 +212,35 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
             assert_eq!(guest.out.room.pop(), Some(0), "{event_index}, {posted}");
             assert_eq!(guest.deliver(&sender.batch).refused(), 0, "{event_index}, {posted}");
         }
+    }
+}
+
+#[test]
+fn a_ring_that_had_frames_is_looked_at_once_more_before_its_driver_is_asked_to_notify() {
+    for (event_index, packed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let event = if event_index { bit(VIRTIO_RING_F_EVENT_IDX) } else { 0 };
+        let ring = if packed { bit(VIRTIO_F_RING_PACKED) } else { 0 };
+        let mut guest = Guest::new(plain() | event | ring, 16);
+        // What the device asks for in its area: of a split ring with EVENT_IDX the index behind the used entries, else the first words.
+        let place = guest.queues[1].place;
+        let asked = |guest: &Guest| match (event_index, packed) {
+            (true, false) => guest.get(place.device + 4 + 8 * 16, 2),
+            (false, false) => guest.get(place.device, 2),
+            (_, true) => guest.get(place.device, 4),
+        };
+        assert!(guest.look_at(0).armed, "the driver must notify of its first frame");
+        let first = asked(&guest);
+        let frame = tcp4(&payload(20));
+        for _ in 0..3 {
+            guest.send(0, &[0; 12], &frame, 2000);
+            let Progress { more, armed } = guest.fetch_of(0);
+            assert!(more && !armed && guest.batch.len() == 1, "{event_index}, {packed}");
+            guest.complete();
+            let quiet = asked(&guest);
+            assert_eq!(quiet == first, event_index, "it asks for nothing new: {event_index}, {packed}");
+        }
+        let Progress { more, armed } = guest.fetch_of(0);
+        assert!(!more && armed && guest.batch.is_empty(), "{event_index}, {packed}");
+        assert_eq!(asked(&guest) == first, !event_index, "it asks for the next one: {event_index}, {packed}");
     }
 }

@@ -59,8 +59,7 @@ fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
     let head = sender.send(0, &[0; 12], &frame, 100);
     sender.kick(1);
     assert_eq!(sender.out.work.pop(), Some(0), "the kick became work");
-    let progress = sender.fetch_of(0);
-    assert!(progress.armed && !progress.more);
+    assert!(sender.fetch_of(0).more && sender.look_at(0).armed);
     assert_eq!(sender.batch.len(), 1);
     assert!(sender.used(1).is_empty(), "nothing is given back before it is dealt with");
     assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
@@ -355,7 +354,7 @@ fn a_driver_that_named_an_index_is_interrupted_when_it_is_passed_and_rings_only_
     sender.put(used_event, &1u16.to_le_bytes());
     for (sent, notified) in [(1, false), (2, true), (3, false)] {
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-        assert!(sender.fetch_of(0).armed);
+        assert!(sender.fetch_of(0).more && sender.look_at(0).armed);
         assert_eq!(sender.get16(avail_event), sent, "ring at the next one");
         sender.out = Outbox::default();
         sender.complete();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, PortId, Progress, Reason, Set,
-    Shape, Time,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, PortId, Progress, Reason, Set, Shape,
+    Time,
 };
 use nicety_memory::{Map, Refusals, Rights, Window};
 
@@ -302,7 +302,7 @@ impl Side for Guest {
     }
 
     fn charge_receive(&mut self, bytes: u64, now: Time) {
-        self.shaping.charge_receive(|| bytes, now);
+        self.shaping.charge_receive(bytes, now);
     }
 
     fn describe(&self, state: &mut State) {
@@ -379,7 +379,7 @@ impl Side for Guest {
 
     #[inline]
     fn fetched(&mut self, batch: &Batch, now: Time) {
-        self.shaping.charge_transmit(|| batch.packets().iter().map(Packet::wire_bytes).sum(), now);
+        self.shaping.charge_transmit(batch.bytes(), now);
     }
 
     #[inline]
@@ -463,7 +463,7 @@ impl Side for Guest {
 
     #[inline]
     fn drained(&mut self, drained: &Drained, backlog: &mut Backlog, now: Time) {
-        self.shaping.charge_receive(|| drained.wire_bytes, now);
+        self.shaping.charge_receive(drained.wire_bytes, now);
         self.swap_backlog(backlog);
     }
 

@@ -28,9 +28,9 @@ fn unready(shaper: &Option<Shaper>, now: Time) -> Option<Time> {
 }
 
 #[inline]
-fn charge(shaper: &mut Option<Shaper>, bytes: impl FnOnce() -> u64, now: Time) {
+fn charge(shaper: &mut Option<Shaper>, bytes: u64, now: Time) {
     if let Some(shaper) = shaper {
-        shaper.charge(bytes(), now);
+        shaper.charge(bytes, now);
     }
 }
 
@@ -63,12 +63,12 @@ impl Shaping {
     }
 
     #[inline]
-    pub fn charge_transmit(&mut self, bytes: impl FnOnce() -> u64, now: Time) {
+    pub fn charge_transmit(&mut self, bytes: u64, now: Time) {
         charge(&mut self.transmit, bytes, now);
     }
 
     #[inline]
-    pub fn charge_receive(&mut self, bytes: impl FnOnce() -> u64, now: Time) {
+    pub fn charge_receive(&mut self, bytes: u64, now: Time) {
         charge(&mut self.receive, bytes, now);
     }
 

@@ -253,7 +253,7 @@ impl Port {
         let forged = inner.forged();
         let drains = self.drains();
         gathered.progress = self.fetch(&mut inner, batch, budget, now);
-        gathered.dropped = inner.transmit_drops() - dropped;
+        gathered.dropped = inner.transmit_drops().wrapping_sub(dropped);
         if drains && let Some(progress) = gathered.progress {
             gathered.is_drained = inner.note_drained(batch.len(), progress);
         }

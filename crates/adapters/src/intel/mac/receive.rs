@@ -1,7 +1,7 @@
 //! The receive queues: see [`Ring`].
 
 use nicety_adapter::{Context, Delivery, ErrorPlace, Frames, Packet, Reason, Scratch, Wants};
-use nicety_memory::{Map, Rights};
+use nicety_memory::{Map, Rights, Translator};
 
 use super::{Chip, Interrupting, Mac, Own, stall_of};
 use crate::intel::fault::Fault;
@@ -129,6 +129,7 @@ where
         let mut ring = Ring {
             window,
             memory,
+            targets: Translator::new(memory),
             size: bytes / DESCRIPTOR as u32,
             head: of(RDH) & units,
             tail: of(RDT) & units,

@@ -57,10 +57,15 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
         }
     }
 
-    /// Reads the next chains of a ring that were [`seen`](Areas::seen), at most `most`.
+    /// Reads the next chains of a ring, at most `most`.
     // Out of line, as `fill`: each of the two loops has the registers to itself.
     #[inline(never)]
-    pub fn read(&mut self, memory: &'m Map, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
+    pub fn read(&mut self, memory: &'m Map, ring: &Ring, areas: &Areas<'_, PACKED>, most: u16) {
+        // The driver has usually filled the ring long ago. All these lines are at its processor or in memory, as its index is, so that they
+        // are asked for together.
+        areas.prefetch_chains(ring.next, most);
+        areas.prefetch_used(ring.used, most);
+        let Ok(seen) = areas.seen(ring) else { return };
         let mut translator = Translator::new(memory);
         self.first = ring.next;
         let mut descriptors = [0; PACKETS];
@@ -78,7 +83,6 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
                 Target::default()
             };
         }
-        areas.prefetch_used(ring.used, self.len);
         self.buffers.iter().take(AHEAD.min(self.len.into())).for_each(|buffer| buffer.prefetch(PREFETCH_BYTES));
     }
 
