@@ -138,7 +138,7 @@ impl Begin {
             Ok(Some(bytes)) => match understand(&bytes, &file) {
                 Ok(Understood { host, running }) => {
                     let plan = Plan::new(&file, &running, |_| false);
-                    if host == file.document.text() {
+                    if is_same(&host, &file) {
                         return Self { host: running, file, state, found: Found::Taken(path, plan) };
                     }
                     Found::Outdated(path, plan)
@@ -169,6 +169,12 @@ impl Begin {
         };
         whole::set_aside(&self.state.path, ending)
     }
+}
+
+/// Whether a text is this host file. Another version of this program may have written it in another order, or with other quotes.
+fn is_same(text: &str, file: &Host) -> bool {
+    text == file.document.text()
+        || Host::parse_change(text, &file.path).is_ok_and(|host| host.document == file.document)
 }
 
 struct Understood {
