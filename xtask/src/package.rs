@@ -30,7 +30,9 @@ pub fn command() -> Tally {
     let mut tally = run(true);
     match order() {
         Ok(steps) => {
-            println!("Nothing was published. The crates of a line need only those of the lines above it, in their tests too:");
+            println!(
+                "Nothing was published. The crates of a line need only those of the lines above it, in their tests too:"
+            );
             steps.iter().zip(1..).for_each(|(step, number)| println!("{number:3}. {}", step.join(" ")));
         }
         Err(error) => {
@@ -57,8 +59,7 @@ fn steps(mut left: BTreeMap<String, BTreeSet<String>>) -> Result<Vec<Vec<String>
     let mut steps = Vec::new();
     while !left.is_empty() {
         let waits = |needs: &BTreeSet<String>| needs.iter().any(|name| left.contains_key(name));
-        let step: Vec<String> =
-            left.iter().filter(|(_, needs)| !waits(needs)).map(|(name, _)| name.clone()).collect();
+        let step: Vec<String> = left.iter().filter(|(_, needs)| !waits(needs)).map(|(name, _)| name.clone()).collect();
         let circle: Vec<&str> = left.keys().map(String::as_str).collect();
         ensure!(!step.is_empty(), "these crates need each other, or one of those that do: {}", circle.join(", "));
         left.retain(|name, _| !step.contains(name));
@@ -118,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_crate_comes_after_those_that_it_needs_and_crates_that_need_each_other_are_named() {
-        let all = crates(&[("top", &["left", "right"]), ("left", &["base", "serde"]), ("right", &["base"]), ("base", &[])]);
+        let all =
+            crates(&[("top", &["left", "right"]), ("left", &["base", "serde"]), ("right", &["base"]), ("base", &[])]);
         let order = steps(all).unwrap();
         assert_eq!(order, [vec!["base"], vec!["left", "right"], vec!["top"]]);
         let circle = crates(&[("base", &[]), ("left", &["base", "right"]), ("right", &["left"])]);

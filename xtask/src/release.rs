@@ -10,8 +10,12 @@ use crate::{
 };
 
 /// What programs of ours have written, and later versions read: docs/operating.md, "Formats that stay readable".
-const GOLDEN: [&str; 4] =
-    ["crates/trials/tests/golden", "crates/daemon/tests/golden", "crates/uplink/tests/golden", "crates/lab/tests/golden"];
+const GOLDEN: [&str; 4] = [
+    "crates/trials/tests/golden",
+    "crates/daemon/tests/golden",
+    "crates/uplink/tests/golden",
+    "crates/lab/tests/golden",
+];
 
 /// Prints what lacks, a line each.
 ///
@@ -104,7 +108,7 @@ fn golden_files() -> Result<Vec<String>> {
     let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(root()).args(words));
     let states = |revision: &str| git(&[&["ls-tree", "-r", revision], &GOLDEN[..]].concat()).map(|list| states(&list));
     let now = states("HEAD")?;
-    let is_empty = |folder: &&str| !now.iter().any(|(path, _)| path.starts_with(*folder));
+    let is_empty = |folder: &&&str| !now.iter().any(|(path, _)| path.starts_with(**folder));
     let mut lacking: Vec<String> =
         GOLDEN.iter().filter(is_empty).map(|folder| format!("{folder}: golden files, committed")).collect();
     for tag in git(&["tag", "--list", "v[0-9]*"])?.lines() {
