@@ -67,7 +67,7 @@ pub struct Order {
 pub fn run(order: &Order) -> Result<Vec<PathBuf>> {
     let (programs, profile) = match &order.programs {
         Some(folder) => (folder.clone(), "given"),
-        None => (build()?, "release"),
+        None => (release_programs()?, "release"),
     };
     let version = format!("{}-{}", version()?, order.revision);
     let tree = Tree::new(order.into.join(format!("nicety_{version}_amd64")))?;
@@ -93,8 +93,8 @@ pub fn run(order: &Order) -> Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-/// Builds the programs. Returns their folder.
-fn build() -> Result<PathBuf> {
+/// Builds the programs of a release. Returns their folder.
+pub fn release_programs() -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--release", "--locked", "--package", "nicety", "--bins"]);
     ensure!(command.status()?.success(), "cargo build --release failed");

@@ -67,7 +67,8 @@ enum Task {
         /// Only these targets (see fuzz/README.md)
         targets: Vec<String>,
     },
-    /// Packages every crate of what is committed, and builds each of them from its package alone (minutes)
+    /// Packages every crate of what is committed, builds each of them from its package alone (minutes), and prints in which order they
+    /// could be published; publishes nothing
     Package,
     /// Makes a package for Debian 12 and 13 of what is checked out; builds the programs on the machine as it is
     Deb {
@@ -112,7 +113,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::ReleaseCheck => release::run().map(|()| ExitCode::SUCCESS),
-        Task::Package => Ok(finish(&package::run(true))),
+        Task::Package => Ok(finish(&package::command())),
         Task::Quick { since } => Ok(finish(&changed::run(since.as_deref())?)),
         Task::Test { only, adapters, skip, full, part } => {
             FULL.store(full, Ordering::Relaxed);

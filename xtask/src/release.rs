@@ -9,8 +9,13 @@ use crate::{
     deb, linked,
 };
 
-/// Saved states that must be read for ever, from the first release on.
-const GOLDEN: &str = "crates/trials/tests/golden";
+/// What programs of ours have written, and later versions read: docs/operating.md, "Formats that stay readable".
+const GOLDEN: [&str; 4] = [
+    "crates/trials/tests/golden",
+    "crates/daemon/tests/golden",
+    "crates/uplink/tests/golden",
+    "crates/lab/tests/golden",
+];
 
 /// Prints what lacks, a line each.
 ///
@@ -18,7 +23,7 @@ const GOLDEN: &str = "crates/trials/tests/golden";
 /// Something lacks, or cannot be looked at.
 pub fn run() -> Result<()> {
     let version = deb::version()?;
-    let lacking = [versions(&version)?, changelog(&version)?, licences()?, documents()?, golden_states()?].concat();
+    let lacking = [versions(&version)?, changelog(&version)?, licences()?, documents()?, golden_files()?].concat();
     for line in &lacking {
         println!("lacks: {line}");
     }
@@ -98,22 +103,24 @@ fn documents() -> Result<Vec<String>> {
     Ok(lacking)
 }
 
-/// Golden states that an earlier release has, and that are gone or were changed. A release's tag is `v` and its version.
-fn golden_states() -> Result<Vec<String>> {
+/// Golden files that an earlier release has, and that are gone or were changed. A release's tag is `v` and its version.
+fn golden_files() -> Result<Vec<String>> {
     let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(root()).args(words));
-    let states = |revision: &str| git(&["ls-tree", "-r", revision, GOLDEN]).map(|list| states(&list));
+    let states = |revision: &str| git(&[&["ls-tree", "-r", revision], &GOLDEN[..]].concat()).map(|list| states(&list));
     let now = states("HEAD")?;
-    let mut lacking = Vec::new();
+    let is_empty = |folder: &&&str| !now.iter().any(|(path, _)| path.starts_with(**folder));
+    let mut lacking: Vec<String> =
+        GOLDEN.iter().filter(is_empty).map(|folder| format!("{folder}: golden files, committed")).collect();
     for tag in git(&["tag", "--list", "v[0-9]*"])?.lines() {
         lacking.extend(lost(&states(tag)?, &now).map(|path| format!("{path}: as {tag} has it")));
     }
     Ok(lacking)
 }
 
-/// The saved states of a listing by `git ls-tree`: `100644 blob HASH<tab>PATH`.
+/// The golden files of a listing by `git ls-tree`: `100644 blob HASH<tab>PATH`. A test beside them is none.
 fn states(list: &str) -> Vec<(String, String)> {
     let files = list.lines().filter_map(|line| line.split_once('\t'));
-    let states = files.filter(|(_, path)| path.ends_with(".state"));
+    let states = files.filter(|(_, path)| !path.ends_with(".rs"));
     states.map(|(hash, path)| (path.to_owned(), hash.to_owned())).collect()
 }
 
@@ -138,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_golden_state_of_a_release_stays_as_it_is() {
+    fn a_golden_file_of_a_release_stays_as_it_is() {
         let before = states(
             "100644 blob 11\tgolden/igb-v2.state\n100644 blob 22\tgolden/e1000-v3.state\n100644 blob 33\tgolden/main.rs\n",
         );

@@ -283,6 +283,36 @@ fn of_the_first(socket: &UdpSocket, frames: usize) -> Vec<bool> {
     order
 }
 
+/// Frames of each station: so many that the bucket is empty before the end, and all wait.
+const FRAMES: u32 = 200;
+
+/// The order in which the frames of both stations leave once the rate is `divided`: whether each is the first station's.
+fn order(stations: &mut [Station; 2], socket: &UdpSocket, daemon: &Daemon, live: &Live, divided: &Host) -> Vec<bool> {
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    // On a busy machine the receiver comes late: the socket has as much room as a user may give it.
+    rustix::net::sockopt::set_socket_recv_buffer_size(socket, 1 << 20).unwrap();
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| of_the_first(socket, 2 * FRAMES as usize));
+        let sent = |daemon: &Daemon| {
+            let views = daemon.views();
+            let of = |name: &str| views.iter().find(|view| view.name == name).unwrap().state.counters.transmitted();
+            ["a", "b"].map(|name| of(name).packets)
+        };
+        let all = sent(daemon).map(|before| before + u64::from(FRAMES));
+        for (station, first) in stations.iter_mut().rev().zip([10_000, 20_000]) {
+            (0..FRAMES).for_each(|word| station.send_long(first + word, 958));
+        }
+        // Frames of both wait before the rate is the one that is judged: else the share of a station that sends late is not used.
+        let end = Instant::now() + TIMEOUT;
+        while sent(daemon) != all {
+            assert!(Instant::now() < end, "{:?} of {all:?} frames came", sent(daemon));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        live.apply(divided, &Consent::Nothing).unwrap();
+        receiver.join().unwrap()
+    })
+}
+
 /// The order in which frames leave, of two ports whose queues have different workers, tells who has had what of the rate.
 #[test]
 fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own() {
@@ -328,31 +358,7 @@ fn shares_hold_for_all_queues_of_a_tap_and_answers_still_come_by_each_port_s_own
         std::thread::sleep(Duration::from_millis(1));
     }
 
-    // So many that the bucket is empty before the end, and all wait.
-    const FRAMES: u32 = 200;
-    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    // On a busy machine the receiver comes late: the socket has as much room as a user may give it.
-    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 1 << 20).unwrap();
-    let order = std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| of_the_first(&socket, 2 * FRAMES as usize));
-        let sent = |daemon: &Daemon| {
-            let views = daemon.views();
-            let of = |name: &str| views.iter().find(|view| view.name == name).unwrap().state.counters.transmitted();
-            ["a", "b"].map(|name| of(name).packets)
-        };
-        let all = sent(&daemon).map(|before| before + u64::from(FRAMES));
-        for (station, first) in stations.iter_mut().rev().zip([10_000, 20_000]) {
-            (0..FRAMES).for_each(|word| station.send_long(first + word, 958));
-        }
-        // Frames of both wait before the rate is the one that is judged: else the share of a station that sends late is not used.
-        let end = Instant::now() + TIMEOUT;
-        while sent(&daemon) != all {
-            assert!(Instant::now() < end, "{:?} of {all:?} frames came", sent(&daemon));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        live.apply(&divided, &Consent::Nothing).unwrap();
-        receiver.join().unwrap()
-    });
+    let order = order(&mut stations, &socket, &daemon, &live, &divided);
     let much: Vec<usize> = (0..order.len()).filter(|at| order[*at]).collect();
     let between = much[190] - much[90] - 100;
     println!("{between} frames of the class with a tenth of the shares beside 100 of the other");

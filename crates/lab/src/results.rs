@@ -478,4 +478,4 @@ pub(crate) mod sample;
 
 #[cfg(test)]
 #[path = "results_test.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -170,3 +170,56 @@ fn a_ratio_of_few_rounds_is_that_of_the_medians_and_of_seven_that_of_the_rounds(
     assert!(many.median == 2.0 && many.interval.is_some());
     assert_eq!(ours.ratio_to(&row(Server::Qemu, &[])), None);
 }
+
+fn golden(name: &str) -> std::path::PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name].iter().collect()
+}
+
+/// Only `NICETY_GOLDEN=write` makes the file of a new version.
+#[test]
+fn results_of_each_released_version_are_read_and_keep_every_member() {
+    let path = golden(&format!("results-v{VERSION}.json"));
+    if !path.exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+        std::fs::create_dir_all(golden("")).unwrap();
+        let mut results = sample::user_space();
+        let mut has = (false, false);
+        for run in &mut results.runs {
+            // One of each is enough.
+            run.series = run.series.take().filter(|_| !std::mem::replace(&mut has.0, true));
+            run.latency = run.latency.take().filter(|_| !std::mem::replace(&mut has.1, true));
+        }
+        std::fs::write(&path, results.to_json().unwrap()).unwrap();
+    }
+    // No release has written version 1.
+    for version in 2..=VERSION {
+        let text = std::fs::read_to_string(golden(&format!("results-v{version}.json"))).unwrap();
+        let results = Results::from_json(&text).unwrap();
+        let (there, here): (Value, Value) =
+            (serde_json::from_str(&text).unwrap(), serde_json::to_value(&results).unwrap());
+        assert_eq!(lost(&there, &here, "results"), Vec::<String>::new(), "version {version}");
+        assert!(
+            results.runs.iter().any(|run| run.series.is_some()) && results.runs.iter().any(|run| run.latency.is_some())
+        );
+        assert!(
+            results.rows.iter().any(|row| row.driver.is_some())
+                && results.rows.iter().any(|row| row.interval.is_some())
+        );
+    }
+}
+
+/// Members of `there` that `here` lacks, or has with another value, but for the version. `here` may have more.
+pub(crate) fn lost(there: &Value, here: &Value, path: &str) -> Vec<String> {
+    match (there, here) {
+        (Value::Object(there), Value::Object(here)) => {
+            let members = there.iter().filter(|(name, _)| *name != "version");
+            let of = |(name, value)| lost(value, here.get(name).unwrap_or(&Value::Null), &format!("{path}.{name}"));
+            members.flat_map(of).collect()
+        }
+        (Value::Array(there), Value::Array(here)) if there.len() == here.len() => {
+            let pairs = there.iter().zip(here).enumerate();
+            pairs.flat_map(|(at, (there, here))| lost(there, here, &format!("{path}[{at}]"))).collect()
+        }
+        _ if there == here => Vec::new(),
+        _ => vec![format!("{path}: {there}, now {here}")],
+    }
+}

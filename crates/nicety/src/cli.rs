@@ -88,7 +88,7 @@ pub enum Command {
     Class(ClassCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
-    /// Write what was changed live into the host file, whose comments and order stay
+    /// Write live changes into the host file; its comments and order stay
     Save(Save),
     /// Add and remove ports with the VMs of another program, which calls this at each VM's start and end
     Hook(Hook),
@@ -96,15 +96,15 @@ pub enum Command {
     Import(Import),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
     Capture(Capture),
-    /// Say what a running daemon would do with a frame, step by step, and why; nothing changes by it
+    /// Show what a running daemon would do with a frame, step by step, and why; changes nothing
     Trace(Trace),
-    /// Make the calls of a trace again, of an adapter of this version, and name the first that is answered otherwise
+    /// Play a trace to this version's adapter, and name the first call that it answers otherwise
     Replay(Replay),
     /// Show and steer VMs that are copied to twins on other hosts
     Ft(Ft),
     /// Make one switch of many hosts: its port groups, its hosts, where each address is
     Fabric(Fabric),
-    /// Show rates, drops, queues and processor time of a running daemon, again each second
+    /// Show rates, drops, queues and processor time of a running daemon, every second
     Top(Top),
     /// List the adapters, or all about one, with sources
     Adapters(Adapters),
@@ -112,7 +112,7 @@ pub enum Command {
     Compare(Compare),
     /// Repeat the measurements of published comparisons on this machine, each with its report
     Lab(Lab),
-    /// Say which adapter fits a guest, why, and which figures measured on this machine say so
+    /// Say which adapter fits a guest, and why, by the figures that were measured on this machine
     Choose(Choose),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
@@ -148,7 +148,7 @@ pub struct Serve {
     /// Record what each guest's driver does to its adapter, to DIR/PORT.trace (docs/traces.md)
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
-    /// With --record: also all that each adapter hears, frames and the guest memory that it reads among it, for `nicety replay`
+    /// With --record: also every call of the adapter, its frames, and the guest memory that it reads, for `nicety replay`
     #[arg(long, requires = "record")]
     pub calls: bool,
     /// Start the daemon as a child, so that `nicety upgrade` can replace it under its VMs
@@ -175,7 +175,7 @@ pub struct Replay {
 /// `upgrade`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The daemon must have been started with `nicety serve --keeper`. If the new program refuses, crashes or does not answer, the old daemon
+The daemon must have been started with `nicety serve --keeper`. If the new program refuses, crashes or does not answer, the old daemon \
 goes on, and the answer says why.")]
 pub struct Upgrade {
     /// The new program, by its whole path [default: the path at which the running daemon was started]
@@ -253,7 +253,7 @@ pub struct Ports {
     /// Only the ports that have a VM: what a restart cuts off
     #[arg(long, conflicts_with_all = ["port", "addresses", "json"])]
     pub attached: bool,
-    /// All about each port below the table, as for a port that is named
+    /// Details of each port below the table, as `nicety ports PORT` shows them
     #[arg(long, conflicts_with = "json")]
     pub long: bool,
     /// The ports to show.
@@ -305,7 +305,7 @@ pub enum PortState {
 /// Changes to a port.
 #[derive(Debug, Subcommand)]
 pub enum Change {
-    /// Bring a port back as new that a defect has ended (its state is `failed`)
+    /// Restart a port that a defect has ended (state `failed`)
     Restart {
         /// The port's name; `uplink`'s kind for the uplink
         port: String,
@@ -375,7 +375,7 @@ pub struct Save {
 /// `import`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "virsh dumpxml web1 | nicety import - >>host.toml\nWhat is not taken over is said on stderr: settings as notes, and interfaces that cannot be ports, which end it with 1."
+    after_help = "Example:\n  virsh dumpxml web1 | nicety import - >>host.toml\nstderr names each setting that is not taken over, and each interface that cannot be a port. Such an interface also ends the command with 1."
 )]
 pub struct Import {
     /// The domain's XML, as `virsh dumpxml` prints it; `-` is stdin
@@ -394,11 +394,12 @@ pub enum Stage {
 /// `capture`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
   nicety capture vm1 -w vm1.pcapng
   nicety capture drops -w - | tcpdump -n -r -
   nicety capture vm1 --filter 'tcp port 443' | wireshark -k -i -
-Each port is an interface of its name. Comments say where a frame went, what the switch changed, and why it was dropped.
-What is lost because the reader is slow is counted in the file; no port waits for it. Ctrl-C ends it, with exit code 0.")]
+Each port is an interface of its name. Comments say where a frame went, what the switch changed, and why it was dropped. \
+No port waits for a slow reader: the file counts the frames that it has lost. Ctrl-C ends the capture, with exit code 0.")]
 pub struct Capture {
     /// The port, uplink or port group; or `drops`: whatever any port drops
     pub of: String,
@@ -425,10 +426,11 @@ pub struct Capture {
 /// `trace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
   nicety trace vm1 'ffffffffffff 525400123401 0806 0001'
   nicety trace vm1 frame.pcapng
   nicety trace vm1 --next 'udp port 67'
-It says what the switch decides as it stands. What an adapter's own filter then does with the frame is not known before.")]
+The answer is the switch's decision now. It does not include what a receiving adapter's own filter does with the frame.")]
 pub struct Trace {
     /// The port, or the uplink, that the frame comes in from
     pub port: String,
@@ -449,9 +451,13 @@ pub struct Trace {
 /// `top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-At first the port with most traffic comes first. Keys: q ends it; right and left choose the column to sort by (left of the
-first: by traffic again), r turns the order round; up, down, PgUp, PgDn, Home and End choose a port and scroll, Enter shows all
-of it, Esc goes back. TX is what the guest sends, RX what it gets.")]
+TX is what the guest sends, RX what it gets. At first the port with most traffic stands above.
+Keys:
+  right, left            choose the column to sort by; left of the first column: by traffic again
+  r                      reverse the order
+  up, down, PgUp, PgDn, Home, End   choose a port and scroll
+  Enter, Esc             show all of the port, go back
+  q                      end")]
 pub struct Top {
     /// Print one page, of one second, and end: for a pipe
     #[arg(long)]
@@ -608,9 +614,9 @@ pub enum Peer {
 /// `try`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The guest's files are this machine's own; what it writes is gone when it ends. The exit code is that of the shell
-or the COMMAND; if the guest powers itself off, 0 after a shell and 1 after a COMMAND. COMMAND's output goes to stdout,
-what it complains of to stderr, and its input is empty, except on a terminal, which it has for itself.
+The guest's files are this machine's own; what it writes is gone when it ends. The exit code is that of the shell \
+or the COMMAND. If the guest powers itself off, it is 0 after a shell and 1 after a COMMAND. COMMAND's stdout and stderr \
+are those of `try`. Its input is the terminal, or empty if there is none.
 docs/driver-developers.md shows more.")]
 pub struct Try {
     /// The adapter, on a throw-away switch

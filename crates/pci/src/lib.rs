@@ -28,7 +28,7 @@ pub use capability::{Capability, Express, ExpressKind, Msi, MsixCapability, Powe
 pub use cells::Byte;
 pub use function::{Changes, Function, PowerState};
 pub use interrupts::{Mode, MsiState, Window};
-pub use msix::Msix;
-pub use pending::{Message, Pending};
+pub use msix::{Message, Msix};
+pub use pending::Pending;
 pub use rom::{Rom, RomError};
 pub use saved::{Saved, SavedError};

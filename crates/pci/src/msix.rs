@@ -2,8 +2,16 @@
 //! the pending bits: the bits of the array are zero here.
 
 use crate::cells::offsets;
-use crate::pending::Message;
 use crate::registers as r;
+
+/// An interrupt message: a 32-bit write to an address of the platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Where the function writes.
+    pub address: u64,
+    /// What it writes.
+    pub data: u32,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {

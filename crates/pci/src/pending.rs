@@ -4,18 +4,10 @@
 use crate::cells::offsets;
 use crate::function::Function;
 use crate::interrupts::{Mode, Window};
+use crate::msix::Message;
 
 /// Vectors of the largest table (§6.8.2).
 const VECTORS: u16 = 2048;
-
-/// An interrupt message: a 32-bit write to an address of the platform.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Where the function writes.
-    pub address: u64,
-    /// What it writes.
-    pub data: u32,
-}
 
 impl Function {
     /// The message of a vector in the interrupt mode in effect, masked or not. `None`: neither MSI nor MSI-X is enabled, or there is no

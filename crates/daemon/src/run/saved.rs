@@ -92,6 +92,8 @@ pub enum SaveError {
 
 #[cfg(test)]
 mod tests {
+    use nicety_vfio_user::SavedVectors;
+
     use super::*;
 
     fn state() -> PortState {
@@ -110,6 +112,24 @@ mod tests {
         for other in [[&bytes[..], &[0]].concat(), encode("lamp", 3, &1u8), letter] {
             assert_eq!(PortState::from_bytes(&other), Err(RestoreError::Damaged));
         }
+    }
+
+    /// Only `NICETY_GOLDEN=write` makes the file of a new version.
+    #[test]
+    fn a_saved_port_of_each_version_is_read_and_this_version_is_written_as_it_was() {
+        let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let of = |version: u16| folder.join(format!("port-v{version}.state"));
+        let vectors = |first| SavedVectors { masked: vec![first], pending: vec![first + 1, first + 2] };
+        let interrupts = SavedInterrupts { line_masked: true, msi: vectors(1), msix: vectors(4) };
+        let port = PortState { interrupts, ..state() };
+        if !of(PortState::NUMBER).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::write(of(PortState::NUMBER), port.to_bytes()).unwrap();
+        }
+        for version in 1..=PortState::NUMBER {
+            let golden = std::fs::read(of(version)).unwrap();
+            assert_eq!(PortState::from_bytes(&golden).as_ref(), Ok(&port), "version {version}");
+        }
+        assert_eq!(std::fs::read(of(PortState::NUMBER)).unwrap(), port.to_bytes());
     }
 
     #[test]

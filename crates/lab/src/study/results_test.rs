@@ -1,8 +1,11 @@
 use super::*;
+use crate::bench::Percentile;
 use crate::method::Own;
 use crate::methods;
 use crate::plan::Length;
 use crate::record::Taken;
+use crate::results::tests::lost;
+use crate::series::Series;
 
 /// A folder of this test alone, removed at its end.
 pub(crate) struct Scratch(pub PathBuf);
@@ -215,4 +218,73 @@ fn a_full_disk_loses_the_run_in_progress_and_says_how_to_go_on() {
         "{error}"
     );
     assert_eq!(results.study.runs.len(), 1);
+}
+
+/// A run with all that a record can have.
+fn whole_record(head: &Head) -> RunRecord {
+    let series = Series { until_seconds: vec![0.5, 1.0], values: vec![900.0, 950.5] };
+    RunRecord {
+        date: "2026-11-30T08:00:01Z".to_owned(),
+        took_seconds: 2.5,
+        steal_percent: Some(0.25),
+        others_percent: Some(1.5),
+        discarded: true,
+        marks: vec!["disturbed: the hypervisor took 6 %".to_owned()],
+        lines: BTreeMap::from([("storage".to_owned(), series.clone())]),
+        series: Some(series),
+        latency: Some(vec![Percentile { percent: 99.0, us: 12.5 }]),
+        texts: BTreeMap::from([("lspci".to_owned(), "00:04.0 Ethernet controller".to_owned())]),
+        ..record(head, 0)
+    }
+}
+
+/// The head on a host that is always the same.
+fn fixed_head() -> Head {
+    let host = Host {
+        cpu_model: "Example CPU <9>".to_owned(),
+        cores: 2,
+        kernel: "6.12.0-example".to_owned(),
+        date: "2026-11-30T08:00:00Z".to_owned(),
+        steal_percent: None,
+        nicety_version: "0.1.0 (000000000000)".to_owned(),
+        memory_bytes: Some(16 << 30),
+        hypervisor: Some("none".to_owned()),
+        governor: Some("performance".to_owned()),
+        machine: Some("0123456789abcdef".to_owned()),
+        processors: Some(2),
+    };
+    let notes = vec!["A guest has one processor.".to_owned()];
+    Head { host, accelerator: Some("tcg".to_owned()), notes, ..head(&quick()) }
+}
+
+/// Only `NICETY_GOLDEN=write` makes the files of a new version.
+#[test]
+fn a_folder_of_each_released_version_is_read_and_keeps_every_member() {
+    let of = |version: u32| -> PathBuf {
+        [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("lab-v{version}")].iter().collect()
+    };
+    if !of(VERSION).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+        let head = fixed_head();
+        let mut results = Results::begin(&of(VERSION), &of(VERSION), head.clone()).unwrap();
+        let failed = RunRecord::new(&head.plan.items()[1], Err("the guest's console ended".to_owned()));
+        for record in [whole_record(&head), record(&head, 0), failed] {
+            results.keep(record).unwrap();
+        }
+    }
+    for version in 1..=VERSION {
+        let study = Study::read(&of(version)).unwrap();
+        assert_eq!((study.runs.len(), study.counted().count(), study.failed().count()), (3, 1, 1), "version {version}");
+        let text = |name: &str| fs::read_to_string(of(version).join(name)).unwrap();
+        let value = |text: &str| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+        let of_head = lost(&value(&text(HEAD)), &serde_json::to_value(&study.head).unwrap(), HEAD);
+        let of_runs = text(RUNS)
+            .lines()
+            .zip(&study.runs)
+            .zip(1..)
+            .flat_map(|((line, run), number)| {
+                lost(&value(line), &serde_json::to_value(run).unwrap(), &format!("{RUNS}:{number}"))
+            })
+            .collect::<Vec<_>>();
+        assert_eq!([of_head, of_runs].concat(), Vec::<String>::new(), "version {version}");
+    }
 }

@@ -51,7 +51,7 @@ pub struct ChangeOptions {
     /// Do not ask, even if a VM loses its adapter or its way out
     #[arg(long, short = 'y')]
     pub yes: bool,
-    /// Also write it into the host file, whose comments and order stay
+    /// Also write the change into the host file; its comments and order stay
     #[arg(long, conflicts_with_all = ["confirm", "check_reach"])]
     pub save: bool,
     /// What takes it back.
@@ -106,7 +106,7 @@ pub enum PortChange {
         #[command(flatten)]
         options: ChangeOptions,
     },
-    /// Bring a port back as new that a defect has ended (its state is `failed`)
+    /// Restart a port that a defect has ended (state `failed`)
     Restart {
         /// The port's name; `uplink`'s kind for the uplink
         port: String,
@@ -124,7 +124,7 @@ pub enum PortChange {
         #[command(flatten)]
         which: Which,
     },
-    /// Let a port go on from a saved state: one that its VM does not use, or that was saved
+    /// Restore a port from a saved state: a port that its VM does not use, or that was saved
     Restore {
         /// Its name
         port: String,
@@ -170,14 +170,19 @@ pub struct VfShow {
 /// `vf set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Words:
   mac ADDRESS            its address; its driver learns it when it resets the function
-  vlan N [qos N] [proto 802.1Q]   its frames are in this VLAN, and leave with its tag and this priority (usually 0); vlan 0 is none
+  vlan N                 the VLAN of its frames, which leave with its tag; 0 is none
+  qos N                  beside vlan: the priority in that tag; usually 0
+  proto 802.1Q           beside vlan: the kind of that tag
   rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
   min-rate MBIT          what it has of its card's uplink at least; 0 is no promise
   spoofchk on|off        whether it may send only from its own address
   trust on|off           whether it may have other addresses, and all multicast frames
-  state auto|enable|disable   its link: the card's, up, or down
+  state auto|enable|disable
+                         its link: the card's, up, or down
   query-rss on|off       whether it may ask for the hash's key and table
+Example:
   nicety vf set card0/3 vlan 10 trust on")]
 pub struct VfSet {
     /// The function

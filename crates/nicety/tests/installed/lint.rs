@@ -140,6 +140,9 @@ fn the_package_says_what_it_was_made_of() {
     for key in ["commit: ", "rustc: rustc ", "profile: "] {
         assert!(information.lines().any(|line| line.starts_with(key)), "{information}");
     }
+    // Without NICETY_FULL the tests package what they are built with.
+    let profile = if nicety_trials::scope::is_full() { "release" } else { "given" };
+    assert!(information.contains(&format!("profile: {profile}\n")), "{information}");
     let bill: Value = serde_json::from_str(&unpacked("usr/share/doc/nicety/sbom.cdx.json.gz")).unwrap();
     let components = bill["components"].as_array().unwrap();
     assert!(components.iter().any(|one| one["name"] == "serde" && one["hashes"][0]["alg"] == "SHA-256"));
@@ -151,4 +154,41 @@ fn the_package_says_what_it_was_made_of() {
     let std = components.iter().find(|one| one["name"] == "rust-std").expect("the standard library is linked too");
     assert!(information.contains(&format!("rustc {} ", std["version"].as_str().unwrap())), "{information}");
     assert!(unpacked("usr/share/man/man1/nicety-serve.1.gz").contains("host file"));
+}
+
+#[test]
+fn the_package_has_the_whole_book_and_the_page_of_the_host_file() {
+    let listed = Command::new("dpkg-deb").arg("-c").arg(Packages::made().path(1)).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for folder in ["", "adapters/", "adr/"] {
+        for entry in std::fs::read_dir(docs.join(folder)).unwrap().map(Result::unwrap) {
+            let name = format!("./usr/share/doc/nicety/book/{folder}{}", entry.file_name().to_str().unwrap());
+            let name = if entry.path().is_dir() { format!("{name}/") } else { name };
+            assert!(listed.lines().any(|line| line.ends_with(&name)), "{name} is not in {listed}");
+        }
+    }
+    let page = unpacked("usr/share/man/man5/nicety-host-file.5.gz");
+    assert!(page.contains(".TH nicety-host-file 5") && page.contains("device_state"), "{page}");
+    assert!(unpacked("usr/share/doc/nicety/changelog.gz").contains(&format!("## {}", env!("CARGO_PKG_VERSION"))));
+}
+
+/// needrestart(1) takes the first pattern of `override_rc` that a unit's name matches, and restarts none whose value is 0. Its
+/// configuration is Perl.
+#[test]
+fn needrestart_leaves_all_services_of_the_package_alone_and_no_others() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("nicety.conf");
+    std::fs::write(&path, file("etc/needrestart/conf.d/nicety.conf")).unwrap();
+    let script = "our %nrconf = (override_rc => {}); do '/tmp/nicety.conf' // die $@ || $!; \
+                  for my $unit (@ARGV) { for my $pattern (keys %{$nrconf{override_rc}}) { \
+                  print \"$unit\\n\" if $unit =~ /$pattern/ && !$nrconf{override_rc}->{$pattern} } }";
+    let ours = ["nicety.service", "nicety@lan.service"];
+    let others = ["nicety-exporter.service", "ssh.service", "nicety.socket", "my-nicety.service"];
+    for suite in Suite::ALL {
+        let mut perl = well(Debian::system(suite, &mut say)).command(&path, "perl");
+        let output = perl.args(["-we", script]).args(ours).args(others).output().unwrap();
+        let (left, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(left.lines().collect::<Vec<_>>(), ours, "{suite}: {errors}");
+    }
 }

@@ -29,8 +29,9 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Packages of this build, whose revisions are 1 and 2. A package takes many seconds of a processor: the tests of a run of
-/// `cargo xtask test` (NICETY_RUN), each a process of its own, share them.
+/// Packages of this build, whose revisions are 1 and 2. With `NICETY_FULL=1` (`cargo xtask test --full`) they are what a release has: of
+/// the release profile. A package takes many seconds of a processor: the tests of a run of `cargo xtask test` (NICETY_RUN), each a process
+/// of its own, share them.
 struct Packages {
     folder: PathBuf,
     /// Without such a run: this process's own folder.
@@ -88,8 +89,11 @@ fn make(folder: &Path) {
     for revision in ["1", "2"] {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut made = Command::new(cargo);
-        made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision, "--programs"]);
-        made.arg(programs).arg("--into").arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
+        made.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--revision", revision]);
+        if !nicety_trials::scope::is_full() {
+            made.arg("--programs").arg(programs);
+        }
+        made.arg("--into").arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
         made.args((revision == "1").then_some("--dbgsym")).args(["--level", "0"]);
         let made = made.output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));

@@ -1,9 +1,9 @@
 //! Saved states of every version that a release has written, one file each. A test restores each one, and saves it again as the
 //! newest version.
 //!
-//! A file is `NAME-vN.state`. Files of a release never change, nor go (`cargo xtask release-check`); the first release is 0.1.0. Numbers below an adapter's first file are of versions that no release wrote. An
-//! adapter whose state changes gets another version, a conversion from the version before
-//! (`nicety_adapter::snapshot::Version`), and a new file, written by
+//! A file is `NAME-vN.state`. Files of a release never change, nor go (`cargo xtask release-check`); the first release is 0.1.0. Numbers
+//! below an adapter's first file are of versions that no release wrote. An adapter whose state changes gets another version, a conversion
+//! from the version before (`nicety_adapter::snapshot::Version`), and a new file, written by
 //! `NICETY_GOLDEN=write cargo test -p nicety-trials --test golden`.
 
 use std::path::PathBuf;

@@ -163,3 +163,48 @@ impl Moving {
         Ok(Some(what).filter(|_| !self.is_told.swap(true, Ordering::Relaxed)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use nicety_protect::Pairing;
+
+    use super::*;
+
+    /// A daemon of another version reads it on another host. Only `NICETY_GOLDEN=write` makes the file of a new version.
+    #[test]
+    fn a_state_of_each_version_is_read_and_this_version_is_written_as_it_was() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let of = |version: u16| folder.join(format!("device-v{version}.state"));
+        let counters = SavedCounters {
+            transmit: vec![(1, 2, 3)],
+            receive: vec![(4, 5, 6), (7, 8, 9)],
+            transmit_drops: vec![("vlan".to_owned(), 10)],
+            receive_drops: vec![("buffer-full".to_owned(), 11)],
+            transmit_throttled_ns: 12,
+            receive_throttled_ns: 13,
+            reads: 14,
+            writes: 15,
+            interrupts: 16,
+            bad_accesses: 17,
+            guest_errors: 18,
+        };
+        let state = DeviceState {
+            name: "vm1".to_owned(),
+            group: Some("web".to_owned()),
+            counters: vec![counters],
+            addresses: vec![(19, [2, 0, 0, 0, 0, 20], 21)],
+            epoch: Some(ClosedEpoch { pairing: Pairing(22), epoch: 23, ran: true }),
+        };
+        let bytes = encode(KIND, DeviceState::NUMBER, &state);
+        if !of(DeviceState::NUMBER).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::write(of(DeviceState::NUMBER), &bytes).unwrap();
+        }
+        for version in 1..=DeviceState::NUMBER {
+            let golden = std::fs::read(of(version)).unwrap();
+            assert_eq!(decode(KIND, &golden), Ok(state.clone()), "version {version}");
+        }
+        assert_eq!(std::fs::read(of(DeviceState::NUMBER)).unwrap(), bytes);
+    }
+}

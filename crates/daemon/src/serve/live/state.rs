@@ -189,7 +189,7 @@ impl Begin {
                 Ok(Understood { host, running, unconfirmed }) => {
                     let now = file.document.text();
                     let plan = Plan::new(&file, &running, |_| false);
-                    if host.document.text() == now {
+                    if host.document == file.document {
                         state.unconfirmed = unconfirmed;
                         let found = if plan.is_empty() { Found::Nothing } else { Found::Taken(path, plan) };
                         return Self { host: running, file, state, found };

@@ -255,3 +255,39 @@ fn a_change_of_an_entry_that_waited_is_told_once_and_leaves_no_file() {
     begin.note_undone().unwrap();
     assert!(!scratch.state().exists());
 }
+
+/// Only `NICETY_GOLDEN=write` makes the file of a new version.
+#[test]
+fn a_state_file_of_each_version_brings_its_changes_back() {
+    let of = |version| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/host-v{version}.state"));
+    let scratch = Scratch::new();
+    let file = FILE.replace("vm1.sock", "/run/nicety/vm1.sock");
+    let both = format!("{file}{}", file.replace("vm1", "vm2").replace("0:01", "0:02"));
+    fs::write(scratch.host(), &file).unwrap();
+    let text = |text: &str| Host::parse(text, &scratch.host()).unwrap().document.text();
+    if !of(VERSION).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+        let (program, host, running) = ("0.1.0".to_owned(), text(&file), text(&both));
+        write(&of(VERSION), &Kept { version: VERSION, program, host, running, unconfirmed: Vec::new() }).unwrap();
+    }
+    for version in 1..=VERSION {
+        fs::copy(of(version), scratch.state()).unwrap();
+        let begin = scratch.begin();
+        assert!(matches!(begin.found, Found::Taken(..)), "version {version}: {}", begin.found);
+        assert_eq!(begin.host.document.text(), text(&both), "version {version}");
+    }
+}
+
+/// Another version of the TOML writer may order and quote otherwise.
+#[test]
+fn a_host_file_that_another_program_has_written_otherwise_is_the_same_one() {
+    let scratch = Scratch::new();
+    scratch.keep().unwrap();
+    let Begin { file, .. } = scratch.begin();
+    let host = file.document.text().replace("\"e1000\"", "'e1000'");
+    assert_ne!(host, file.document.text());
+    let running = scratch.changed().document.text();
+    write(&scratch.state(), &Kept { version: VERSION, program: "0.2.0".to_owned(), host, running, unconfirmed: Vec::new() }).unwrap();
+    let begin = scratch.begin();
+    assert!(matches!(begin.found, Found::Taken(..)), "{}", begin.found);
+    assert_eq!(names(&begin.host), ["vm1", "vm2"]);
+}

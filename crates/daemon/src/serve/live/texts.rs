@@ -146,4 +146,22 @@ mod tests {
         groups.push(Group { name: NAME.to_owned(), number: 1, fds: Vec::new() });
         assert_eq!(Texts::take(&mut groups), Some(Err("a file is missing".to_owned())));
     }
+
+    /// A daemon of another build reads them after a kill. Only `NICETY_GOLDEN=write` makes the file of a new version.
+    #[test]
+    fn texts_of_each_version_are_read_and_this_version_is_written_as_it_was() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let of = |version: u16| folder.join(format!("texts-v{version}.image"));
+        let bytes = encode(KIND, Texts::NUMBER, &texts("[daemon]\n", "[switch]\n"));
+        if !of(Texts::NUMBER).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::write(of(Texts::NUMBER), &bytes).unwrap();
+        }
+        for version in 1..=Texts::NUMBER {
+            let golden = std::fs::read(of(version)).unwrap();
+            assert_eq!(decode(KIND, &golden), Ok(texts("[daemon]\n", "[switch]\n")), "version {version}");
+        }
+        assert_eq!(std::fs::read(of(Texts::NUMBER)).unwrap(), bytes);
+        let newer = decode::<Texts>(KIND, &encode(KIND, Texts::NUMBER + 1, &0u8)).unwrap_err();
+        assert!(matches!(newer, RestoreError::Version { .. }), "{newer}");
+    }
 }
