@@ -35,8 +35,22 @@ use super::walk::{Kind, Section, Walk};
 use super::way_out::{carries, serves};
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 14] =
-    [&SWITCH, &UPLINK, &TEAM, &CARD, &IO_CLASS, &MIRROR, &FLOW_EXPORT, &DAEMON, &FT, &FABRIC, &SOCKETS, &PORT_GROUP, &PORT, &VM];
+pub const KINDS: [&Kind; 14] = [
+    &SWITCH,
+    &UPLINK,
+    &TEAM,
+    &CARD,
+    &IO_CLASS,
+    &MIRROR,
+    &FLOW_EXPORT,
+    &DAEMON,
+    &FT,
+    &FABRIC,
+    &SOCKETS,
+    &PORT_GROUP,
+    &PORT,
+    &VM,
+];
 
 /// The kind of a list's tables.
 pub fn kind_of(list: List) -> &'static Kind {

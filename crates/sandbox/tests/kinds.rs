@@ -155,7 +155,8 @@ fn no_thread_can_look_into_another_process() {
 
 #[test]
 fn threads_connect_to_nothing_or_to_unix_sockets_only() {
-    let connects = [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance, Kind::LeaseEtcd, Kind::Fabric, Kind::Flows];
+    let connects =
+        [Kind::VhostConnect, Kind::Supervision, Kind::Log, Kind::Tolerance, Kind::LeaseEtcd, Kind::Fabric, Kind::Flows];
     for kind in Kind::ALL {
         for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK] {
             // An interface's kind is asked for by netlink(7).

@@ -286,7 +286,11 @@ fn a_host_file_that_another_program_has_written_otherwise_is_the_same_one() {
     let host = file.document.text().replace("\"e1000\"", "'e1000'");
     assert_ne!(host, file.document.text());
     let running = scratch.changed().document.text();
-    write(&scratch.state(), &Kept { version: VERSION, program: "0.2.0".to_owned(), host, running, unconfirmed: Vec::new() }).unwrap();
+    write(
+        &scratch.state(),
+        &Kept { version: VERSION, program: "0.2.0".to_owned(), host, running, unconfirmed: Vec::new() },
+    )
+    .unwrap();
     let begin = scratch.begin();
     assert!(matches!(begin.found, Found::Taken(..)), "{}", begin.found);
     assert_eq!(names(&begin.host), ["vm1", "vm2"]);
