@@ -9,6 +9,7 @@
 //! The thread `fabric` speaks with etcd and drives the machine. It opens no file. A thread for changes applies configurations as any other
 //! live change is made, and writes the last known state.
 
+pub(crate) mod around;
 mod change;
 mod kept;
 mod ports;
@@ -19,7 +20,7 @@ mod tunnel;
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use nicety_adapter::Time;
@@ -37,9 +38,8 @@ pub use kept::{LastKnown, NotKnown, last_known};
 pub use report::{Connection, FabricReport, GroupReport, HostReport, PlaceReport};
 
 use crate::clock::Clock;
-use crate::daemon::Daemon;
 use crate::random::random;
-use crate::serve::live::Live;
+use around::{Around, Changes};
 use session::Before;
 use store::Store;
 
@@ -59,7 +59,7 @@ type Question = Box<dyn FnOnce(&Fabric, Time) + Send>;
 /// Something for the thread.
 pub(crate) enum Note {
     /// The ports are served: it begins.
-    Begin(Weak<Daemon>),
+    Begin(Weak<dyn Around>),
     /// etcd says something.
     Event(Event),
     /// A configuration is in force, or is refused.
@@ -160,10 +160,9 @@ impl Joined {
     ///
     /// # Errors
     /// The thread for changes cannot be started.
-    pub(crate) fn begin(&self, live: &Arc<Live>) -> std::io::Result<()> {
+    pub(crate) fn begin(&self, daemon: Weak<dyn Around>, live: Weak<dyn Changes>) -> std::io::Result<()> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(waiting) = waiting else { return Ok(()) };
-        let (daemon, live) = (live.weak_daemon(), Arc::downgrade(live));
         let _detached = nicety_sandbox::spawn(Kind::ControlChange, "fabric-change", 0, move || waiting.run(&live))?;
         self.tell(Note::Begin(daemon));
         Ok(())

@@ -103,6 +103,17 @@ impl Drop for Whole {
     }
 }
 
+/// The last line of a file that has these bytes before it.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    format!("crc32 {:08x}\n", nicety_frame::crc::fcs(bytes))
+}
+
+/// The bytes before the last line, if their digest is correct.
+pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (text, last) = bytes.split_at_checked(bytes.len().checked_sub(digest(b"").len())?)?;
+    (last == digest(text).as_bytes()).then_some(text)
+}
+
 /// Reads the first `most` bytes of a regular file. `None` if there is none. A link is not followed.
 pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let Place { folder, name } = match Place::of(path) {

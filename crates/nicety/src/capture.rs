@@ -14,9 +14,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::answer::failure;
-use crate::change::socket;
 use crate::cli::{Capture, Stage};
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output::{self, count};
 
 /// Longest time until a signal is noticed while no frame arrives.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
@@ -17,10 +17,10 @@ use crate::answer::{failure, odd};
 use crate::cli::{Apply, CardChange, ChangeOptions, ClassChange, Export, ListChange, PortChange, Which};
 use crate::confirm::Guarded;
 use crate::exit::{Exit, Failure};
-use crate::find::Meant;
+use crate::find::{served, socket};
 use crate::opens;
 use crate::output;
-use crate::ports::{restart, served};
+use crate::ports::restart;
 use crate::unit::{Lacks, Running, told};
 use crate::warnings::pairs_of;
 use crate::{save, write_back};
@@ -323,16 +323,6 @@ pub fn export(Export { into, which }: &Export) -> Result<(), Failure> {
     let Some(file) = into else { return output::print(&text) };
     let written = Whole::begin_like(file).and_then(|whole| whole.finish(text.as_bytes()));
     written.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", file.display())))
-}
-
-pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
-    if let Some(control) = control {
-        return Ok(control.clone());
-    }
-    match Meant::by(host.as_deref(), port)? {
-        Meant::Daemon(running) => Ok(running.control),
-        Meant::File(host) => served(&host),
-    }
 }
 
 /// Values by the forms of their keys in the host file: numbers and flags as such, all others as text, quoted or not; an empty value as

@@ -9,9 +9,9 @@ use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::confirm::{Settled, WaitingChange};
 
 use crate::answer::{failure, odd};
-use crate::change::socket;
 use crate::cli::{Confirm, Guard};
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 use crate::reach::Reach;
 

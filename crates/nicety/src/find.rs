@@ -11,7 +11,7 @@ use nicety_daemon::registry::{Found, Registry, is_served};
 use nicety_host::{Host, PortConfig, ReadError, did_you_mean};
 
 use crate::answer::{failure, odd};
-use crate::cli::HOST_FILE;
+use crate::cli::{HOST_FILE, Which};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -291,5 +291,31 @@ impl Origin {
             let there = if all.is_empty() { "there are none yet".to_owned() } else { format!("there are: {all}") };
             Failure::new(Exit::Usage, format!("{who} has no port {name:?}{meant} ({there}){why}"))
         })
+    }
+}
+
+/// The control socket of the daemon that serves this file.
+pub(crate) fn served(host: &Host) -> Result<PathBuf, Failure> {
+    let (socket, elsewhere) = control(host)?;
+    match elsewhere {
+        None => Ok(socket),
+        Some(elsewhere) => {
+            let file = host.path.display();
+            Err(Failure::new(
+                Exit::Missing,
+                format!("no daemon serves {file}; {}; {elsewhere}", AskError::Nobody(socket)),
+            ))
+        }
+    }
+}
+
+/// The control socket of the daemon that a command's options mean, and maybe a port's name.
+pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
+    if let Some(control) = control {
+        return Ok(control.clone());
+    }
+    match Meant::by(host.as_deref(), port)? {
+        Meant::Daemon(running) => Ok(running.control),
+        Meant::File(host) => served(&host),
     }
 }

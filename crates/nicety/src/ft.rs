@@ -6,9 +6,9 @@ use nicety_daemon::protection::VmReport;
 use serde_json::json;
 
 use crate::answer::{failure, odd};
-use crate::change::socket;
 use crate::cli::{Ft, FtCommand, Which};
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 
 /// Runs it.

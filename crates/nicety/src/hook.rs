@@ -23,9 +23,9 @@ use nicety_host::{Host, List};
 use serde_json::Value;
 
 use crate::answer::{failure, odd};
-use crate::change;
 use crate::cli::{HookLibvirt, HookOf};
 use crate::exit::{Exit, Failure};
+use crate::find;
 use crate::{import, opens, output};
 
 mod domain;
@@ -152,7 +152,7 @@ fn called(args: &HookLibvirt, call: Call, name: &str) -> Result<(), Failure> {
     let end = Instant::now() + args.wait.duration();
     let mut rounds = 0;
     loop {
-        let done = change::socket(&args.which, None).map_err(Trouble::from).and_then(|socket| match call {
+        let done = find::socket(&args.which, None).map_err(Trouble::from).and_then(|socket| match call {
             Call::Look => look(&socket, &domain),
             Call::Begin | Call::Again => begin(&socket, &domain),
             Call::End => end_of(&socket, &domain),

@@ -4,7 +4,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
@@ -20,7 +20,7 @@ use crate::answer::{failure, odd};
 use crate::cli::{Change, Ports};
 use crate::confirm;
 use crate::exit::{Exit, Failure};
-use crate::find::{self, Meant, Search};
+use crate::find::{self, Meant, Search, served};
 use crate::output::{self, columns, count, size};
 use table::page;
 pub(crate) use table::{NO_PORTS, adapter};
@@ -148,21 +148,6 @@ pub(crate) fn restart(port: &str, host: Option<&Path>, control: Option<&Path>) -
             output::print(&format!("{name} is new, and waits for its VM: start that again\n"))
         }
         other => Err(odd(&other)),
-    }
-}
-
-/// The control socket of the daemon that serves this file.
-pub(crate) fn served(host: &Host) -> Result<PathBuf, Failure> {
-    let (socket, elsewhere) = find::control(host)?;
-    match elsewhere {
-        None => Ok(socket),
-        Some(elsewhere) => {
-            let file = host.path.display();
-            Err(Failure::new(
-                Exit::Missing,
-                format!("no daemon serves {file}; {}; {elsewhere}", AskError::Nobody(socket)),
-            ))
-        }
     }
 }
 

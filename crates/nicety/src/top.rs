@@ -22,9 +22,9 @@ use signal_hook::flag;
 
 use crate::answer::{failure, odd};
 use crate::capture::TICK;
-use crate::change::socket;
 use crate::cli::Top;
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 use page::Page;
 use sample::Sample;

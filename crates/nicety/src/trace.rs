@@ -11,9 +11,9 @@ use nicety_daemon::trace::{FrameTrace, TraceStage};
 
 use crate::answer::{failure, odd};
 use crate::capture::{TICK, compiled, would_block};
-use crate::change::socket;
 use crate::cli::Trace;
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output::{self, columns};
 use file::{Found, first_frame};
 

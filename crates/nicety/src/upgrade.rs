@@ -11,9 +11,9 @@ use nicety_daemon::live::plan::Change;
 use nicety_host::Host;
 
 use crate::answer::{failure, odd};
-use crate::change::socket;
 use crate::cli::Upgrade;
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 use crate::unit::{Lacks, Running};
 

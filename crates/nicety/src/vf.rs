@@ -7,9 +7,10 @@ use nicety_host::{List, did_you_mean};
 use serde_json::{Value, json};
 
 use crate::answer::{failure, odd};
-use crate::change::{made, socket};
+use crate::change::made;
 use crate::cli::{VfCommand, VfSet, VfShow};
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 use crate::ports::word;
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use nicety_adapter::PortId;
 use nicety_frame::Mac;
-use nicety_host::Host;
+use nicety_host::{FabricGroups, Host};
+use nicety_switch::Learned;
 
 use super::{Daemon, PortSpec};
+use crate::fabric::around::{Around, Changes, InForce};
 use crate::fabric::{FabricError, FabricReport, Joined, PlaceReport};
-use crate::serve::live::Live;
+use crate::serve::live::{ChangeError, Live};
 
 impl Daemon {
     /// This host joins the fabric of its host file, if it names one. To be called before the process confines itself. Nothing is asked of
@@ -29,7 +31,9 @@ impl Daemon {
     /// # Errors
     /// A thread cannot be started.
     pub fn begin_fabric(live: &Arc<Live>) -> std::io::Result<()> {
-        live.daemon().fabric.get().map_or(Ok(()), |joined| joined.begin(live))
+        let Some(joined) = live.daemon().fabric.get() else { return Ok(()) };
+        let changes: Arc<dyn Changes> = Arc::clone(live) as _;
+        joined.begin(live.weak_daemon(), Arc::downgrade(&changes))
     }
 
     /// The state of the fabric. `None`: the host file names none.
@@ -46,25 +50,39 @@ impl Daemon {
     pub(crate) fn pause_fabric(&self, is_paused: bool) {
         self.fabric.get().into_iter().for_each(|joined| joined.pause(is_paused));
     }
+}
 
-    /// Each port in a group of the fabric, and whether a guest uses it.
-    pub(crate) fn each_fabric_port(&self, mut visit: impl FnMut(PortId, &PortSpec, bool)) {
+impl Around for Daemon {
+    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, bool)) {
         for (id, running) in self.ports().iter().filter(|(_, running)| running.spec.config.in_fabric) {
             visit(*id, &running.spec, running.parts().any(|part| part.is_up()));
         }
     }
 
-    /// An address is at another host: the switch, if it knows it at another port, sends its frames to this uplink.
-    pub(crate) fn leads_to_uplink(&self, uplink: &str, mac: Mac, vlan: u16) {
+    fn learned(&self) -> Vec<Learned> {
+        self.addresses()
+    }
+
+    fn leads_to_uplink(&self, uplink: &str, mac: Mac, vlan: u16) {
         let id = self.uplinks().iter().find(|running| running.name == uplink).map(|running| running.port.id());
         id.into_iter().for_each(|id| self.leads_to_port(id, mac, vlan));
     }
 
-    /// An address is at this port: the switch, if it knows it at another one, sends its frames here.
-    pub(crate) fn leads_to_port(&self, id: PortId, mac: Mac, vlan: u16) {
+    fn leads_to_port(&self, id: PortId, mac: Mac, vlan: u16) {
         let (addresses, now) = (self.plane.switch().addresses(), self.clock.now());
         if addresses.find(mac, vlan, now).is_some_and(|at| at != id) {
             addresses.learn(mac, vlan, id, now);
         }
+    }
+}
+
+impl Changes for Live {
+    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, String> {
+        let (failed, changed) = match self.apply_fabric(groups) {
+            Ok(changed) => (Vec::new(), changed),
+            Err(ChangeError::Halfway { why, changed }) => (why, *changed),
+            Err(error) => return Err(error.to_string()),
+        };
+        Ok(InForce { plan: changed.plan.to_string(), failed, not_kept: changed.not_kept })
     }
 }

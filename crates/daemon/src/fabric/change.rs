@@ -8,8 +8,8 @@ use nicety_host::FabricGroups;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
+use super::around::{Changes, InForce};
 use super::{Job, Note, kept};
-use crate::serve::live::{ChangeError, Changed, Live};
 
 /// What the thread needs.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Ends with the session.
-    pub(super) fn run(self, live: &Weak<Live>) {
+    pub(super) fn run(self, live: &Weak<dyn Changes>) {
         let Self { work, notes, path } = self;
         for job in work {
             nicety_sandbox::forget_refused_here();
@@ -37,27 +37,21 @@ impl Waiting {
     }
 }
 
-fn apply(live: &Weak<Live>, revision: i64, text: &str) -> Result<(), String> {
+fn apply(live: &Weak<dyn Changes>, revision: i64, text: &str) -> Result<(), String> {
     let live = live.upgrade().ok_or("the daemon ends")?;
     let in_one_line = |text: String| text.replace('\n', "; ");
     let groups = FabricGroups::parse(text).map_err(|errors| in_one_line(errors.to_string()))?;
-    let said = |changed: &Changed| {
-        let plan = in_one_line(changed.plan.to_string().trim_end().to_owned());
-        if !plan.is_empty() {
-            info!("version {revision} of the fabric's configuration is in force: {plan}");
-        }
-        if let Some(why) = &changed.not_kept {
-            warn!("what runs was not kept: {why}");
-        }
-    };
-    match live.apply_fabric(&groups) {
-        Ok(changed) => said(&changed),
-        // Networks have their numbers, and frames go by these. Ports that could not be changed are named.
-        Err(ChangeError::Halfway { why, changed }) => {
-            warn!("version {revision} of the fabric's configuration is in force, but not for all: {}", why.join("; "));
-            said(&changed);
-        }
-        Err(error) => return Err(in_one_line(error.to_string())),
+    let InForce { plan, failed, not_kept } = live.apply_groups(&groups).map_err(in_one_line)?;
+    let plan = in_one_line(plan.trim_end().to_owned());
+    if !plan.is_empty() {
+        info!("version {revision} of the fabric's configuration is in force: {plan}");
+    }
+    // Networks have their numbers, and frames go by these. Ports that could not be changed are named.
+    if !failed.is_empty() {
+        warn!("version {revision} of the fabric's configuration is not in force for all: {}", failed.join("; "));
+    }
+    if let Some(why) = not_kept {
+        warn!("what runs was not kept: {why}");
     }
     Ok(())
 }

@@ -8,8 +8,7 @@ use nicety_host::{FabricGroups, Host};
 use serde::{Deserialize, Serialize};
 
 use crate::paths::fabric_state;
-use crate::serve::live::state::{checked, digest};
-use crate::whole::{self, Whole};
+use crate::whole::{self, Whole, checked, digest};
 
 /// The version of the format.
 const VERSION: u32 = 1;

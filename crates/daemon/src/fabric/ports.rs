@@ -8,7 +8,8 @@ use nicety_fabric::{Fabric, Name};
 use nicety_frame::Mac;
 use nicety_switch::{Learned, Vlan};
 
-use crate::daemon::{Daemon, PortSpec};
+use super::around::Around;
+use crate::spec::PortSpec;
 
 /// Between two looks at the addresses that the switch has learned.
 const LEARNED: Duration = Duration::from_secs(1);
@@ -72,9 +73,9 @@ impl Port {
 
 impl Ports {
     /// Looks at the ports, and tells the machine what has changed.
-    pub(super) fn look(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+    pub(super) fn look(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let (mut seen, mut is_changed) = (0, false);
-        daemon.each_fabric_port(|id, spec, is_up| {
+        daemon.each_fabric_port(&mut |id, spec, is_up| {
             seen += 1;
             if self.ports.get(&id).is_some_and(|port| port.is(spec, is_up)) {
                 return;
@@ -88,7 +89,7 @@ impl Ports {
         if seen != self.ports.len() {
             is_changed = true;
             let mut there = BTreeSet::new();
-            daemon.each_fabric_port(|id, _, _| {
+            daemon.each_fabric_port(&mut |id, _, _| {
                 there.insert(id);
             });
             self.ports.retain(|id, _| there.contains(id));
@@ -103,7 +104,7 @@ impl Ports {
         }
     }
 
-    fn tell(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+    fn tell(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut here: BTreeMap<Address, PortId> = BTreeMap::new();
         for (id, port) in self.ports.iter().filter(|(_, port)| port.is_up && port.vlan.is_some()) {
             // Of two ports with one address the other stands by.
@@ -125,9 +126,9 @@ impl Ports {
         }
     }
 
-    fn tell_learned(&mut self, daemon: &Daemon, fabric: &mut Fabric, now: Time) {
+    fn tell_learned(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut learned = BTreeMap::new();
-        for Learned { address, fid, port: id, .. } in daemon.addresses() {
+        for Learned { address, fid, port: id, .. } in daemon.learned() {
             let Some(port) = self.ports.get(&id).filter(|port| port.vlan == Some(fid)) else { continue };
             let key = (port.group.clone(), address);
             let is_back = self.moved.remove(&key);

@@ -1,8 +1,8 @@
 //! The thread that drives the machine.
 
 use std::ops::ControlFlow;
+use std::sync::Weak;
 use std::sync::mpsc::{Sender, SyncSender};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nicety_adapter::Time;
@@ -12,12 +12,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::around::Around;
 use super::ports::Ports;
 use super::store::Store;
 use super::tunnel::Tunnel;
 use super::{Job, Note};
 use crate::clock::Clock;
-use crate::daemon::Daemon;
 
 /// Between two looks at the ports: a guest that has come is told of within this time and what etcd takes.
 const LOOK: Duration = Duration::from_millis(10);
@@ -45,7 +45,7 @@ struct Session {
     fabric: Fabric,
     store: Store,
     clock: Clock,
-    daemon: Weak<Daemon>,
+    daemon: Weak<dyn Around>,
     tunnel: Tunnel,
     ports: Ports,
     jobs: Sender<Job>,
@@ -133,7 +133,7 @@ impl Session {
         loop {
             let Some(daemon) = self.daemon.upgrade() else { return };
             if !self.is_paused {
-                self.serve(&daemon);
+                self.serve(daemon.as_ref());
             }
             drop(daemon);
             let wait = self.wake_at().since(self.clock.now());
@@ -183,7 +183,7 @@ impl Session {
     }
 
     /// All that is due.
-    fn serve(&mut self, daemon: &Arc<Daemon>) {
+    fn serve(&mut self, daemon: &dyn Around) {
         let now = self.clock.now();
         if now >= self.look_at {
             self.look_at = now.after(LOOK);
@@ -200,7 +200,7 @@ impl Session {
         }
     }
 
-    fn carry_out(&mut self, daemon: &Daemon) {
+    fn carry_out(&mut self, daemon: &dyn Around) {
         while let Some(action) = self.fabric.action() {
             let is_renewal = matches!(action, Action::Renew { .. });
             self.keep.is_due |= !is_renewal;

@@ -9,7 +9,7 @@ use nicety_host::FabricGroups;
 use nicety_uplink::{Hop as TunnelHop, Hops};
 use tracing::warn;
 
-use crate::daemon::Daemon;
+use super::around::Around;
 
 /// Another host.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Tunnel {
     }
 
     /// Tells the tunnel. Returns an action that is not for it.
-    pub(super) fn carry_out(&mut self, action: Action, daemon: &Daemon) -> Option<Action> {
+    pub(super) fn carry_out(&mut self, action: Action, daemon: &dyn Around) -> Option<Action> {
         match action {
             Action::Hop { hop, peer } => self.reaches(hop, peer),
             Action::Flood { vni, hop, is_on } => {
@@ -85,7 +85,7 @@ impl Tunnel {
         }
     }
 
-    fn tell(&mut self, vni: Vni, mac: Mac, hop: Hop, daemon: &Daemon) {
+    fn tell(&mut self, vni: Vni, mac: Mac, hop: Hop, daemon: &dyn Around) {
         let Some(address) = self.hosts.get(&hop).and_then(|host| host.address) else { return };
         let told = self.hops.tell(vni, mac, address);
         if let Some(why) = told.err().filter(|_| !std::mem::replace(&mut self.has_warned, true)) {

@@ -5,9 +5,9 @@ use nicety_daemon::fabric::Connection;
 use serde_json::json;
 
 use crate::answer::{failure, odd};
-use crate::change::socket;
 use crate::cli::Which;
 use crate::exit::{Exit, Failure};
+use crate::find::socket;
 use crate::output;
 
 /// Prints it. An error if this host is not connected.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::origin;
 use super::plan::Plan;
 use crate::fabric::last_known;
-use crate::whole::{self, Whole};
+use crate::whole::{self, Whole, checked, digest};
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -294,17 +294,6 @@ fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
     let kept: Kept = serde_json::Deserializer::from_slice(bytes).into_iter().next()?.ok()?;
     let running = Host::parse(&kept.running, &file.path).ok()?;
     Some(Plan::new(file, &running, |_| false))
-}
-
-/// The last line of a file that has these bytes before it.
-pub(crate) fn digest(bytes: &[u8]) -> String {
-    format!("crc32 {:08x}\n", nicety_frame::crc::fcs(bytes))
-}
-
-/// The bytes before the last line, if their digest is correct.
-pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
-    let (text, last) = bytes.split_at_checked(bytes.len().checked_sub(digest(b"").len())?)?;
-    (last == digest(text).as_bytes()).then_some(text)
 }
 
 impl StateFile {

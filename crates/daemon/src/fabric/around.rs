@@ -1,0 +1,39 @@
+//! What the fabric asks of the daemon: `daemon/fabric.rs` answers.
+
+use nicety_adapter::PortId;
+use nicety_frame::Mac;
+use nicety_host::FabricGroups;
+use nicety_switch::Learned;
+
+use crate::spec::PortSpec;
+
+/// The ports, and the switch.
+pub(crate) trait Around: Send + Sync {
+    /// Each port in a group of the fabric, and whether a guest uses it.
+    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, bool));
+
+    /// The addresses that the switch has learned.
+    fn learned(&self) -> Vec<Learned>;
+
+    /// An address is at another host: the switch, if it knows it at another port, sends its frames to this uplink.
+    fn leads_to_uplink(&self, uplink: &str, mac: Mac, vlan: u16);
+
+    /// An address is at this port: the switch, if it knows it at another one, sends its frames here.
+    fn leads_to_port(&self, id: PortId, mac: Mac, vlan: u16);
+}
+
+/// Changes of the running configuration.
+pub(crate) trait Changes: Send + Sync {
+    /// These groups of the fabric are in force from now on. The error is a sentence: nothing has changed.
+    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, String>;
+}
+
+/// A configuration that is in force now.
+pub(crate) struct InForce {
+    /// The changes that were made, a line each.
+    pub plan: String,
+    /// Why some ports could not be changed.
+    pub failed: Vec<String>,
+    /// Why the change is lost at a restart.
+    pub not_kept: Option<String>,
+}
