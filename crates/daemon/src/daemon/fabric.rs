@@ -8,7 +8,7 @@ use nicety_host::{FabricGroups, Host};
 use nicety_switch::Learned;
 
 use super::{Daemon, PortSpec};
-use crate::fabric::around::{Around, Changes, InForce};
+use crate::fabric::around::{Around, Changes, InForce, NotNow};
 use crate::fabric::{FabricError, FabricReport, Joined, PlaceReport};
 use crate::serve::live::{ChangeError, Live};
 
@@ -77,12 +77,17 @@ impl Around for Daemon {
 }
 
 impl Changes for Live {
-    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, String> {
+    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, NotNow> {
         let (failed, changed) = match self.apply_fabric(groups) {
             Ok(changed) => (Vec::new(), changed),
             Err(ChangeError::Halfway { why, changed }) => (why, *changed),
-            Err(error) => return Err(error.to_string()),
+            Err(error @ ChangeError::Waits(_)) => return Err(NotNow::Waits(one_line(&error))),
+            Err(error) => return Err(NotNow::Refused(one_line(&error))),
         };
         Ok(InForce { plan: changed.plan.to_string(), failed, not_kept: changed.not_kept })
     }
+}
+
+fn one_line(error: &ChangeError) -> String {
+    error.to_string().replace('\n', "; ")
 }

@@ -24,8 +24,16 @@ pub(crate) trait Around: Send + Sync {
 
 /// Changes of the running configuration.
 pub(crate) trait Changes: Send + Sync {
-    /// These groups of the fabric are in force from now on. The error is a sentence: nothing has changed.
-    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, String>;
+    /// These groups of the fabric are in force from now on.
+    fn apply_groups(&self, groups: &FabricGroups) -> Result<InForce, NotNow>;
+}
+
+/// Why nothing has changed. A sentence.
+pub(crate) enum NotNow {
+    /// The groups do not fit this host.
+    Refused(String),
+    /// Another change waits to be confirmed: they may fit later.
+    Waits(String),
 }
 
 /// A configuration that is in force now.
