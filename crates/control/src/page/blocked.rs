@@ -126,7 +126,7 @@ mod tests {
     fn a_drop_at_an_uplink_has_the_words_for_uplinks() {
         assert_eq!(meaning("link-down", false), "transmit: the guest's link is down (link_state)");
         assert_eq!(meaning("link-down", true), "receive: the tap is down or deleted, or there is no peer");
-        let looped = "transmit: it had left by another uplink and came in by this one: both lead into one network";
+        let looped = "transmit: the frame had left by another uplink, and came in by this one";
         assert_eq!([false, true].map(|is_uplink| meaning("looped", is_uplink)), [looped; 2]);
     }
 
