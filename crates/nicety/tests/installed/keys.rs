@@ -89,13 +89,17 @@ fn tcp() -> Forbidden {
 }
 
 fn tunnel() -> Forbidden {
+    let uplink = "[[uplink]]\nkind = \"vxlan\"\naddress = \"127.0.0.1\"\nudp_port = 4790\npeers = \"127.0.0.2\"\ntrunk = \"10\"\n\
+                  vnis = \"10=5010\"\nmtu = 1550\n";
+    let flows = "[[flow_export]]\nname = \"watch\"\ncollector = \"udp:127.0.0.1:4739\"\ndomain = 7\nports = \"vm1\"\n\
+                 groups = \"web\"\nuplinks = \"vxlan\"\nsampling = 100\nactive_timeout = \"60s\"\nidle_timeout = \"15s\"\n\
+                 memory = \"1MiB\"\n[[port_group]]\nname = \"web\"\nvlan = 10\n";
+    let ports = [
+        port("vm1", 1, "socket = \"/run/nicety/vm1.sock\"\nvlan = 10"),
+        port("vm2", 2, "socket = \"/run/nicety/vm2.sock\"\nport_group = \"web\""),
+    ];
     Forbidden {
-        host: host(
-            "",
-            "[[uplink]]\nkind = \"vxlan\"\naddress = \"127.0.0.1\"\nudp_port = 4790\npeers = \"127.0.0.2\"\ntrunk = \"10\"\n\
-             vnis = \"10=5010\"\nmtu = 1550\n\
-             [[flow_export]]\nname = \"watch\"\ncollector = \"udp:127.0.0.1:4739\"\n",
-        ),
+        host: host("", &format!("{uplink}{flows}{}", ports.concat())),
         before: "",
         whys: &["flow_export watch: collector: ", "uplink vxlan: peers: "],
         drop_in: &["IPAddressAllow=localhost", "RestrictAddressFamilies=AF_INET"],
