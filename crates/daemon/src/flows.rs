@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A worker never waits here: records for which the queue has no room are lost, and counted. The thread waits for no collector: its sockets
-//! do not block. All times are those of the frames' clock, to which the time of day at its start is added ([`epoch`]).
+//! do not block. All times are those of the frames' clock, to which the time of day at its start is added (`epoch`).
 
 mod connection;
 mod epoch;

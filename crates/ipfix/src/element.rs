@@ -1,4 +1,4 @@
-//! The elements and the templates (RFC 7012; https://www.iana.org/assignments/ipfix).
+//! The elements and the templates (RFC 7012; <https://www.iana.org/assignments/ipfix>).
 
 /// An information element and its length in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

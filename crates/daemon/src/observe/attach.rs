@@ -1,4 +1,4 @@
-//! The arguments to attach a VM to a port, made from the host file alone: QEMU 11's, libvirt's XML, and [files](managers) for Proxmox and
+//! The arguments to attach a VM to a port, made from the host file alone: QEMU 11's, libvirt's XML, and files for Proxmox and
 //! KubeVirt. Also reports differences between the running daemon and the host file.
 
 use std::fmt::Write as _;

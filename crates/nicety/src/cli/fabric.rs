@@ -24,7 +24,7 @@ pub struct Fabric {
 /// How etcd is asked.
 #[derive(Debug, Args)]
 pub struct Store {
-    /// The host file whose [fabric] says how etcd is asked [default: host.toml here]
+    /// The host file, whose table fabric says how etcd is asked [default: host.toml here]
     #[arg(long = "host", value_name = "FILE")]
     pub host_file: Option<PathBuf>,
     /// The fabric's name [default: the host file's]
@@ -201,7 +201,7 @@ pub enum FabricGroupCommand {
         /// Its name
         #[arg(value_parser = Name::new)]
         name: Name,
-        /// vni, vlan, and the keys of a [[port_group]] of the host file (docs/host-file.md)
+        /// vni, vlan, and the keys of a port_group of the host file (docs/host-file.md)
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options.

@@ -7,7 +7,7 @@
 //! ```
 //! While a change waits, no other one is made, and the state file and the keeper have what was confirmed before: a daemon that is killed,
 //! replaced or started again serves that. An undo may be refused, because somebody else has taken a socket, say. Then the change stands,
-//! is still not what a start serves, and the undo is tried again each [`AGAIN`].
+//! is still not what a start serves, and the undo is tried again each `AGAIN`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
