@@ -7,6 +7,9 @@
 //!
 //! Traffic flows in both directions at once. The figure is the sum of the frames that leave both ports. Every sample starts its
 //! processes anew, and the servers alternate, so that other load on the machine affects all of them alike.
+//!
+//! The generator drops a frame when the server's ring is full. If it drops none, the generator is the limit, not the server, and no faster
+//! server would show a higher figure. So each cell tells which share of the generated frames came through.
 
 mod bridge;
 mod ovs;
@@ -119,6 +122,8 @@ pub struct Cell {
     pub addresses: u32,
     /// Samples in the order of rounds.
     pub samples: [Vec<f64>; 3],
+    /// Of the frames that the generator made, those that were received again: 0 to 1, for each sample.
+    pub shares: [Vec<f64>; 3],
 }
 
 impl Cell {
@@ -131,19 +136,20 @@ impl Cell {
         };
         let [ours, io, mac] = &self.samples;
         format!(
-            "{:>6} {:>9}  {:<20} {:<20} {:<20} {}",
+            "{:>6} {:>9}  {:<20} {:<20} {:<20} {:<18} {}",
             self.wire_bytes,
             self.addresses,
             shown(Estimate::of(ours)),
             shown(Estimate::of(io)),
             shown(Estimate::of(mac)),
             shown(paired_ratio(ours, io)),
+            self.shares.each_ref().map(|of| Estimate::of(of).map_or("-".to_owned(), |e| format!("{:.2}", e.median))).join(" "),
         )
     }
 
     /// The head of the table.
-    pub const HEAD: &'static str =
-        " bytes addresses  nicety (learning)    testpmd io           testpmd mac          nicety / io";
+    pub const HEAD: &'static str = " bytes addresses  nicety (learning)    testpmd io           testpmd mac          nicety / io        \
+                                    share carried by each";
 }
 
 /// A server while it runs.
@@ -171,19 +177,20 @@ impl Plan {
     pub fn run(&self, layer: &Layer, each: &mut dyn FnMut(&Cell), progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
         for &wire_bytes in &self.wire_bytes {
             for &addresses in &self.addresses {
-                let mut cell = Cell { wire_bytes, addresses, samples: Default::default() };
+                let mut cell = Cell { wire_bytes, addresses, samples: Default::default(), shares: Default::default() };
                 let captures = [0, 1].map(|port| self.folder.join(format!("{port}.pcap")));
                 for (port, path) in [0, 1].into_iter().zip(&captures) {
                     Traffic { port, addresses, wire_bytes }.write(path).map_err(|source| self.folder_error(source))?;
                 }
                 for round in 0..self.rounds {
-                    for (server, samples) in Server::ALL.into_iter().zip(&mut cell.samples) {
-                        let sample = self.sample(layer, server, [&captures[0], &captures[1]], addresses)?;
+                    for (i, server) in Server::ALL.into_iter().enumerate() {
+                        let (carried, made) = self.sample(layer, server, [&captures[0], &captures[1]], addresses)?;
                         progress(&format!(
-                            "{wire_bytes} B, {addresses} addresses, round {}: {server:?} {sample:.2}",
+                            "{wire_bytes} B, {addresses} addresses, round {}: {server:?} {carried:.2} of {made:.2}",
                             round + 1
                         ));
-                        samples.push(sample);
+                        cell.samples[i].push(carried);
+                        cell.shares[i].push(carried / made);
                     }
                 }
                 each(&cell);
@@ -196,7 +203,8 @@ impl Plan {
         Error::Folder { folder: self.folder.clone(), source }
     }
 
-    fn sample(&self, layer: &Layer, server: Server, captures: [&Path; 2], addresses: u32) -> Result<f64, Error> {
+    /// Million frames per second: those that left the server's ports, and those that the generator made.
+    fn sample(&self, layer: &Layer, server: Server, captures: [&Path; 2], addresses: u32) -> Result<(f64, f64), Error> {
         let sockets = ["a.sock", "b.sock"].map(|name| self.folder.join(name));
         for socket in &sockets {
             match std::fs::remove_file(socket) {
@@ -214,11 +222,16 @@ impl Plan {
         let frames = addresses.max(256);
         let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, self.cores)?;
         sleep(WARM);
-        for port in [1, 2] {
+        for port in 0..4 {
             generator.received_per_second(port)?;
         }
         sleep(SAMPLE);
-        Ok((generator.received_per_second(1)? + generator.received_per_second(2)?) / 1e6)
+        let mut received = [0.0; 4];
+        for (port, rate) in (0..).zip(&mut received) {
+            *rate = generator.received_per_second(port)? / 1e6;
+        }
+        let [first, out, back, last] = received;
+        Ok((out + back, first + last))
     }
 
     /// The daemon on its core, with two virtio-net ports.

@@ -72,7 +72,7 @@ impl Testpmd {
     }
 
     /// Connects to two listening sockets. Sends the frames of a capture file into each of them endlessly, and receives the frames that come
-    /// out. The sockets are its ports 1 and 2.
+    /// out. The captures are its ports 0 and 3, the sockets 1 and 2.
     pub fn generate(
         layer: &Layer,
         captures: [&Path; 2],
