@@ -1,5 +1,6 @@
 //! Runs the tests with real guests side by side, because such a test mostly waits for a guest. Tests whose driver gives the chip only
-//! milliseconds run [`ALONE`], at the end. Each result is shown with its measurements; a neighbour makes them less exact.
+//! milliseconds run [`ALONE`], at the end, and those that only wait run in a lane of their own ([`WAITING`]). Each result is shown with
+//! its measurements; a neighbour makes them less exact.
 
 use std::{process::Command, sync::OnceLock, thread};
 
@@ -46,6 +47,28 @@ const ALONE: [&str; 11] = [
     "twins::no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_still_says_nothing_afterwards",
 ];
 
+/// Tests that need less than a quarter of a processor, and at least ten seconds: they wait for timers, time limits or rates. They run one
+/// after the other beside all others, so that they do not take the place of a test that works.
+const WAITING: [&str; 17] = [
+    "bonding::linux_bonds_four_links_with_a_team_and_goes_on_while_they_go",
+    "drivers::the_e1000_passes_every_self_test_of_its_driver",
+    "functions::linux_sees_what_its_host_sets_of_a_card_s_function_as_by_ip_link",
+    "hook::the_ports_of_a_libvirtd_s_vms_come_and_go_with_them_and_move_with_them_to_another_libvirtd",
+    "inward::what_comes_in_keeps_a_reservation_and_tells_linux_s_tcp_by_marks_or_by_drops",
+    "libvirt::debian_13_s_libvirtd_runs_domains_of_what_attach_prints_and_their_qemu_reaches_the_sockets",
+    "messages::an_intel_chips_tails_are_no_messages_where_its_ring_pages_are_mapped",
+    "multicast::a_group_reaches_the_guests_that_have_joined_it_until_they_leave",
+    "refused::what_a_policy_refuses_of_linux_is_counted_and_logged_by_its_reason",
+    "shaped::tcp_between_guests_gets_what_a_shape_gives_and_no_more",
+    "standby::a_virtio_net_stands_in_for_a_function_that_its_guest_lets_go_and_takes_back",
+    "stood_still::all_adapters_of_a_guest_in_qemu_come_back_when_the_daemon_stood_still_for_seven_seconds",
+    "tools::the_igb_passes_every_self_test_of_its_driver",
+    "user_mode::a_frame_for_another_address_reaches_the_guest_only_while_its_interface_is_promiscuous",
+    "user_mode::a_user_mode_guest_outlives_a_daemon_that_is_killed_under_traffic",
+    "user_mode::every_e1000_and_the_e1000e_pass_every_self_test_of_their_drivers",
+    "a_cluster_of_three_goes_on_without_its_leader_and_one_without_a_majority_says_so",
+];
+
 /// Each test that runs has one of these words in its name. Unset: all run.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
@@ -83,8 +106,8 @@ fn tests() -> Result<Vec<Test>> {
         theirs.extend(all.iter().filter(|program| program.target == name));
     }
     let tests = programs::tests(theirs)?;
-    for alone in ALONE {
-        ensure!(tests.iter().any(|test| test.name == alone), "`{alone}`, which is to run alone, is no test");
+    for named in ALONE.into_iter().chain(WAITING) {
+        ensure!(tests.iter().any(|test| test.name == named), "`{named}`, which is to run apart from the others, is no test");
     }
     chosen(tests, WORDS.get().map_or(&[][..], Vec::as_slice))
 }
@@ -118,10 +141,18 @@ pub fn run() -> Tally {
         // The tests that can do without the missing part still run.
         println!("guests: {error:#}");
     }
-    sum += Lanes { count, shows_output: true }.run(rest);
+    let (waiting, rest): (Vec<Test>, Vec<Test>) =
+        rest.into_iter().partition(|test| WAITING.contains(&test.name.as_str()));
+    let (lanes, one) = (Lanes { count, shows_output: true }, Lanes { count: 1, shows_output: true });
+    sum += thread::scope(|scope| {
+        let beside = scope.spawn(|| one.run(waiting));
+        let mut sum = lanes.run(rest);
+        sum += beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        sum
+    });
     if !alone.is_empty() {
         beside::wait();
-        sum += Lanes { count: 1, shows_output: true }.run(alone);
+        sum += one.run(alone);
     }
     sum
 }

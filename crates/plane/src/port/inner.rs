@@ -276,7 +276,8 @@ impl Inner {
         let settled = self.settled_frames();
         let Self { end, counters, stage, room, pace, .. } = self;
         let (tokens, opens_all) = either!(end, end => (end.receive_tokens(now), end.opens_all()));
-        let few = Budget { packets: budget.packets.min(pace.frames()), bytes: budget.bytes.min(tokens) };
+        let bytes = budget.bytes.min(tokens).min(Budget::TURN.bytes);
+        let few = Budget { packets: budget.packets.min(pace.frames()), bytes };
         let open = |lane| opens_all || matches!(lane, LaneKey::Queue(queue) if room.contains(queue));
         let drained = caught(|| {
             let deliver = |frames: &Frames<'_>| either!(end, end => end.deliver(frames, counters, now));
