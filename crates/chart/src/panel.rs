@@ -21,7 +21,7 @@ pub struct Panel {
     pub id: String,
     /// Its heading, as text.
     pub heading: String,
-    /// What it shows, for readers who do not see it.
+    /// A description for readers who do not see the picture.
     pub title: String,
     /// Marks of the horizontal axis.
     pub across: Vec<Mark>,

@@ -86,7 +86,7 @@ pub(crate) struct Protection {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What is ready before a port is opened: the key was read, and peers may connect.
+/// The parts that are ready before a port is opened: the key was read, and peers may connect.
 pub(crate) struct Ready {
     secret: Secret,
     listener: Listener,

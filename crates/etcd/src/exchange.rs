@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// What is sent.
+/// A call: its path, body and conditions.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub path: &'static str,

@@ -7,7 +7,7 @@ use crate::client::{Client, Question};
 use crate::error::{Error, excerpt};
 use crate::wire::{Header, bytes, number, text};
 
-/// Which keys.
+/// A choice of keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keys {
     /// One.
@@ -153,7 +153,7 @@ pub(crate) struct DeleteAnswer {
     deleted: i64,
 }
 
-/// What a comparison looks at.
+/// The property that a comparison looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     /// The key's last write; 0: there is no such key.
@@ -168,7 +168,7 @@ pub enum Test {
     Value(Vec<u8>),
 }
 
-/// How it must be.
+/// The order that a comparison asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The same.
@@ -186,7 +186,7 @@ pub enum Order {
 pub struct Compare {
     /// The key.
     pub key: Vec<u8>,
-    /// How.
+    /// The order that is asked for.
     pub order: Order,
     /// With what.
     pub test: Test,
@@ -260,7 +260,7 @@ impl Op {
     }
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpAnswer {
     /// The key is written.
@@ -293,7 +293,7 @@ pub struct TxnAnswer {
     pub revision: i64,
     /// Whether all comparisons held.
     pub succeeded: bool,
-    /// What the steps have done.
+    /// The results of the steps.
     pub answers: Vec<OpAnswer>,
 }
 

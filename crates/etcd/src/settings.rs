@@ -1,4 +1,4 @@
-//! Where etcd is, and as whom it is asked.
+//! Etcd's endpoints, and the user and certificate for its calls.
 
 use std::fmt;
 use std::io::Read;
@@ -61,7 +61,7 @@ impl Pem {
     }
 }
 
-/// What this client shows when etcd asks for a certificate (`--client-cert-auth`).
+/// The client's certificate, for an etcd that asks for one (`--client-cert-auth`).
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The certificate, and those between it and the CA.

@@ -34,7 +34,7 @@ pub enum Change {
     },
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// etcd answers, and all changes from the revision that is due will come. Told at the beginning, and again each time that the stream was
@@ -112,7 +112,7 @@ struct Event {
     kv: KeyValue,
 }
 
-/// Where a watch is.
+/// The progress of a watch.
 struct Course {
     client: Client,
     keys: Keys,

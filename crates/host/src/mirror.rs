@@ -82,7 +82,7 @@ pub struct MirrorConfig {
     pub ports: Vec<String>,
     /// The uplinks and teams whose frames are copied.
     pub uplinks: Vec<String>,
-    /// Which of their frames.
+    /// The frames that are copied.
     pub direction: MirrorDirection,
     /// The port or the uplink that gets the copies, and nothing else.
     pub to: String,

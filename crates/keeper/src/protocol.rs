@@ -1,4 +1,4 @@
-//! What the keeper, daemons and openers say to each other: arguments, environment variables, and the kinds of messages (`channel.rs`).
+//! The protocol of the keeper, daemons and openers: arguments, environment variables, and the kinds of messages (`channel.rs`).
 
 /// The version of the keeper's messages. A keeper and a daemon of different versions refuse each other.
 pub(crate) const VERSION: u8 = 1;
@@ -44,7 +44,7 @@ pub enum Why {
     /// The keeper has few descriptors left.
     #[error("few descriptors are left: raise the limit of open files (ulimit -n)")]
     Full,
-    /// What was to be renewed is not there.
+    /// The descriptors that were to be renewed are not there.
     #[error("its last descriptors are not held")]
     Missing,
     /// A keeper of a later version has another reason.

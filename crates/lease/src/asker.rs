@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::lease::{Answer, NodeId, Request};
 
-/// Where a lease is.
+/// The third party that holds a lease.
 pub trait ThirdParty: Send {
     /// The kind of the thread that asks here.
     fn kind(&self) -> Kind;

@@ -51,7 +51,7 @@ pub fn run(of: &HookOf) -> Result<(), Failure> {
     }
 }
 
-/// What a call of libvirt asks for.
+/// The request of libvirt's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     /// Look whether the ports could be added.

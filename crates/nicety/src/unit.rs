@@ -13,7 +13,7 @@ mod running;
 pub use needs::lacks;
 pub use running::{Running, told};
 
-/// Where units are, the first one of a name counts (systemd.unit(5), "Unit File Load Path").
+/// Folders of units. The first unit of a name counts (systemd.unit(5), "Unit File Load Path").
 const FOLDERS: [&str; 11] = [
     // `systemctl set-property` writes to these two.
     "etc/systemd/system.control",

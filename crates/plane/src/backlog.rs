@@ -112,7 +112,7 @@ struct Peer {
     tenure: u64,
 }
 
-/// What its lanes are for: see [`LaneKey`].
+/// The kind of its lanes: see [`LaneKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queues,

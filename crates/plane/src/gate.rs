@@ -29,7 +29,7 @@ const SPARE_MAX: usize = 256;
 /// The queue by which a port asks for packets that may leave now, and for no others.
 pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
 
-/// What happens to frames of a guest.
+/// The rule by which frames of a guest leave its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GateMode {
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Epochs {
     }
 }
 
-/// What waits in gates.
+/// Frames that wait in gates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Packets.
@@ -93,7 +93,7 @@ impl Epochs {
         }
     }
 
-    /// What happens to frames.
+    /// The rule by which frames leave now.
     pub fn mode(&self) -> GateMode {
         GateMode::ALL[usize::from(self.mode.load(Ordering::Acquire)) % GateMode::ALL.len()]
     }
@@ -134,7 +134,7 @@ impl Epochs {
         }
     }
 
-    /// What waits.
+    /// The frames that wait.
     pub fn waiting(&self) -> Waiting {
         let [packets, bytes] = [&self.packets, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         Waiting { packets, bytes }

@@ -45,7 +45,7 @@ enum Chooser {
     Parts(AtomicU32),
 }
 
-/// How the packets of a batch are divided.
+/// The division of a batch's packets.
 enum Route {
     /// All go to one place, or nowhere.
     Whole(Option<usize>),

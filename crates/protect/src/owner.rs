@@ -78,7 +78,7 @@ struct Copies {
     /// Epochs that were closed here, and that the twin has.
     closed: u64,
     loaded: u64,
-    /// What was released last, and until when.
+    /// The epoch that was released last, and until when.
     released: (u64, Time),
     /// When the first epoch of those that the twin lacks was closed.
     waits_since: Time,
@@ -97,7 +97,7 @@ pub struct Owner {
     epoch: u32,
     /// When the lease first said that it is another's.
     begun: Option<Time>,
-    /// How the lease is asked for at first.
+    /// The first request for the lease.
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
@@ -453,7 +453,7 @@ impl Owner {
         }
     }
 
-    /// What the twin has leaves, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
+    /// Lets leave what the twin has, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
     fn release(&mut self, now: Time) {
         let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
         let release = (self.copies.loaded, self.until);

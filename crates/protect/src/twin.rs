@@ -30,7 +30,7 @@ pub enum TwinStage {
         /// No more copies can come.
         is_cut: bool,
     },
-    /// What it had is of no use: QEMU ends.
+    /// Its state is of no use: QEMU ends.
     Stale,
 }
 

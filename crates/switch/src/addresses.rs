@@ -96,7 +96,7 @@ pub struct Addresses {
     id: u64,
 }
 
-/// What the table holds of an address.
+/// The table's entry for an address.
 #[derive(Clone, Copy)]
 pub(crate) struct Held<'a> {
     entry: &'a Entry,

@@ -675,11 +675,11 @@ impl Verdict {
 struct Sought<'a> {
     keys: Keys,
     target: Hashed,
-    /// What the table held of its source already, and the stamp of before. `None`: something changed.
+    /// The table's entry for its source, with its earlier stamp. `None`: something changed.
     learned: Option<(Stamp, Held<'a>)>,
 }
 
-/// Where and when frames come in.
+/// The port and the time at which frames come in.
 #[derive(Clone, Copy)]
 struct At {
     origin: PortId,

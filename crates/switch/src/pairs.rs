@@ -44,7 +44,7 @@ const EMPTY: Entry = Entry { target: 0, source: 0, second: u32::MAX, stamp: 0, r
 #[repr(align(64))]
 struct Line([Entry; 2]);
 
-/// What to look up, and the line where it may be.
+/// A pair of addresses to look up, and the line where it may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     target: u64,
@@ -125,7 +125,7 @@ impl Pairs {
         }
     }
 
-    /// Where a pair is, or whether there is a place for it.
+    /// The place of a pair, or whether there is room for it.
     #[inline(always)]
     pub fn place(&mut self, pair: Pair, second: u32) -> Place {
         let Some(Line([one, other])) = self.lines.get(pair.line) else { return Place::Free };

@@ -17,7 +17,8 @@ use crate::rules::{FLAT, FrameVlan, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{At, Members, Switch, group};
 
-/// What is the same in all frames of a train: addresses, and the tag or the type. In words, which are compared and taken apart in registers.
+/// The part that all frames of a train share: addresses, and the tag or the type. In words, which are compared and taken apart in
+/// registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label {
     /// The destination.

@@ -31,7 +31,7 @@ const STREAM: &str = "nicety";
 pub(super) enum QemuNews {
     /// It is there, and this is what it runs.
     There(Box<Facts>, Marked),
-    /// What it runs now, or a sentence why that is not known.
+    /// The facts of the VM that it runs now, or a sentence why they are not known.
     Facts(Result<Box<Facts>, String>),
     /// It has ended.
     Gone(Death),
@@ -58,7 +58,7 @@ enum State {
 struct Signs {
     /// It is about to end, because somebody has ordered that.
     is_ordered: bool,
-    /// Which process it is.
+    /// The process behind the socket.
     who: Identity,
     /// It last said something.
     heard: Option<Instant>,
@@ -78,9 +78,9 @@ pub(super) struct Qemu {
     state: State,
     colo: Option<Colo>,
     signs: Signs,
-    /// How it would have ended if it is not there again: its end was not told yet.
+    /// The kind of its end, not reported yet: it counts if QEMU does not come back.
     owes: Option<Death>,
-    /// Which process it was, if its control socket is lost.
+    /// The process that it was, if its control socket is lost.
     last: Identity,
     /// The one that was told to end.
     ending: Option<Ending>,

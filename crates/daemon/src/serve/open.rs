@@ -19,7 +19,7 @@ use crate::random::random;
 use crate::run::image::PortImage;
 use crate::run::kept_uplinks::{HeldUplinks, let_go_first, name};
 
-/// What the link of an uplink, or of one of its queues, is made of.
+/// The source of an uplink's link, or of the link of one of its queues.
 enum Origin<'a> {
     /// Of nothing: it is opened.
     New,

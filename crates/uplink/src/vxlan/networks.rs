@@ -1,4 +1,4 @@
-//! Which VLAN of the switch is which network of the tunnel.
+//! The networks of the tunnel for the VLANs of the switch.
 
 use nicety_frame::Vni;
 

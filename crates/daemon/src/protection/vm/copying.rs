@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use crate::protection::carrier::{Carrier, Over};
 use crate::protection::report::Stops;
 
-/// What QEMU says so soon after it has closed its stream may have been on its way.
+/// Within this time after QEMU has closed its stream, its messages may still have been on their way.
 const SPOKEN: Duration = Duration::from_millis(50);
 
 /// A twin that the other host offers.
