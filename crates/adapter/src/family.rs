@@ -192,7 +192,7 @@ pub struct FunctionPolicy {
 }
 
 impl FunctionPolicy {
-    /// Of a function that may do everything.
+    /// The policy of a function that may do everything.
     pub fn free(address: Mac) -> Self {
         Self { address, trusted: true, tagged: false, queries_rss: true, checks_tags: false }
     }

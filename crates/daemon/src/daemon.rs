@@ -188,7 +188,7 @@ pub struct PortView {
     pub signals: u64,
     /// Whether the VM's shared memory was empty when the driver was up.
     pub blank: bool,
-    /// For how long the oldest frame has waited for receive buffers of the guest.
+    /// The time for which the oldest frame has waited for receive buffers of the guest.
     pub starved: Duration,
     /// The time since the last connection ended with an error, and the error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,

@@ -82,7 +82,7 @@ pub(crate) struct Protection {
     boards: BTreeMap<String, Arc<Board>>,
     /// Ends the thread that accepts.
     bell: Arc<Bell>,
-    /// Of the VMs.
+    /// The threads of the VMs.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

@@ -20,7 +20,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Of a port with this adapter.
+    /// The way of a port with this adapter.
     pub fn of(about: &About) -> Self {
         match about.transports.contains(&"vfio-user") {
             _ if !about.dma => Self::Unused,

@@ -30,7 +30,7 @@ pub enum Access {
 pub struct Permission {
     /// The access.
     pub access: Access,
-    /// With which keys.
+    /// The keys.
     pub keys: Keys,
 }
 

@@ -14,7 +14,7 @@ pub enum Keys {
     One(Vec<u8>),
     /// All that begin so; all keys if this is empty.
     Prefix(Vec<u8>),
-    /// From the first one, and less than the second.
+    /// Keys from the first one, and less than the second.
     Between(Vec<u8>, Vec<u8>),
 }
 
@@ -75,7 +75,7 @@ impl Keys {
         }
     }
 
-    /// For a person.
+    /// A text for a person.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::One(key) => format!("the key `{}`", excerpt(key)),
@@ -188,7 +188,7 @@ pub struct Compare {
     pub key: Vec<u8>,
     /// The order that is asked for.
     pub order: Order,
-    /// With what.
+    /// The value to compare with.
     pub test: Test,
 }
 
@@ -265,7 +265,7 @@ impl Op {
 pub enum OpAnswer {
     /// The key is written.
     Put,
-    /// So many keys are deleted.
+    /// The number of deleted keys.
     Delete(i64),
     /// These keys were read.
     Range(Found),

@@ -23,7 +23,7 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 /// Certificates or a key as text (RFC 7468), and where they come from.
 #[derive(Clone)]
 pub struct Pem {
-    /// For a person: the file.
+    /// The file's name, for messages.
     pub name: String,
     /// The text.
     pub text: Vec<u8>,
@@ -94,7 +94,7 @@ pub struct Settings {
     pub ca: Option<Pem>,
     /// A certificate of this client.
     pub identity: Option<Identity>,
-    /// As whom to ask.
+    /// The user for all calls.
     pub user: Option<User>,
     /// Time limit of a call with all that it does: looking a name up, logging in, connecting, and asking again.
     pub limit: Duration,

@@ -118,9 +118,9 @@ struct Course {
     keys: Keys,
     /// The first revision whose changes are still to be told; 0: the one after the next answer's.
     due: i64,
-    /// So many changes of that revision were told already.
+    /// The number of changes of that revision that were told already.
     told: usize,
-    /// Of these, those that the stream of now has not repeated yet.
+    /// The number of these that the present stream has not repeated yet.
     to_skip: usize,
 }
 

@@ -29,7 +29,7 @@ pub(super) const KEYS: [Key; 5] = [
 pub struct EtcdConfig {
     /// Servers of one cluster, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// As whom to ask.
+    /// The user for all calls.
     pub user: Option<EtcdUser>,
     /// The file with the certificate of the CA that signed the servers' certificates. One is there if an endpoint has TLS.
     pub ca: Option<PathBuf>,

@@ -20,9 +20,9 @@ const RATE: u64 = 1_000_000_000;
 /// The frames of a port that are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MirrorDirection {
-    /// Those that come from it into the switch.
+    /// Frames that come from the port into the switch.
     Ingress,
-    /// Those that the switch offers it.
+    /// Frames that the switch offers the port.
     Egress,
     /// Both.
     #[default]

@@ -92,7 +92,7 @@ pub mod kind {
     pub const ALIVE: u8 = 12;
     /// To the keeper, with a descriptor: have what this line names opened, and the answer sent there. To an opener: the same.
     pub const OPEN: u8 = 13;
-    /// To who has asked, with a descriptor: it was opened, and has this name.
+    /// To the daemon that has asked, with a descriptor: it was opened, and has this name.
     pub const OPENED: u8 = 14;
     /// To an opener: this line is named. From an opener to the keeper: it is named from now on. From a client to an opener: these lines
     /// are to be named; the answer is of the same kind.

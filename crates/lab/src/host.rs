@@ -195,7 +195,7 @@ pub fn is_loaded(others_percent: Option<f64>) -> bool {
 pub struct CpuTimes {
     total: u64,
     steal: u64,
-    /// Those of programs: user, nice and system. Interrupts are nobody's.
+    /// The time of programs: user, nice and system. Interrupts are nobody's.
     programs: u64,
 }
 

@@ -24,7 +24,7 @@ pub trait ThirdParty: Send {
         None
     }
 
-    /// From now on it asks for this run.
+    /// Sets the run for which it asks from now on.
     fn be(&mut self, who: NodeId);
 
     /// Looks whether the owner has renewed.

@@ -65,7 +65,7 @@ enum Call {
 }
 
 impl Call {
-    /// By libvirt's words. `None`: nothing is to do.
+    /// The call of these words of libvirt. `None`: nothing is to do.
     fn of(operation: &str, suboperation: &str) -> Option<Self> {
         Some(match (operation, suboperation) {
             ("migrate" | "restore", "begin") => Self::Look,

@@ -19,7 +19,7 @@ use nicety_memory::{Map, MapError, Rights};
 
 /// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
 const BYTES_MAX: u64 = 1 << 20;
-/// With so many packets waiting a gate fetches no more.
+/// With this many packets waiting a gate fetches no more.
 const PACKETS_MAX: usize = 4096;
 /// Room for the packets of one batch: the bytes of a turn's budget, and one more packet.
 const STAGING_BYTES: usize = (64 << 10) + PACKET_BYTES as usize;
@@ -37,7 +37,7 @@ pub enum GateMode {
     Open,
     /// All leave at once, until an epoch is closed: then it is [`GateMode::Shut`].
     Armed,
-    /// Those of epochs that are released leave, while the lease lasts.
+    /// Frames of released epochs leave, while the lease lasts.
     Shut,
     /// The guest is the twin of one that runs elsewhere: what it sends is taken and dropped, and it receives nothing.
     Mute,

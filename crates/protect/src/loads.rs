@@ -20,7 +20,7 @@ struct Port {
 }
 
 impl Loads {
-    /// Of a VM with so many ports.
+    /// The loads of a VM with this many ports.
     pub fn new(ports: usize) -> Self {
         Self { ports: vec![Port::default(); ports], runs: false, told: 0 }
     }

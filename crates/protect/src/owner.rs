@@ -101,7 +101,7 @@ pub struct Owner {
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
-    /// With a twin that has a whole copy, frames leave until then.
+    /// The end of the lease. Frames leave until then, if the twin has a whole copy.
     until: Time,
     renew_at: Time,
     /// The last message from the twin's host, and to it.
@@ -151,7 +151,7 @@ impl Owner {
         Self { begins_by: Request::Renew, ..Self::new(me, terms) }
     }
 
-    /// Of a twin that has taken over by this answer.
+    /// The owner that a twin becomes when it has taken over by this answer.
     pub(crate) fn taken(me: Run, terms: Terms, call: Call, answer: &Answer) -> Self {
         // Its ports stay mute until QEMU goes on alone: a copy that is loaded until then discards what the guest has done.
         let mut owner = Self { call, epoch: answer.epoch, actions: VecDeque::new(), ..Self::new(me, terms) };

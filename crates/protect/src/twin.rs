@@ -49,7 +49,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Of a QEMU that waits for a VM.
+    /// The twin with a QEMU that waits for a VM.
     pub fn new(me: Run, terms: Terms) -> Self {
         let call = Call::default();
         let (heard, sent) = (Time::ZERO, Time::ZERO);

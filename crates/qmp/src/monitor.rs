@@ -33,7 +33,7 @@ pub struct Limits {
     /// From the connection to the end of the negotiation. QEMU serves one client of a socket at a time, so a connection behind another
     /// client's is accepted by the kernel and never greeted.
     pub greeting: Duration,
-    /// From a command to its answer.
+    /// The time from a command to its answer.
     pub answer: Duration,
 }
 

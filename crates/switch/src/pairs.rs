@@ -19,7 +19,7 @@ use crate::addresses::{Addresses, Keys, Stamp, fold};
 /// Lines of two entries: 512 KiB.
 const LINES: usize = 1 << 13;
 const _: () = assert!(LINES <= 1 << u16::BITS);
-/// Of this many pairs for a line whose places are both in use, one is kept.
+/// One of this many pairs is kept, if both places of its line are in use.
 const KEEPS: u32 = 8;
 
 /// 32 bytes. Of `target` two bits are free, and of `shards` twelve: enough for networks with numbers of 24 bits.
@@ -37,7 +37,7 @@ struct Entry {
     shards: u32,
 }
 
-/// Of no second.
+/// An entry of no second.
 const EMPTY: Entry = Entry { target: 0, source: 0, second: u32::MAX, stamp: 0, receiver: 0, shards: 0 };
 
 #[derive(Clone, Copy, Debug)]

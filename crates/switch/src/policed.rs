@@ -30,7 +30,7 @@ struct Label {
 }
 
 impl Label {
-    /// Of no frame: a destination has 48 bits.
+    /// The label of no frame: a destination has 48 bits.
     const NONE: Self = Self { target: u64::MAX, source: 0, tag: 0 };
 
     /// `None` if the frame is shorter than its Ethernet header, with its first tag if it has one.
@@ -88,7 +88,7 @@ struct Way<'a> {
 /// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
-    /// To the uplinks alone, whatever the table says.
+    /// The frame goes to the uplinks alone, whatever the table says.
     Out,
     /// The reason that storm control would give for a refusal.
     Flood(Reason),
@@ -378,7 +378,7 @@ fn private(rules: Option<&Rules>) -> Private {
     rules.map_or(Private::Promiscuous, |rules| rules.policy.private)
 }
 
-/// To the uplinks that carry the VLAN.
+/// Sends frames to the uplinks that carry the VLAN.
 #[cold]
 #[inline(never)]
 fn out<F: Follower>(

@@ -62,7 +62,7 @@ impl Broken {
         }
     }
 
-    /// As text, for the sentence of a [`Stall`](nicety_adapter::Stall).
+    /// The reason as text, for the sentence of a [`Stall`](nicety_adapter::Stall).
     pub fn why(self) -> &'static str {
         match self {
             Broken::Place => "the ring lies where no memory is",

@@ -45,7 +45,7 @@
 //! - A VLAN table without any bit filters nothing (`filter.rs`).
 //! - ACTIVATE_DEV on an active device starts it anew.
 //! - BAR 2 has an empty page that can be mapped. QEMU posts writes to devices that have no such page. Linux's `vmxnet3_set_mc` and
-//!   `vmxnet3_quiesce_dev` free a command's data right after writing the command, which must not be posted.
+//!   `vmxnet3_quiesce_dev` free a command's data right after writing the command, so the write must not be posted.
 //! - Completions of transmitted packets wait for an interrupt that is due anyway (`CompletionDelay`).
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
-/// From `quit` to the kill.
+/// The time from `quit` to the kill.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The name of the descriptor that proves who QEMU is.
 const PROOF: &str = "nicety-process";

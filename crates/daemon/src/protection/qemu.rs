@@ -21,7 +21,7 @@ use crate::random::random;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Between two questions whether it lives.
 const PROOF: Duration = Duration::from_millis(250);
-/// For all questions about a VM together.
+/// The time for all questions about a VM together.
 const INQUIRY: Duration = Duration::from_secs(5);
 /// The name by which QEMU knows its end of the stream.
 const STREAM: &str = "nicety";
@@ -37,7 +37,7 @@ pub(super) enum QemuNews {
     Gone(Death),
     /// Its control socket is lost, for this reason. It may run.
     Lost(String),
-    /// Of its COLO.
+    /// News of its COLO.
     Colo(News),
     /// Its VM runs: the answer to the last [`Qemu::ask_whether_it_runs`].
     Runs,
@@ -49,7 +49,7 @@ enum State {
     Away(Instant),
     Asks(Monitor, Box<Inquiry>),
     Marks(Monitor, Box<Facts>, Mark),
-    /// And the questions that are under way.
+    /// QEMU is there. The inquiry that is under way, if there is one.
     There(Monitor, Option<Box<Inquiry>>),
 }
 

@@ -251,7 +251,7 @@ struct Outage {
     /// When both kinds of answers were seen again.
     over: Instant,
     ping: f64,
-    /// As the survivor's daemon says.
+    /// The time that the survivor's daemon reports.
     daemon: Option<f64>,
     protected_after: f64,
     protected: Instant,

@@ -108,7 +108,7 @@ struct Seen {
 struct Suspicion {
     from: PortId,
     to: PortId,
-    /// Of the probes.
+    /// The number of the probes.
     number: u64,
     /// Signs since the last probe, and those that the next one needs.
     signs: u32,

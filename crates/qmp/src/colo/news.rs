@@ -19,7 +19,7 @@ pub enum Role {
 pub struct StepLimits {
     /// A command's answer, but for a failover's.
     pub answer: Duration,
-    /// From `migrate` to the first RESUME after MIGRATION colo.
+    /// The time from `migrate` to the first RESUME after MIGRATION colo.
     pub synchronize: Duration,
     /// From `x-colo-lost-heartbeat` to the VM that runs alone; after it comes `yank`, and the same time again. Also the time of ending a
     /// first synchronization.
@@ -88,7 +88,7 @@ pub enum News {
     },
     /// A checkpoint is complete at this end. By events: an administrator's `stop` and `cont` look the same.
     Checkpoint {
-        /// From 1.
+        /// The number of the checkpoint, from 1.
         number: u64,
         /// The time for which this end's VM stood still, by QEMU's clock.
         stood_still: Duration,

@@ -17,7 +17,7 @@ pub struct Network {
 /// All of them. Each VLAN and each network is in it once; a later one replaces an earlier one.
 #[derive(Clone, Debug)]
 pub(crate) struct Networks {
-    /// By VLAN, 0 for frames without a tag.
+    /// The networks by VLAN, 0 for frames without a tag.
     vnis: Box<[Option<Vni>; VLANS]>,
     /// Sorted by network.
     vlans: Vec<(Vni, u16)>,

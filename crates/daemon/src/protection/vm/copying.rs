@@ -47,7 +47,7 @@ impl Offer {
 
 /// See the module's page.
 pub(super) struct Copying {
-    /// At the owner: the twin that is offered.
+    /// The twin that is offered, at the owner.
     pub offer: Option<Offer>,
     /// A connection that came for the stream of this protection.
     link: Option<(Pairing, Link)>,
@@ -56,9 +56,9 @@ pub(super) struct Copying {
     carrier: Option<Carrier>,
     /// QEMU has closed its stream, and may be ending.
     cut_at: Option<Instant>,
-    /// At the twin: what it has.
+    /// The copies that the twin has loaded, at the twin.
     pub loads: Loads,
-    /// At the owner: the times for which the VM stood still.
+    /// The times for which the VM stood still, at the owner.
     pub stops: Stops,
 }
 
