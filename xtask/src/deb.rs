@@ -56,7 +56,7 @@ pub struct Order {
     pub revision: String,
     /// Whether to make the package of debug symbols too.
     pub dbgsym: bool,
-    /// How hard to compress, 0 to 9, as of xz(1).
+    /// Compression level, 0 to 9, as of xz(1).
     pub level: u8,
 }
 

@@ -9,7 +9,7 @@ use crate::{
     deb, linked,
 };
 
-/// What programs of ours have written, and later versions read: docs/operating.md, "Formats that stay readable".
+/// Folders of files that programs of ours have written, and that later versions read: docs/operating.md, "Formats that stay readable".
 const GOLDEN: [&str; 4] = [
     "crates/trials/tests/golden",
     "crates/daemon/tests/golden",

@@ -22,7 +22,7 @@ pub const HASHES: usize = 2 * (MESSAGE_WORDS - 1);
 /// A mailbox's content.
 pub type Message = [u32; MESSAGE_WORDS];
 
-/// What a function asks.
+/// A request of a function to its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The function was reset: by its driver, its VMM, or the bus.
@@ -35,7 +35,7 @@ pub enum Request {
     Restored(Held),
 }
 
-/// What a function has by its saved state, besides its [`Standing`] and its address.
+/// Rights in a function's saved state, besides its [`Standing`] and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// It may send and receive.
@@ -44,7 +44,7 @@ pub struct Held {
     pub all_multicast: bool,
 }
 
-/// What a function has been granted since its last reset.
+/// Rights that were granted to a function since its last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// Its driver's reset message was answered: other messages are allowed (the drivers' "clear to send").
@@ -143,7 +143,7 @@ pub enum Grant {
     Rights(Rights),
 }
 
-/// What a function may have, besides what it has asked for.
+/// Rights of a function, which limit its driver's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
     /// Its address from now on, if it is another one.
@@ -167,7 +167,7 @@ pub struct Answer {
     /// The reply, if there is one. Where no message was [read](Answer::acknowledged), the driver may hold the mailbox: then the function
     /// keeps the mailbox as it is, and tells the driver as soon as it is free.
     pub reply: Option<Reply>,
-    /// What changes, if anything does.
+    /// The change of the function's rights, if there is one.
     pub grant: Option<Grant>,
     /// The new [`Standing::silent_from`], if it changes: a family does not refuse a stranger's every message.
     pub silent_from: Option<Time>,
@@ -192,7 +192,7 @@ pub struct FunctionPolicy {
 }
 
 impl FunctionPolicy {
-    /// Of a function that may do everything.
+    /// The policy of a function that may do everything.
     pub fn free(address: Mac) -> Self {
         Self { address, trusted: true, tagged: false, queries_rss: true, checks_tags: false }
     }

@@ -34,9 +34,9 @@ pub enum HandOver<'a> {
     Again,
     /// It takes these descriptors, and this state, which the same kind of uplink reads.
     Parts {
-        /// In an order that the kind of uplink defines.
+        /// The descriptors, in an order that the kind of uplink defines.
         descriptors: Vec<std::os::fd::BorrowedFd<'a>>,
-        /// In [its envelope](crate::snapshot). Empty: there is none.
+        /// The state in [its envelope](crate::snapshot). Empty: there is none.
         state: Vec<u8>,
     },
     /// Not at all, for this reason.

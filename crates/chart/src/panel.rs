@@ -12,7 +12,7 @@ const PLOT: f64 = 120.0;
 const AXIS: f64 = 22.0;
 /// Size of the lines' picture in its own units. Any size works, because the picture is stretched.
 pub const WIDE: f64 = 1000.0;
-/// As [`WIDE`], upward.
+/// Height of the lines' picture, in the same units as [`WIDE`].
 pub const HIGH: f64 = 1000.0;
 
 /// A small chart.
@@ -21,7 +21,7 @@ pub struct Panel {
     pub id: String,
     /// Its heading, as text.
     pub heading: String,
-    /// What it shows, for readers who do not see it.
+    /// A description for readers who do not see the picture.
     pub title: String,
     /// Marks of the horizontal axis.
     pub across: Vec<Mark>,

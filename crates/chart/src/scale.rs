@@ -12,9 +12,9 @@ const POWERS_MAX: usize = 5;
 
 /// A chart's scale.
 pub enum Scale {
-    /// From zero.
+    /// A linear scale from zero.
     Linear(Linear),
-    /// By powers of ten.
+    /// A logarithmic scale by powers of ten.
     Logarithmic(Decades),
 }
 
@@ -111,7 +111,7 @@ pub struct Decades {
 }
 
 impl Decades {
-    /// From the 1, 2 or 5 at or below `least` to the one at or above `most`.
+    /// The scale from the 1, 2 or 5 at or below `least` to the one at or above `most`.
     pub fn over(least: f64, most: f64) -> Decades {
         let (least, most) = (least.clamp(1e-9, 1e12), most.clamp(1e-9, 1e12));
         let steps = |value: f64| [1.0, 2.0, 5.0, 10.0].map(|unit| unit * 10_f64.powf(value.log10().floor()));

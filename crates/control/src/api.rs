@@ -46,7 +46,7 @@ pub struct PortList {
 /// The VMs that are copied to twins on other hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmList {
-    /// Those of the host file, by name.
+    /// The VMs of the host file, by name.
     pub vms: Vec<VmReport>,
 }
 

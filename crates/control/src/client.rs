@@ -120,7 +120,7 @@ pub enum Ask {
     Wish {
         /// The VM.
         name: String,
-        /// What is wanted.
+        /// The administrator's wish for the VM.
         wish: WishWord,
     },
     /// Reset a card.
@@ -224,7 +224,7 @@ pub enum Reply {
     Vms(VmList),
     /// The fabric.
     Fabric(Box<FabricReport>),
-    /// Where an address of the fabric is.
+    /// The places of an address in the fabric.
     Places(PlaceList),
     /// A VM after what was wanted.
     Vm(Box<VmReport>),

@@ -14,7 +14,7 @@ use tokio::net::{UnixDatagram, UnixStream};
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: UnixStream,
-    /// What was read of it by another process, and how much of that was read here.
+    /// Bytes of the request that another process has read, and the number of them that were used here.
     read: (Vec<u8>, usize),
     /// Another process must see each request.
     is_handed: bool,

@@ -116,7 +116,7 @@ pub trait Inspect: Send + Sync {
         None
     }
 
-    /// Where an address of the fabric is. `None`: the host is in no fabric.
+    /// The places of an address in the fabric. `None`: the host is in no fabric.
     fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
         let _ = mac;
         None

@@ -37,7 +37,7 @@ pub enum Begun {
     Other,
     /// A change.
     Change {
-        /// What it changes.
+        /// The change that it asks for.
         change: Change,
         /// Bytes of its head.
         head: usize,
@@ -134,7 +134,7 @@ pub fn body(read: &[u8], length: Option<usize>) -> Option<Vec<u8>> {
     }
 }
 
-/// What a change opens, by this body: lines as the user wrote them. Nothing, if the daemon will refuse it. `own`: the daemon's host file.
+/// The lines that a change opens, as the user wrote them. Empty if the daemon will refuse the change. `own`: the daemon's host file.
 pub fn opened_by(change: &Change, body: &[u8], own: &Path) -> BTreeSet<String> {
     let lines = match change {
         Change::Entry(list, name) => {
@@ -153,7 +153,7 @@ pub fn opened_by(change: &Change, body: &[u8], own: &Path) -> BTreeSet<String> {
     lines.unwrap_or_default()
 }
 
-/// What an entry of a list opens, by these values.
+/// The lines that an entry of a list opens, by these values.
 pub fn opened_by_entry(list: List, name: &str, values: &BTreeMap<String, Value>) -> BTreeSet<String> {
     let is_tap = values.get("kind").is_some_and(|kind| kind == "tap") || values.contains_key("queues");
     let tap = (list == List::Uplinks && is_tap).then(|| named::tap(name));

@@ -53,7 +53,7 @@ pub(super) struct Server {
     pub(super) served: Arc<Served>,
 }
 
-/// Who accepts the connections.
+/// The process that accepts the connections.
 pub(super) enum Accepting {
     /// This process, from this listening socket.
     Own(OwnedFd),

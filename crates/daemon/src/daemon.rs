@@ -146,11 +146,11 @@ struct RunningUplink {
     kept: Option<String>,
     /// Its I/O control.
     control: IoControl,
-    /// What its agents were made of.
+    /// The settings of its agents.
     agents: UplinkAgents,
 }
 
-/// What an uplink's agents are made of.
+/// The settings of an uplink's agents: LLDP and the querier.
 #[derive(Clone, Debug, Default)]
 pub struct UplinkAgents {
     /// Its LLDP frame to its neighbour.
@@ -188,7 +188,7 @@ pub struct PortView {
     pub signals: u64,
     /// Whether the VM's shared memory was empty when the driver was up.
     pub blank: bool,
-    /// For how long the oldest frame has waited for receive buffers of the guest.
+    /// The time for which the oldest frame has waited for receive buffers of the guest.
     pub starved: Duration,
     /// The time since the last connection ended with an error, and the error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,
@@ -398,12 +398,12 @@ impl Daemon {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// What this process may not open is opened by this from now on.
+    /// Sets the opener, which opens for this process what it may not open itself. The first call counts.
     pub fn open_by(&self, opener: Arc<Opener>) {
         let _set_once = self.opener.set(opener);
     }
 
-    /// What opens for this process, if it may not.
+    /// The opener for this process, if it may not open everything itself.
     pub(crate) fn opener(&self) -> Option<&Arc<Opener>> {
         self.opener.get()
     }
@@ -626,7 +626,7 @@ impl Daemon {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
     }
 
-    /// How often each worker has slept and woken.
+    /// The number of times that each worker has slept and woken.
     pub fn wakes(&self) -> Vec<u64> {
         self.workers.iter().map(|worker| worker.inbox.wakes()).collect()
     }

@@ -1,4 +1,4 @@
-//! What reads a running daemon, and changes nothing: reports, metrics, traces of frames, captures, reports to systemd.
+//! Readers of a running daemon, which change nothing: reports, metrics, traces of frames, captures, reports to systemd.
 
 pub mod attach;
 pub mod capture;

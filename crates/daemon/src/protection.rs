@@ -82,11 +82,11 @@ pub(crate) struct Protection {
     boards: BTreeMap<String, Arc<Board>>,
     /// Ends the thread that accepts.
     bell: Arc<Bell>,
-    /// Of the VMs.
+    /// The threads of the VMs.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What is ready before a port is opened: the key was read, and peers may connect.
+/// The parts that are ready before a port is opened: the key was read, and peers may connect.
 pub(crate) struct Ready {
     secret: Secret,
     listener: Listener,

@@ -1,4 +1,4 @@
-//! What runs a port: its worker, its device or rings, its memory, its log and its journal.
+//! The parts that run a port: its worker, its device or rings, its memory, its log and its journal.
 
 pub mod allowance;
 mod busy_poll;

@@ -47,7 +47,7 @@ pub enum ServeError {
     /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] RestartError),
-    /// What is open could not be changed. A sentence.
+    /// Something that is open could not be changed. A sentence.
     #[error("{0}")]
     Change(String),
     /// An option ROM cannot be used.
@@ -126,11 +126,11 @@ pub struct Prepared<'a> {
     held: Held,
     /// A daemon of this keeper served these ports before, and was killed.
     follows: bool,
-    /// What the keeper has held of uplinks.
+    /// Descriptors of uplinks that the keeper has held.
     uplinks: HeldUplinks,
     /// Opens what this process may not.
     opener: Option<Arc<Opener>>,
-    /// What is open already, by uplinks.
+    /// Links that are open already, by uplink.
     opened: BTreeMap<String, OpenedLink>,
     /// Sockets that another process serves, and where peers connect to it. Serving can begin when they are free.
     pub served: Vec<PathBuf>,
@@ -166,7 +166,7 @@ fn settings(config: &UplinkConfig) -> UplinkSettings {
     UplinkSettings { rate: config.rate }
 }
 
-/// What an uplink's agents are made of. Its LLDP frames have this address, or a new one.
+/// The settings of an uplink's agents. Its LLDP frames have this address, or a new one.
 fn agents(config: &UplinkConfig, address: Option<Mac>) -> UplinkAgents {
     let querier = (config.kind == UplinkKind::Querier).then(|| (own_address(), config.vlan.clone()));
     UplinkAgents { announcement: announcement(config, address), querier }

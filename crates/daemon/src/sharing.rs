@@ -3,11 +3,11 @@
 use nicety_adapters::About;
 use nicety_plane::State;
 
-/// How to fix a VM that does not share its memory.
+/// The remedy for a VM that does not share its memory.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
 
-/// How a port learns of its VM's memory.
+/// The way in which a port learns of its VM's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Its adapter reads and writes none.
@@ -20,7 +20,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Of a port with this adapter.
+    /// The way of a port with this adapter.
     pub fn of(about: &About) -> Self {
         match about.transports.contains(&"vfio-user") {
             _ if !about.dma => Self::Unused,

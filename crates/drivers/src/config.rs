@@ -27,7 +27,7 @@ pub const POWER: u8 = 0x01;
 pub const POWER_CONTROL: u16 = 4;
 /// Power state D3hot in that register: both bits.
 pub const POWER_D3HOT: u16 = 3;
-/// In the same register: D3hot keeps the function's state.
+/// D3hot keeps the function's state. In the same register.
 pub const POWER_NO_SOFT_RESET: u16 = 1 << 3;
 
 /// MSI's ID.

@@ -66,7 +66,7 @@ const SLOTS: [u8; 2] = [0x40, 0x46];
 const RING: std::ops::Range<u8> = 0x4c..0x80;
 const HEADER: u16 = 4;
 const SHORTEST: usize = 60;
-/// With two VLAN tags.
+/// Longest frame, in bytes: with two VLAN tags.
 const LONGEST: usize = 1522;
 /// Reads of a register before the driver gives up waiting for a change.
 const TIMEOUT: u32 = 1_000;

@@ -12,7 +12,7 @@ use crate::keys::Keys;
 use crate::settings::User;
 use crate::wire::{Header, bytes};
 
-/// What a role may do with its keys.
+/// A role's access to its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Access {
@@ -28,9 +28,9 @@ pub enum Access {
 /// A right of a role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
-    /// What.
+    /// The access.
     pub access: Access,
-    /// With which keys.
+    /// The keys.
     pub keys: Keys,
 }
 

@@ -10,7 +10,7 @@ const HOST_MAX: usize = 255;
 /// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In the clear. Whoever sees the network sees all, and may change it.
+    /// HTTP in the clear. Everyone who sees the network can read and change it.
     Http,
     /// TLS 1.3.
     Https,
@@ -19,7 +19,7 @@ pub enum Scheme {
 /// A server of etcd, or the servers of a cluster that one name has. Prints itself as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// With or without TLS.
+    /// HTTP or HTTPS.
     pub scheme: Scheme,
     /// A name, or an IP address without brackets.
     pub host: String,

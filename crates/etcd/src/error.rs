@@ -1,4 +1,4 @@
-//! What goes wrong with etcd, as sentences for a person.
+//! Errors of etcd, as sentences for a person.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{kind}", at.as_ref().map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {
-    /// What went wrong.
+    /// The kind of the error.
     pub kind: ErrorKind,
     /// The server: its endpoint, and the address if that has a name.
     pub at: Option<String>,
@@ -74,7 +74,7 @@ pub enum ErrorKind {
         /// The limit.
         max: usize,
     },
-    /// Whoever answers is not etcd.
+    /// The server is not etcd.
     #[error("this is not etcd's JSON gateway: {0}")]
     NotEtcd(String),
     /// The connection ended before the answer did.
@@ -147,7 +147,7 @@ impl Error {
     }
 }
 
-/// What a stranger has sent, for one line of a log.
+/// The beginning of a stranger's text, for one line of a log.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     const MOST: usize = 120;
     let text = String::from_utf8_lossy(bytes.get(..4 * MOST).unwrap_or(bytes));

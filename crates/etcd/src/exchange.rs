@@ -46,7 +46,7 @@ impl PartialEq for Target {
 }
 
 impl Target {
-    /// For a person.
+    /// A text for a person.
     pub fn text(&self) -> String {
         let Self { endpoint, address } = self;
         let place = endpoint.authority();
@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// What is sent.
+/// A call: its path, body and conditions.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub path: &'static str,
@@ -156,7 +156,7 @@ impl Connection {
         is_fresh && self.sender.is_ready() && !self.sender.is_closed()
     }
 
-    /// From now on it waits for its next request.
+    /// Notes that it waits for its next request from now on.
     pub fn rest(&mut self) {
         self.idle_since = Some(Instant::now());
     }

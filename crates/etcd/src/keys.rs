@@ -7,14 +7,14 @@ use crate::client::{Client, Question};
 use crate::error::{Error, excerpt};
 use crate::wire::{Header, bytes, number, text};
 
-/// Which keys.
+/// A choice of keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Keys {
     /// One.
     One(Vec<u8>),
     /// All that begin so; all keys if this is empty.
     Prefix(Vec<u8>),
-    /// From the first one, and less than the second.
+    /// Keys from the first one, and less than the second.
     Between(Vec<u8>, Vec<u8>),
 }
 
@@ -75,7 +75,7 @@ impl Keys {
         }
     }
 
-    /// For a person.
+    /// A text for a person.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::One(key) => format!("the key `{}`", excerpt(key)),
@@ -153,7 +153,7 @@ pub(crate) struct DeleteAnswer {
     deleted: i64,
 }
 
-/// What a comparison looks at.
+/// The property that a comparison looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     /// The key's last write; 0: there is no such key.
@@ -168,7 +168,7 @@ pub enum Test {
     Value(Vec<u8>),
 }
 
-/// How it must be.
+/// The order that a comparison asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The same.
@@ -186,9 +186,9 @@ pub enum Order {
 pub struct Compare {
     /// The key.
     pub key: Vec<u8>,
-    /// How.
+    /// The order that is asked for.
     pub order: Order,
-    /// With what.
+    /// The value to compare with.
     pub test: Test,
 }
 
@@ -260,12 +260,12 @@ impl Op {
     }
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpAnswer {
     /// The key is written.
     Put,
-    /// So many keys are deleted.
+    /// The number of deleted keys.
     Delete(i64),
     /// These keys were read.
     Range(Found),
@@ -293,7 +293,7 @@ pub struct TxnAnswer {
     pub revision: i64,
     /// Whether all comparisons held.
     pub succeeded: bool,
-    /// What the steps have done.
+    /// The results of the steps.
     pub answers: Vec<OpAnswer>,
 }
 

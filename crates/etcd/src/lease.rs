@@ -38,7 +38,7 @@ struct Streamed {
     error: Option<crate::wire::Failure>,
 }
 
-/// What a server says of itself.
+/// A server's status, as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Its version: `3.5.16`.
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// What the server that is asked says of itself; one without a majority, too.
+    /// The status of the server that is asked; of one without a majority, too.
     ///
     /// # Errors
     /// See [`ErrorKind`].

@@ -1,4 +1,4 @@
-//! Where etcd is, and as whom it is asked.
+//! Etcd's endpoints, and the user and certificate for its calls.
 
 use std::fmt;
 use std::io::Read;
@@ -23,7 +23,7 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 /// Certificates or a key as text (RFC 7468), and where they come from.
 #[derive(Clone)]
 pub struct Pem {
-    /// For a person: the file.
+    /// The file's name, for messages.
     pub name: String,
     /// The text.
     pub text: Vec<u8>,
@@ -61,7 +61,7 @@ impl Pem {
     }
 }
 
-/// What this client shows when etcd asks for a certificate (`--client-cert-auth`).
+/// The client's certificate, for an etcd that asks for one (`--client-cert-auth`).
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The certificate, and those between it and the CA.
@@ -94,7 +94,7 @@ pub struct Settings {
     pub ca: Option<Pem>,
     /// A certificate of this client.
     pub identity: Option<Identity>,
-    /// As whom to ask.
+    /// The user for all calls.
     pub user: Option<User>,
     /// Time limit of a call with all that it does: looking a name up, logging in, connecting, and asking again.
     pub limit: Duration,

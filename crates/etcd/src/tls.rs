@@ -71,7 +71,7 @@ pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, Error> {
     })
 }
 
-/// What is wrong, if it is TLS that fails, and what to do.
+/// The fault of TLS and its remedy, as a sentence. `None`: TLS has not failed.
 pub(crate) fn sentence(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match error {

@@ -34,7 +34,7 @@ pub enum Change {
     },
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// etcd answers, and all changes from the revision that is due will come. Told at the beginning, and again each time that the stream was
@@ -112,15 +112,15 @@ struct Event {
     kv: KeyValue,
 }
 
-/// Where a watch is.
+/// The progress of a watch.
 struct Course {
     client: Client,
     keys: Keys,
     /// The first revision whose changes are still to be told; 0: the one after the next answer's.
     due: i64,
-    /// So many changes of that revision were told already.
+    /// The number of changes of that revision that were told already.
     told: usize,
-    /// Of these, those that the stream of now has not repeated yet.
+    /// The number of these that the present stream has not repeated yet.
     to_skip: usize,
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, 
     }
 }
 
-/// What each answer begins with. A server without it is not etcd.
+/// The part with which each answer begins. A server without it is not etcd.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Header {
     #[serde(default, deserialize_with = "number")]
@@ -49,7 +49,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     })
 }
 
-/// Who asks for what: for sentences.
+/// The user and the question, for sentences.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     /// `the user ft`, or `nobody in particular`.

@@ -29,7 +29,7 @@ struct Freed {
     vnis: Vec<u32>,
 }
 
-/// What a change is made from.
+/// The version from which a change is made.
 #[derive(Clone, Debug)]
 pub struct Basis {
     /// The version: the revision of the key `config`, or 0 if it is not there.

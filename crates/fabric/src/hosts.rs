@@ -152,7 +152,7 @@ impl Hosts {
             .min_by_key(|(name, known)| (known.created, *name))
     }
 
-    /// Where the tunnel may reach this host. `mine`: this host's own address, and when its key was made.
+    /// The address at which the tunnel may reach this host. `mine`: this host's own address, and when its key was made.
     pub(crate) fn peer_of(&self, hop: Hop, mine: IpAddr) -> Option<Peer> {
         let host = self.get(hop)?;
         let known = host.known.as_ref()?;

@@ -79,28 +79,28 @@ pub enum Action {
     Read {
         /// For the answer.
         call: Call,
-        /// Which keys.
+        /// The keys.
         scope: Scope,
     },
     /// Tell all changes of these keys, each once and in order, across failures, until [`Action::Unwatch`].
     Watch {
         /// Its number: events carry it.
         watch: WatchId,
-        /// Which keys.
+        /// The keys.
         scope: Scope,
         /// The first revision to tell.
         from: i64,
     },
     /// A watch ends. Its late events are ignored.
     Unwatch {
-        /// Which.
+        /// The watch.
         watch: WatchId,
     },
     /// Make a lease.
     Grant {
         /// For the answer.
         call: Call,
-        /// How long it lives without renewal.
+        /// The time that it lives without renewal.
         time_to_live: Duration,
     },
     /// Renew a lease.
@@ -119,7 +119,7 @@ pub enum Action {
     Transact {
         /// For the answer.
         call: Call,
-        /// What.
+        /// The transaction.
         transaction: Transaction,
     },
     /// Apply this configuration. Then call [`Fabric::applied`].
@@ -131,16 +131,16 @@ pub enum Action {
     },
     /// A host can be reached at this address from now on. `None`: it is gone, and nothing is told of it any more.
     Hop {
-        /// Which. The number stays while the host is there.
+        /// The number of the host. It stays while the host is there.
         hop: Hop,
-        /// Where.
+        /// The host's address.
         peer: Option<Peer>,
     },
     /// Frames for all ports of a group go to this hop as well, or do not any more.
     Flood {
         /// The group's network identifier.
         vni: Vni,
-        /// Which.
+        /// The number of the host.
         hop: Hop,
         /// Whether they do.
         is_on: bool,
@@ -151,7 +151,7 @@ pub enum Action {
         vni: Vni,
         /// The address.
         mac: Mac,
-        /// Where it is.
+        /// The number of the host that has it.
         hop: Hop,
     },
     /// An address is at no other host.
@@ -172,7 +172,7 @@ pub enum Action {
     },
 }
 
-/// What a host says of itself.
+/// This host's facts for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Me {
     /// The host's name.

@@ -174,7 +174,7 @@ impl Keys {
 /// A host's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
-    /// Where its tunnel is.
+    /// The address of its tunnel.
     pub address: IpAddr,
     /// Its underlay's MTU, in bytes.
     pub mtu: u16,
@@ -190,7 +190,7 @@ pub struct HostRecord {
 pub struct ClaimRecord {
     /// The port behind which the address is.
     pub port: Name,
-    /// Which of several claims is the newest.
+    /// The sequence number. Of several claims the one with the highest number counts.
     pub sequence: u64,
 }
 
@@ -247,7 +247,7 @@ fn json<'a, T: Deserialize<'a>>(value: &'a [u8], what: &str) -> Result<T, String
     serde_json::from_slice(value).map_err(|error| format!("the value is not {what}: {error}"))
 }
 
-/// What a stranger has written, for one line.
+/// The beginning of a stranger's text, for one line.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 160;
     let text = String::from_utf8_lossy(bytes.get(..SHOWN_MAX).unwrap_or(bytes));

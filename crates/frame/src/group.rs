@@ -118,9 +118,10 @@ pub fn is_routers(l3: &L3, message: &[u8]) -> bool {
     }
 }
 
-/// The message of a frame, if it is accepted: checksums, a TTL or hop limit of 1, a router alert, a source and a destination that fit,
-/// and the destination's Ethernet address (RFC 3376, sections 4 and 9; RFC 2236, sections 2 and 10; RFC 3810, sections 5 and 6.2).
-/// `frame` is the whole frame.
+/// The message of a frame. `frame` is the whole frame. `None` if the frame has none, or if one of these is wrong: checksums, the TTL or hop
+/// limit of 1, the router alert, source and destination, the destination's Ethernet address.
+///
+/// RFC 3376, sections 4 and 9. RFC 2236, sections 2 and 10. RFC 3810, sections 5 and 6.2.
 pub fn message<'a>(layout: &Layout, frame: &'a [u8]) -> Option<Message<'a>> {
     match (kind(layout, frame)?, Heard::of(layout, frame)?) {
         (Kind::Router, heard) => heard.is_hello().then_some(Message::Router),

@@ -27,7 +27,7 @@ use crate::folder::Folder;
 
 /// Raise this when a laid Debian changes in another way than by its packages.
 const LAYOUT: u32 = 1;
-/// What every Debian has (Policy 3.8, essential packages), as far as packages can be installed with it.
+/// Packages that every Debian has (Policy 3.8, essential packages), as far as packages can be installed with them.
 const ESSENTIAL: &[&str] = &[
     "base-files",
     "base-passwd",

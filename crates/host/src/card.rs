@@ -46,7 +46,7 @@ pub struct FunctionConfig {
     pub queries_rss: bool,
     /// Whether all that it sends goes to the uplink.
     pub is_vepa: bool,
-    /// At least this rate of the card's uplink, whenever frames of it wait there.
+    /// The minimum rate: at least this much of the card's uplink, whenever frames of it wait there.
     pub min_rate: Option<Rate>,
 }
 
@@ -121,7 +121,7 @@ pub(super) const FUNCTION_KEYS: [Key; 7] = [
 pub(super) struct Cards {
     /// With the name as the file has it.
     list: Vec<CardConfig>,
-    /// By card and function: the line of the port.
+    /// The line of the port, by card and function.
     taken: HashMap<(String, u16), usize>,
     /// Functions of all cards.
     functions: u32,

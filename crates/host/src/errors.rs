@@ -11,7 +11,7 @@ use nicety_socket::MAX_PATH;
 pub struct HostError {
     /// The line, counted from 1. It is 0 for a mistake in a change, which no person wrote as a file.
     pub line: usize,
-    /// In a change: the key's owner, such as `port vm1`; else empty.
+    /// The key's owner in a change, such as `port vm1`; else empty.
     pub of: String,
     /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,

@@ -1,4 +1,4 @@
-//! How etcd is asked: the keys that `[ft]` and `[fabric]` share (docs/host-file.md).
+//! Settings of etcd: the keys that `[ft]` and `[fabric]` share (docs/host-file.md).
 
 use std::path::{Path, PathBuf};
 
@@ -24,16 +24,16 @@ pub(super) const KEYS: [Key; 5] = [
     Key::new("etcd_key", Form::Path, "with etcd_certificate: a path of that certificate's private key, in PEM format"),
 ];
 
-/// How etcd is asked.
+/// Settings of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// Servers of one cluster, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// As whom to ask.
+    /// The user for all calls.
     pub user: Option<EtcdUser>,
     /// The file with the certificate of the CA that signed the servers' certificates. One is there if an endpoint has TLS.
     pub ca: Option<PathBuf>,
-    /// What this host shows if etcd asks for a certificate.
+    /// This host's certificate, if etcd asks for one.
     pub identity: Option<EtcdIdentity>,
 }
 

@@ -24,7 +24,7 @@ pub struct FabricConfig {
     pub own: Option<String>,
     /// The uplink that is its tunnel to the other hosts.
     pub tunnel: String,
-    /// Where the hosts agree.
+    /// The etcd by which the hosts agree.
     pub etcd: EtcdConfig,
 }
 

@@ -17,7 +17,7 @@ use super::policy::{self, Parts};
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::way_out::carries;
 
-/// What stands in the place of a file's name before each mistake.
+/// The text before each mistake, in place of a file's name.
 const PLACE: &str = "the fabric's configuration";
 
 const GROUP_KEYS: [Key; 2] = [

@@ -20,7 +20,7 @@ const ACTIVE: (Seconds, Seconds) = (Seconds(1), Seconds(86_400));
 const IDLE: (Seconds, Seconds) = (Seconds(1), Seconds(3600));
 const MEMORY: (Bytes, Bytes) = (Bytes(16 << 10), Bytes(256 << 20));
 
-/// Where the flows of a host are collected.
+/// The collector of a host's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collector {
     /// `udp:10.0.0.9:4739`.
@@ -99,7 +99,7 @@ pub(super) static FLOW_EXPORT: Kind = Kind {
 pub struct FlowExportConfig {
     /// Its name.
     pub name: String,
-    /// Where the flows are collected.
+    /// The collector.
     pub collector: Collector,
     /// The observation domain: tells exports apart that come from one address.
     pub domain: u32,

@@ -27,15 +27,15 @@ pub enum Form {
     UplinkName,
     /// The name of a network interface.
     Interface,
-    /// At most so many names of uplinks, with commas between them.
+    /// Names of uplinks, at most this many, with commas between them.
     UplinkNames(usize),
     /// A user or a group of this machine, by name or number.
     Account,
     /// The address of one station.
     Mac,
-    /// At most so many addresses of one station each, with commas between them.
+    /// Addresses of one station each, at most this many, with commas between them.
     Macs(usize),
-    /// At most so many IP addresses, with commas between them.
+    /// IP addresses, at most this many, with commas between them.
     Ips(usize),
     /// An IP address.
     Ip,
@@ -73,7 +73,7 @@ pub enum Form {
     Line(usize),
     /// A path of a file.
     Path,
-    /// At most so many paths, with commas between them: no path has one.
+    /// Paths without commas, at most this many, with commas between them.
     Paths(usize),
     /// A path of a socket.
     Socket,

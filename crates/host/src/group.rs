@@ -25,7 +25,7 @@ pub(super) struct Groups {
     list: Vec<(String, Parts)>,
     /// The host is in a fabric, whose groups may become known later.
     is_open: bool,
-    /// Those of the fabric, as far as they are known.
+    /// The groups of the fabric, as far as they are known.
     fabric: Option<FabricGroups>,
 }
 

@@ -17,7 +17,7 @@ pub struct IoClassConfig {
     pub name: String,
     /// The uplink or the team.
     pub uplink: String,
-    /// What it gets.
+    /// The terms of the class.
     pub terms: Terms,
     /// The terms of each port in the class.
     pub each: Terms,

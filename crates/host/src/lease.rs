@@ -1,4 +1,4 @@
-//! Where the lease of each VM is: in a folder that both hosts share, or in etcd (docs/host-file.md, `[ft]`).
+//! The place of each VM's lease: a folder that both hosts share, or etcd (docs/host-file.md, `[ft]`).
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(super) const KEYS: [Key; 2] = [
     ),
 ];
 
-/// Where the leases of the VMs are.
+/// The place of the VMs' leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeasePlace {
     /// A folder on storage that both hosts share. Each VM has a [file](lease_file) in it.

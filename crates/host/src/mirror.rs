@@ -20,9 +20,9 @@ const RATE: u64 = 1_000_000_000;
 /// The frames of a port that are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MirrorDirection {
-    /// Those that come from it into the switch.
+    /// Frames that come from the port into the switch.
     Ingress,
-    /// Those that the switch offers it.
+    /// Frames that the switch offers the port.
     Egress,
     /// Both.
     #[default]
@@ -82,7 +82,7 @@ pub struct MirrorConfig {
     pub ports: Vec<String>,
     /// The uplinks and teams whose frames are copied.
     pub uplinks: Vec<String>,
-    /// Which of their frames.
+    /// The frames that are copied.
     pub direction: MirrorDirection,
     /// The port or the uplink that gets the copies, and nothing else.
     pub to: String,

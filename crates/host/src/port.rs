@@ -259,7 +259,7 @@ pub(super) static PORT: Kind = Kind {
     several: false,
 };
 
-/// What ports need of the tables before them, and have taken so far.
+/// Facts of the tables before a port's, and names that are taken so far.
 pub(super) struct Before<'a> {
     /// The folder of the host file.
     pub(super) dir: &'a Path,
@@ -387,7 +387,7 @@ fn worker(walk: &mut Walk, section: Section<'_>, all: usize) -> Option<u16> {
     u16::try_from(found.value).ok()
 }
 
-/// Who may connect: as the port says, else as `[sockets]` does. Nobody if it is this side that connects.
+/// The users who may connect: as the port says, else as `[sockets]` does. Nobody if it is this side that connects.
 fn accounts(walk: &mut Walk, section: Section<'_>, role: Role, before: &Before<'_>) -> AccessConfig {
     let own = access(walk, section, &access::PORTS);
     if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)

@@ -70,7 +70,7 @@ pub struct LacpConfig {
     pub is_active: bool,
     /// Whether it asks for a PDU each second.
     pub is_fast: bool,
-    /// With fewer links than this it uses none.
+    /// The fewest links with which the team uses any.
     pub min_links: u16,
     /// Priority of this system.
     pub system_priority: u16,
@@ -87,7 +87,7 @@ pub struct LacpConfig {
 pub enum TransmitHash {
     /// Ethernet addresses and type.
     Layer2,
-    /// And IP addresses.
+    /// MAC and IP addresses.
     Layer23,
     /// IP addresses and ports.
     Layer34,

@@ -17,7 +17,7 @@ pub struct ToleranceConfig {
     pub listen: Option<ListenAddress>,
     /// The file with the key that all of them share.
     pub key: PathBuf,
-    /// Where the leases of the VMs are.
+    /// The place of the VMs' leases.
     pub lease: Option<LeasePlace>,
 }
 

@@ -47,7 +47,7 @@ pub(super) const KEYS: [Key; 5] = [
 /// A tunnel to other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelConfig {
-    /// What it is.
+    /// The tunnel's settings.
     pub settings: VxlanSettings,
     /// The other hosts that the host file names.
     pub peers: Vec<IpAddr>,

@@ -68,7 +68,7 @@ pub(super) static VM: Kind = Kind {
     several: false,
 };
 
-/// What VMs need of the rest of the file.
+/// Facts of the rest of the file that a VM's table refers to.
 pub(super) struct Beside<'a, 'b> {
     /// `[ft]`, if there is one.
     pub(super) ft: Option<Section<'a>>,

@@ -92,7 +92,7 @@ impl Walk {
         Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new(), more: 0, names: None }
     }
 
-    /// From here on mistakes name tables instead of lines.
+    /// Has later mistakes name tables instead of lines.
     pub(super) fn name_tables(&mut self, root: &DeTable<'_>) {
         let mut names = Vec::new();
         let text = |table: &DeTable<'_>, key: &str| {

@@ -1,4 +1,4 @@
-//! Which networks uplinks carry, and so which ports have a way out of the switch.
+//! The networks that uplinks carry, and so the ports that have a way out of the switch.
 
 use nicety_switch::{Vlan, VlanId};
 

@@ -192,7 +192,7 @@ fn priority(batch: &Batch, packet: &Packet, pick: Pick) -> Option<u8> {
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// What it gets.
+    /// The terms of the class.
     pub terms: ClassTerms,
     /// Its frames: those that fit any of these, and no class before.
     pub matches: Vec<Match>,

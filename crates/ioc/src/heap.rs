@@ -12,7 +12,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// For members 0 to `members` − 1.
+    /// A heap for members 0 to `members` − 1.
     pub fn new(members: usize) -> Self {
         Self { entries: Vec::with_capacity(members), places: vec![ABSENT; members] }
     }

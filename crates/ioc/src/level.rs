@@ -28,7 +28,7 @@ pub struct Terms {
     pub shares: u16,
     /// At least this rate, whenever it has frames. What it does not use is lent to the others.
     pub reservation: Option<Rate>,
-    /// At most this rate.
+    /// The limit: at most this rate.
     pub limit: Option<Rate>,
     /// Its reservation is served before all others', at most 64 KiB at once.
     pub is_urgent: bool,
@@ -91,9 +91,9 @@ pub(crate) struct Pick {
 #[derive(Debug)]
 pub(crate) struct Level {
     members: Vec<Member>,
-    /// By real time.
+    /// The order of reservations, by real time.
     reserved: Timeline,
-    /// By virtual time, which runs while members are served by shares.
+    /// The order of shares, by virtual time, which runs while members are served by shares.
     shared: Timeline,
     virtual_now: u64,
     /// The sum of the shares of those that compete.

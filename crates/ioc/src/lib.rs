@@ -10,9 +10,10 @@
 //! 3. Nobody above its limit.
 //! ```
 //!
-//! Two things differ from the paper (docs/adr/0018): each of the two orders has an eligible time and a deadline, as in WF²Q+ (Bennett and
-//! Zhang 1997), so that a class waits for its own rate plus a largest packet or two, however many others there are; and a frame that went by
-//! shares postpones the reservation by at most one frame, so that what was lent is given back at once.
+//! Two things differ from the paper (docs/adr/0018):
+//! - Each of the two orders has an eligible time and a deadline, as in WF²Q+ (Bennett and Zhang 1997). So a class waits for its own rate plus
+//!   a largest packet or two, however many others there are.
+//! - A frame that went by shares postpones the reservation by at most one frame. So what was lent is given back at once.
 //!
 //! All operations take O(log n) for n waiting ports or classes. There is no clock, no frame and no memory allocation after
 //! [`Scheduler::new`]: time and lengths are parameters.

@@ -5,9 +5,9 @@ use crate::heap::Heap;
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
-    /// By eligible time.
+    /// Members that are not eligible yet, by eligible time.
     pub waiting: Heap,
-    /// By deadline.
+    /// Eligible members, by deadline.
     pub ready: Heap,
 }
 

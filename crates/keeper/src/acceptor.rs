@@ -244,7 +244,7 @@ impl Accepting {
 pub struct Connection {
     /// The socket. It does not block.
     pub socket: OwnedFd,
-    /// What was read of it.
+    /// The bytes that were read of it.
     pub read: Vec<u8>,
 }
 

@@ -87,7 +87,7 @@ fn renewed(content: &[u8]) -> Option<(u64, String, u64, Vec<u16>)> {
 
 type Fds = Vec<Arc<OwnedFd>>;
 
-/// What is held for an owner.
+/// Descriptors that are held for one owner.
 #[derive(Debug)]
 struct Owner {
     /// Groups by number, the oldest first.

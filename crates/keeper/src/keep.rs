@@ -169,7 +169,7 @@ struct Keeper<'a> {
     held: Held,
     /// Held so that VMs' descriptors cannot take their places.
     reserve: Vec<OwnedFd>,
-    /// What opens for the daemon.
+    /// The openers, which open for the daemon.
     openers: Openers,
     /// The daemons' nice values.
     pace: Pace,

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 const LINES_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What a line is about. Each has a limit of its own.
+/// The subject of a line. Each subject has a limit of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum About {
-    /// What is held for this owner.
+    /// Descriptors that are held for this owner.
     Owner(String),
     /// Descriptors that were lost.
     Lost,
     /// Openers.
     Openers,
-    /// What an opener says.
+    /// An opener's line.
     Opened,
 }
 

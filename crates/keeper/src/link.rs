@@ -21,7 +21,7 @@ use crate::rights::provide_descriptors;
 /// The keeper answers at once: it only starts a process.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// How a daemon begins.
+/// A daemon's beginning.
 #[derive(Debug)]
 pub enum Begins {
     /// It is the first, or replaces one that was killed: then the keeper has held descriptors.
@@ -169,7 +169,7 @@ pub struct Holder {
     channel: Channel,
     /// Messages of [`Holder::forget`] that found no room: a number for each name.
     waiting: Mutex<BTreeMap<String, u64>>,
-    /// Where the keeper says what it does not hold. `None`: it is of an earlier version, and renews nothing either.
+    /// The channel by which the keeper reports what it does not hold. `None`: the keeper is of an earlier version, and renews nothing either.
     hears: Option<Channel>,
     /// Names of which it holds nothing, and why. `None`: they may be held again.
     lost: Mutex<BTreeMap<String, Option<Why>>>,
@@ -220,7 +220,7 @@ impl Holder {
         !matches!(self.heard().get(name), Some(Some(_)))
     }
 
-    /// What the keeper has said.
+    /// The names that the keeper does not hold, after its latest messages.
     fn heard(&self) -> MutexGuard<'_, BTreeMap<String, Option<Why>>> {
         let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let said = self.hears.iter().flat_map(|hears| std::iter::from_fn(|| hears.receive(Duration::ZERO).ok()));

@@ -285,7 +285,7 @@ impl Opening {
         }
     }
 
-    /// From now on this line is named at the keeper.
+    /// Names this line at the keeper.
     pub fn name(&self, line: &str) {
         if !self.named.contains(line) {
             // Without a keeper nobody asks.

@@ -1,4 +1,4 @@
-//! What the keeper, daemons and openers say to each other: arguments, environment variables, and the kinds of messages (`channel.rs`).
+//! The protocol of the keeper, daemons and openers: arguments, environment variables, and the kinds of messages (`channel.rs`).
 
 /// The version of the keeper's messages. A keeper and a daemon of different versions refuse each other.
 pub(crate) const VERSION: u8 = 1;
@@ -44,7 +44,7 @@ pub enum Why {
     /// The keeper has few descriptors left.
     #[error("few descriptors are left: raise the limit of open files (ulimit -n)")]
     Full,
-    /// What was to be renewed is not there.
+    /// The descriptors that were to be renewed are not there.
     #[error("its last descriptors are not held")]
     Missing,
     /// A keeper of a later version has another reason.
@@ -92,7 +92,7 @@ pub mod kind {
     pub const ALIVE: u8 = 12;
     /// To the keeper, with a descriptor: have what this line names opened, and the answer sent there. To an opener: the same.
     pub const OPEN: u8 = 13;
-    /// To who has asked, with a descriptor: it was opened, and has this name.
+    /// To the daemon that has asked, with a descriptor: it was opened, and has this name.
     pub const OPENED: u8 = 14;
     /// To an opener: this line is named. From an opener to the keeper: it is named from now on. From a client to an opener: these lines
     /// are to be named; the answer is of the same kind.

@@ -100,7 +100,7 @@ pub enum Latency {
 /// A percentile of latencies: `percent` of the transactions took at most `us`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentile {
-    /// From 0 (the shortest transaction) to 100 (the longest).
+    /// The percentile, 0 (the shortest transaction) to 100 (the longest).
     pub percent: f64,
     /// The latency in microseconds.
     pub us: f64,

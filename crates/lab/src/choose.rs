@@ -1,4 +1,4 @@
-//! Which adapter for a guest: from the adapters' facts ([`About`]) and from the lab's results on this machine, never beyond them.
+//! The choice of an adapter for a guest: from the adapters' facts ([`About`]) and from the lab's results on this machine, never beyond them.
 
 use std::cmp::Reverse;
 
@@ -114,7 +114,7 @@ fn numbers(version: &str) -> Option<Vec<u32>> {
     version.trim().split('.').map(|part| part.parse().ok()).collect()
 }
 
-/// How a guest gets an adapter's driver.
+/// The way in which a guest gets an adapter's driver.
 #[derive(Debug, PartialEq, Eq)]
 enum Driver {
     /// The system brings it.

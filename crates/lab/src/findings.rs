@@ -212,7 +212,7 @@ pub fn server_ratio(results: &Results, adapter: &str, test: Test, server: Server
     results.row(adapter, test, server)?.ratio_to(results.row(adapter, test, Server::Qemu)?)
 }
 
-/// How the ratios were computed, as a sentence.
+/// The rule by which the ratios were computed, as a sentence.
 pub fn how_ratios_are_made(results: &Results) -> &'static str {
     if (results.method.repeat as usize) < RUNS_FOR_INTERVAL {
         "Ratios are those of the medians: there are fewer than 7 rounds."

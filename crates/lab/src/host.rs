@@ -41,7 +41,7 @@ pub struct Host {
     /// The first processor's frequency governor. None where the kernel has no governor, as in most virtual machines.
     #[serde(default)]
     pub governor: Option<String>,
-    /// Which machine it is: a digest of `/etc/machine-id`, which is not published itself (machine-id(5)). None where there is none.
+    /// The machine's identity: a digest of `/etc/machine-id`, which is not published itself (machine-id(5)). None where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// Logical processors of the whole machine. None where the kernel does not report them.
@@ -195,7 +195,7 @@ pub fn is_loaded(others_percent: Option<f64>) -> bool {
 pub struct CpuTimes {
     total: u64,
     steal: u64,
-    /// Those of programs: user, nice and system. Interrupts are nobody's.
+    /// The time of programs: user, nice and system. Interrupts are nobody's.
     programs: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::host::CpuTimes;
 pub struct Spent {
     /// By the VMMs with their guests, QEMU's model of the adapter included, or by embedded guests.
     pub vmm: Duration,
-    /// By our daemons. `None`: they serve nothing.
+    /// The time of our daemons. `None`: they serve nothing.
     pub daemon: Option<Duration>,
 }
 

@@ -113,7 +113,7 @@ impl Meter {
 pub struct Flows {
     /// Number of the first window.
     first: u64,
-    /// For each window, the rate of each flow.
+    /// The rate of each flow, for each window.
     rates: Vec<Vec<f64>>,
 }
 

@@ -34,7 +34,7 @@ pub struct Settings {
     pub is_active: bool,
     /// It asks its partner for a PDU each second, and misses it after 3 s; else each 30 s, and after 90 s.
     pub is_fast: bool,
-    /// With fewer links than this it uses none. 0 is 1.
+    /// The fewest links with which the aggregate uses any. 0 is 1.
     pub min_links: usize,
     /// Priority of this system; lower is preferred.
     pub system_priority: u16,

@@ -54,7 +54,7 @@ impl State {
         self.0 & bits.0 == bits.0
     }
 
-    /// With or without these bits.
+    /// The state with these bits set or cleared.
     #[must_use]
     pub fn with(self, bits: Self, on: bool) -> Self {
         Self(if on { self.0 | bits.0 } else { self.0 & !bits.0 })

@@ -41,11 +41,11 @@ pub enum Receive {
 /// The mux machine's state, with independent control: section 6.4.15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mux {
-    /// In no aggregate.
+    /// The port is in no aggregate.
     Detached,
-    /// To be in one, once the other ports are.
+    /// The port joins an aggregate once the other ports do.
     Waiting,
-    /// In one.
+    /// The port is in an aggregate.
     Attached,
     /// Takes frames.
     Collecting,

@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::lease::{Answer, NodeId, Request};
 
-/// Where a lease is.
+/// The third party that holds a lease.
 pub trait ThirdParty: Send {
     /// The kind of the thread that asks here.
     fn kind(&self) -> Kind;
@@ -24,7 +24,7 @@ pub trait ThirdParty: Send {
         None
     }
 
-    /// From now on it asks for this run.
+    /// Sets the run for which it asks from now on.
     fn be(&mut self, who: NodeId);
 
     /// Looks whether the owner has renewed.

@@ -1,9 +1,11 @@
 //! The lease in etcd: a key whose value is the text of a lease's file.
 //!
-//! A request reads the key, applies the lease's own rules, and writes the result in a transaction that compares the key's revision: of two
-//! hosts that ask at once, one finds the key changed and begins again. etcd carries out a transaction after a majority has it, so there is
-//! one order of all requests. No clock is shared, and etcd's own leases are not needed: a lease has expired for a host that has seen the
-//! value unchanged for the lease's duration, by its own clock, as with the file.
+//! A request reads the key, applies the lease's own rules, and writes the result in a transaction that compares the key's revision. If two
+//! hosts ask at once, one finds the key changed and begins again. etcd carries out a transaction after a majority has it, so there is one
+//! order of all requests.
+//!
+//! No clock is shared, and etcd's own leases are not needed. A lease has expired for a host that has seen the value unchanged for the
+//! lease's duration, by its own clock. It is the same with the file.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What another host does.
+/// The act of another host.
 type Rival = Box<dyn FnMut(&mut Server) + Send>;
 
 /// A server with one key, in the words of etcd's JSON gateway.

@@ -42,7 +42,7 @@ pub enum SecretError {
     Tls(Error),
 }
 
-/// What the shared key gives: how this host connects, and how it accepts. A clone is cheap.
+/// The shared key as TLS configurations: how this host connects, and how it accepts. A clone is cheap.
 #[derive(Clone)]
 pub struct Secret {
     pub(crate) connects: Arc<ClientConfig>,

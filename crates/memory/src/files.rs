@@ -28,7 +28,7 @@ pub struct Piece {
 
 #[cfg(feature = "count")]
 impl Piece {
-    /// For tests: a part of the piece; it must lie within.
+    /// A part of the piece, for tests. It must lie within the piece.
     pub fn part(&self, offset: u64, len: u64) -> Self {
         Self { mapping: Arc::clone(&self.mapping), offset: self.offset + offset, len }
     }
@@ -82,7 +82,7 @@ struct Mapped {
 type Id = (u64, u64, bool);
 
 impl Files {
-    /// At most `most` files can be mapped at once.
+    /// A table in which at most `most` files can be mapped at once.
     pub fn new(most: usize) -> Self {
         Self { most, mapped: Mutex::default() }
     }
@@ -187,13 +187,13 @@ fn may_write(file: impl AsFd) -> Result<bool, MappingError> {
 const MAX: usize = 256;
 static LIMIT: AtomicUsize = AtomicUsize::new(MAX);
 
-/// From now on each VM may share at most `most` files, and at most 256.
+/// Limits the files that each VM may share from now on: at most `most`, and at most 256.
 pub fn limit_files(most: usize) {
     LIMIT.store(most.min(MAX), Ordering::Relaxed);
 }
 
 impl Default for Files {
-    /// With the limit for each VM.
+    /// A table with the limit for each VM.
     fn default() -> Self {
         Self::new(LIMIT.load(Ordering::Relaxed))
     }

@@ -594,7 +594,7 @@ impl Map {
         self.read_in_pieces(address, into)
     }
 
-    /// Where a range is mapped, if all of it lies in one region with these rights, on pages known to exist.
+    /// The address at which a range is mapped, if all of it lies in one region with these rights, on pages known to exist.
     #[inline(always)]
     fn known_at(&self, address: u64, len: usize, wanted: Rights) -> Option<*mut u8> {
         let (offset, region) = self.locate(address, wanted)?;

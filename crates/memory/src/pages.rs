@@ -1,8 +1,8 @@
 //! Maps all pages that contain a piece of a file.
 //!
-//! A file of huge pages (hugetlbfs, `memfd_create` with `MFD_HUGETLB`) is mapped in huge pages: mmap(2) accepts no other offset and
-//! rounds the length up by itself; munmap(2) and `MAP_FIXED` want both rounded (mmap(2), "Huge page (Huge TLB) mappings"). VMMs
-//! share pieces of such a file in their own pages of 4 KiB: then all huge pages of the piece are mapped.
+//! A file of huge pages (hugetlbfs, `memfd_create` with `MFD_HUGETLB`) is mapped in huge pages (mmap(2), "Huge page (Huge TLB) mappings").
+//! mmap(2) accepts no other offset, and rounds the length up by itself. munmap(2) and `MAP_FIXED` want both rounded. VMMs share pieces of
+//! such a file in their own pages of 4 KiB. Then all huge pages of the piece are mapped.
 
 use std::fs::File;
 use std::io;

@@ -327,7 +327,7 @@ struct Cached {
     cache: u64,
     dirty: u64,
     writeback: u64,
-    /// For a memory file: swapped out.
+    /// Pages of a memory file that are swapped out.
     evicted: u64,
     recently_evicted: u64,
 }

@@ -23,7 +23,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What was refused so far.
+/// Counts of refused accesses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// Refused reads: DMA from the guest's memory.
@@ -53,7 +53,7 @@ impl Refusals {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// What was refused so far.
+    /// The counts so far.
     pub fn refused(&self) -> Refused {
         *self.lock()
     }

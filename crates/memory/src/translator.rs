@@ -40,7 +40,7 @@ pub struct Translator<'m> {
 }
 
 impl<'m> Translator<'m> {
-    /// For a map.
+    /// A translator for a map.
     pub fn new(map: &'m Map) -> Self {
         Self {
             map,

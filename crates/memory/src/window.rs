@@ -418,7 +418,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Where a window lies, for later calls: as long as the map is the same, nothing has to be translated again.
+/// The place of a window, for later calls: while the map is the same, nothing has to be translated again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WindowPlace {
     /// Empty if the window must be translated each time.

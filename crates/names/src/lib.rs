@@ -106,7 +106,7 @@ pub struct Addresses<P> {
 }
 
 impl<P: Clone + Display + From<SocketAddr>> Addresses<P> {
-    /// Of this peer.
+    /// The places of this peer.
     pub fn of(peer: Peer<P>) -> Self {
         let known = match &peer {
             Peer::Place(place) => vec![place.clone()],

@@ -1,4 +1,4 @@
-//! What an idle daemon costs: ports with a VMM connected and no driver at work, trapped and mapped; then ports whose
+//! The cost of an idle daemon: ports with a VMM connected and no driver at work, trapped and mapped; then ports whose
 //! guests' drivers are up and exchange nothing, by adapter.
 //!
 //! `cargo run --release -p nicety --example idle [PORTS] [SECONDS] [ROUNDS]` prints the share of a core that the daemon uses and

@@ -120,7 +120,7 @@ fn touched(plan: &Plan) -> Vec<String> {
     stays.filter_map(|change| change.port.clone()).collect()
 }
 
-/// What is known of loops that uplinks or teams of these names would close in a host.
+/// The known loops that uplinks or teams of these names would close in a host.
 fn loops_of(host: &Host, names: &[String]) -> Vec<String> {
     let pairs = pairs_of(host).into_iter();
     let pairs = pairs.filter(|pair| pair.is_known && pair.names.iter().any(|name| names.contains(name)));

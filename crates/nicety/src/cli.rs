@@ -344,7 +344,7 @@ pub struct Apply {
     /// Only show the plan
     #[arg(long, conflicts_with_all = ["yes", "confirm", "check_reach"])]
     pub dry_run: bool,
-    /// What takes it back.
+    /// The guard of the change.
     #[command(flatten)]
     pub guard: Guard,
     /// The control socket of the daemon [default: of the one that serves FILE]

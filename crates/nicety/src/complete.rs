@@ -155,7 +155,7 @@ fn values(kind: &'static Kind) -> ArgValueCompleter {
     })
 }
 
-/// What a key names.
+/// The lists whose entries a key names.
 fn named_by(key: &str) -> &'static [List] {
     match key {
         "groups" => &[List::Groups],
@@ -168,7 +168,7 @@ fn named_by(key: &str) -> &'static [List] {
     }
 }
 
-/// Whatever may be a port of the switch.
+/// Lists of the ports of the switch.
 const LINKS: &[List] = &[List::Ports, List::Uplinks, List::Teams];
 
 /// The command line, whose arguments know what there is.

@@ -51,7 +51,7 @@ pub fn run(of: &HookOf) -> Result<(), Failure> {
     }
 }
 
-/// What a call of libvirt asks for.
+/// The request of libvirt's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     /// Look whether the ports could be added.
@@ -65,7 +65,7 @@ enum Call {
 }
 
 impl Call {
-    /// By libvirt's words. `None`: nothing is to do.
+    /// The call of these words of libvirt. `None`: nothing is to do.
     fn of(operation: &str, suboperation: &str) -> Option<Self> {
         Some(match (operation, suboperation) {
             ("migrate" | "restore", "begin") => Self::Look,

@@ -61,7 +61,7 @@ fn several_interfaces_with_vlans_are_ports_with_numbers() {
     has("<port isolated='yes'/>", &["private = \"isolated\""]);
 }
 
-/// What libvirt promises a domain is promised here by I/O control, whose table is not a port's.
+/// I/O control keeps here what libvirt promises a domain. Its table is not a port's.
 #[test]
 fn a_guaranteed_rate_and_a_filter_are_told_with_the_keys_that_do_the_same() {
     let more = "<filterref filter='clean-traffic'/><bandwidth><inbound average='2000' floor='1000'/><outbound average='1'/></bandwidth>";

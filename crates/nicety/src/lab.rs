@@ -312,7 +312,7 @@ fn print_plan(args: &LabRun, method: &dyn Method, options: &Options, mut plan: P
     output::print(&text)
 }
 
-/// What a person should know before the runs begin.
+/// Prints notes for a person before the runs begin.
 fn announce(study: &Study) {
     let plan = &study.head.plan;
     if (plan.repeat as usize) < nicety_lab::statistics::RUNS_FOR_INTERVAL {
@@ -388,7 +388,7 @@ pub fn left_out(errors: &[ResultsError]) {
     errors.iter().for_each(|error| output::tell(format_args!("left out: {error}")));
 }
 
-/// What the exit code says of results that were left out. The lines before name them.
+/// Fails if results were left out. The lines before name them.
 fn complete(left_out: usize) -> Result<(), Failure> {
     match left_out {
         0 => Ok(()),

@@ -38,7 +38,7 @@ enum Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// By a daemon's line.
+    /// Reads it from a daemon's line.
     fn of(line: &'a str) -> Option<Self> {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["tap", name] => Some(Self::Tap { name, is_queue: false }),

@@ -111,7 +111,7 @@ impl Kept {
     }
 }
 
-/// What a killed daemon served, if one has served with this keeper; else the host file. And a line for the log, and whether it is the former.
+/// The state of a killed daemon, if one has served with this keeper; else the host file. And a line for the log, and whether it is the former.
 fn begin_again(args: &Serve, groups: &mut Vec<Group>) -> Result<(Begin, Option<String>, bool), Failure> {
     let why = match Texts::take(groups) {
         None => return Ok((Begin::new(Host::read(&args.host)?), None, false)),
@@ -196,7 +196,7 @@ fn begin(
     })
 }
 
-/// What the unit that serves this host file does not allow.
+/// The needs of this host file that its unit does not allow.
 pub fn unit_lacks(host: &Host) -> Option<Lacks> {
     let unit = Unit::of(&host.path, Path::new("/"))?;
     unit::lacks(host, &unit)

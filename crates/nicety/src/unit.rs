@@ -13,7 +13,7 @@ mod running;
 pub use needs::lacks;
 pub use running::{Running, told};
 
-/// Where units are, the first one of a name counts (systemd.unit(5), "Unit File Load Path").
+/// Folders of units. The first unit of a name counts (systemd.unit(5), "Unit File Load Path").
 const FOLDERS: [&str; 11] = [
     // `systemctl set-property` writes to these two.
     "etc/systemd/system.control",
@@ -171,7 +171,7 @@ impl Lacks {
         self.all.iter().flat_map(|lack| lack.lines.iter().map(String::as_str)).collect()
     }
 
-    /// In one line, for the log.
+    /// The needs in one line, for the log.
     pub fn line(&self) -> String {
         let why: Vec<&str> = self.all.iter().map(|lack| lack.why.as_str()).collect();
         let mut line = format!("{} does not allow all that the host file asks for: {}", self.unit, why.join("; "));
@@ -183,7 +183,7 @@ impl Lacks {
         line
     }
 
-    /// Those of them that are not among others. `None`: all are.
+    /// The needs that are not among others. `None`: all are.
     pub fn beyond(mut self, others: Option<&Lacks>) -> Option<Self> {
         self.all.retain(|lack| !others.is_some_and(|others| others.all.iter().any(|other| other.why == lack.why)));
         (!self.all.is_empty()).then_some(self)

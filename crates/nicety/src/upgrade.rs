@@ -48,7 +48,7 @@ fn forbidden(socket: &Path) -> Option<Lacks> {
     daemon.lacks(&Host::read(&daemon.host).ok()?)
 }
 
-/// What the host file asks for, and the new daemon does not do: keys that take a restart, and changes that were not applied.
+/// The parts of the host file that are not in force: keys that take a restart, and changes that were not applied.
 fn not_in_force(socket: &Path) -> Vec<String> {
     let Ok(Reply::Version(DaemonView { host, mut after_restart, .. })) = control::ask(socket, Ask::Version) else {
         return Vec::new();

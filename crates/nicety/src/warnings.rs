@@ -63,7 +63,7 @@ fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
     }
 }
 
-/// What a port's VLANs are, behind "a function".
+/// A name for a port's VLANs, behind "a function".
 fn of(vlan: &Vlan) -> String {
     match vlan {
         Vlan::Flat => "on the flat network".to_owned(),
@@ -90,7 +90,7 @@ pub struct Pair {
     pub names: [String; 2],
     /// Whether the host says that both lead into one network.
     pub is_known: bool,
-    /// What to do.
+    /// The sentence, with what to do.
     pub sentence: String,
 }
 

@@ -7,9 +7,9 @@ use crate::registers as r;
 /// An interrupt message: a 32-bit write to an address of the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Where the function writes.
+    /// The address to which the function writes.
     pub address: u64,
-    /// What it writes.
+    /// The word that it writes.
     pub data: u32,
 }
 

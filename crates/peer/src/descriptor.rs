@@ -1,9 +1,14 @@
 //! Borrowed descriptors: a peer has sent them, and closing them must not block us.
 //!
-//! close(2) can block on: the server of a FUSE file system, which may be the peer (FLUSH); data that a TCP socket lingers over
-//! (socket(7); a UNIX socket may have one in flight); a pipe's lock; the lock of an epoll that holds the descriptor, even an eventfd,
-//! while it copies events to a missing page (epoll_wait(2), userfaultfd(2)). So a limited number of threads closes every descriptor
-//! except memory files, which no epoll takes. While all of these threads are blocked, further descriptors wait.
+//! close(2) can block on:
+//! - the server of a FUSE file system, which may be the peer (FLUSH)
+//! - data that a TCP socket lingers over (socket(7)). A UNIX socket may have one in flight
+//! - a pipe's lock
+//! - the lock of an epoll that holds the descriptor, even an eventfd, while it copies events to a missing page (epoll_wait(2),
+//!   userfaultfd(2))
+//!
+//! So a limited number of threads closes every descriptor except memory files, which no epoll takes. While all of these threads are
+//! blocked, further descriptors wait.
 //!
 //! A peer's descriptors have an [`Account`]. It blocks two of these threads at most, and its port is told how many descriptors wait.
 

@@ -1,4 +1,4 @@
-//! What a peer, such as a VMM, shares with us, used without waiting for the peer: its descriptors are signalled and read here
+//! Descriptors and memory of a peer, such as a VMM, used without waiting for the peer: its descriptors are signalled and read here
 //! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`).
 //!
 //! A descriptor by which two processes signal each other: an interrupt, a call, a kick (a doorbell). Signalling and clearing never

@@ -17,7 +17,7 @@ pub struct Table {
     list: Vec<Option<PeerFd>>,
     /// The index of each descriptor that was put in: one that many parts of a state use is passed once.
     known: BTreeMap<Origin, u32>,
-    /// Those that the receiver has already.
+    /// The descriptors that the receiver has already.
     held: BTreeSet<Origin>,
 }
 

@@ -14,7 +14,7 @@ use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
 
-/// What a port asks of its VMM. Here only the INTx line is looked at, and every port gets its turns anyway.
+/// A port's shell. Only the INTx line is looked at here, and every port gets its turns anyway.
 struct Pins(Arc<AtomicBool>);
 
 impl Shell for Pins {
@@ -58,7 +58,7 @@ impl Guest {
         u32::from_le_bytes(bytes)
     }
 
-    /// What a driver does first. Registers and bits: Intel's 8254x manual, chapter 13.
+    /// A driver's first steps. Registers and bits: Intel's 8254x manual, chapter 13.
     fn start(&self, now: Time) -> Result<(), Box<dyn Error>> {
         for descriptor in 0..8 {
             let buffer = 0x1_0000 + 0x800 * descriptor;

@@ -111,7 +111,7 @@ impl Role {
 /// The state of an agent, for another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SavedAgent {
-    /// That of a [`Role::Querier`].
+    /// The state of a [`Role::Querier`].
     Querier(SavedQuerier),
     /// The frames that a [`Role::Herald`] has still to send.
     Herald(Vec<Vec<u8>>),

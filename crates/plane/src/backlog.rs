@@ -112,7 +112,7 @@ struct Peer {
     tenure: u64,
 }
 
-/// What its lanes are for: see [`LaneKey`].
+/// The kind of its lanes: see [`LaneKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queues,
@@ -161,7 +161,7 @@ pub struct Backlog {
     used_blocks: u32,
     packets: usize,
     lanes: Vec<Chain>,
-    /// By port number; empty for queues.
+    /// The peers by port number; empty for queues.
     peers: Vec<Peer>,
     /// Knows the lanes with waiting packets.
     order: Order,

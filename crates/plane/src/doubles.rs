@@ -263,12 +263,12 @@ impl<T: Traffic> Linked<T> {
         Self::sending_from(traffic, Arc::new(Map::private(MEMORY).expect("private memory")))
     }
 
-    /// With frames that lie in this memory.
+    /// An uplink with frames that lie in this memory.
     pub fn sending_from(traffic: T, memory: Arc<Map>) -> Self {
         Self { traffic, memory, bell: None }
     }
 
-    /// With a descriptor: a worker gives the port a turn while it is readable.
+    /// The same with a descriptor: a worker gives the port a turn while it is readable.
     #[must_use]
     pub fn with_bell(self, bell: OwnedFd) -> Self {
         Self { bell: Some(bell), ..self }

@@ -19,7 +19,7 @@ use nicety_memory::{Map, MapError, Rights};
 
 /// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
 const BYTES_MAX: u64 = 1 << 20;
-/// With so many packets waiting a gate fetches no more.
+/// With this many packets waiting a gate fetches no more.
 const PACKETS_MAX: usize = 4096;
 /// Room for the packets of one batch: the bytes of a turn's budget, and one more packet.
 const STAGING_BYTES: usize = (64 << 10) + PACKET_BYTES as usize;
@@ -29,7 +29,7 @@ const SPARE_MAX: usize = 256;
 /// The queue by which a port asks for packets that may leave now, and for no others.
 pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
 
-/// What happens to frames of a guest.
+/// The rule by which frames of a guest leave its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GateMode {
@@ -37,7 +37,7 @@ pub enum GateMode {
     Open,
     /// All leave at once, until an epoch is closed: then it is [`GateMode::Shut`].
     Armed,
-    /// Those of epochs that are released leave, while the lease lasts.
+    /// Frames of released epochs leave, while the lease lasts.
     Shut,
     /// The guest is the twin of one that runs elsewhere: what it sends is taken and dropped, and it receives nothing.
     Mute,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Epochs {
     }
 }
 
-/// What waits in gates.
+/// Frames that wait in gates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Packets.
@@ -93,7 +93,7 @@ impl Epochs {
         }
     }
 
-    /// What happens to frames.
+    /// The rule by which frames leave now.
     pub fn mode(&self) -> GateMode {
         GateMode::ALL[usize::from(self.mode.load(Ordering::Acquire)) % GateMode::ALL.len()]
     }
@@ -134,7 +134,7 @@ impl Epochs {
         }
     }
 
-    /// What waits.
+    /// The frames that wait.
     pub fn waiting(&self) -> Waiting {
         let [packets, bytes] = [&self.packets, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         Waiting { packets, bytes }

@@ -32,7 +32,7 @@ const _: () = assert!(PARTS_MAX <= MEMBERS_MAX);
 #[derive(Debug)]
 pub struct Group {
     id: PortId,
-    /// By their places; `None` for one that is not open.
+    /// The ports by their places; `None` for one that is not open.
     ports: ArrayVec<Option<Arc<Port>>, MEMBERS_MAX>,
     chooser: Chooser,
 }
@@ -45,7 +45,7 @@ enum Chooser {
     Parts(AtomicU32),
 }
 
-/// How the packets of a batch are divided.
+/// The division of a batch's packets.
 enum Route {
     /// All go to one place, or nowhere.
     Whole(Option<usize>),

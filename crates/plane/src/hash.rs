@@ -15,7 +15,7 @@ pub enum Hash {
     /// Ethernet addresses and type: `layer2`.
     #[default]
     Layer2,
-    /// And IP addresses: `layer2+3`.
+    /// MAC and IP addresses: `layer2+3`.
     Layer23,
     /// IP addresses, ports of TCP and UDP, and the identifier of an ICMP echo; of an ICMP error, addresses and ports of the packet that it
     /// reports: `layer3+4`. All fragments of a packet have the same value, but not that of the flow's whole packets.

@@ -20,7 +20,7 @@ pub(crate) struct Herald {
 }
 
 impl Herald {
-    /// To the switch, or to the neighbour of a link.
+    /// An announcement to the switch, or to the neighbour of a link.
     pub fn new(frames: VecDeque<Vec<u8>>, faces_switch: bool) -> Self {
         Self { frames, is_up: faces_switch, at: Time::ZERO }
     }

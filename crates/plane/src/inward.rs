@@ -62,7 +62,7 @@ impl Charged {
 pub(crate) struct Lost {
     /// No room was left.
     pub full: u64,
-    /// To tell their sender.
+    /// They were dropped to tell their sender of congestion.
     pub congestion: u64,
     /// Their receiver has left.
     pub removed: u64,

@@ -1,4 +1,4 @@
-//! Which waiting frames are next: round by round, or by I/O control.
+//! The choice of the next waiting frames: round by round, or by I/O control.
 
 use nicety_adapter::{PortId, Time};
 use nicety_ioc::{Lane, Scheduler};

@@ -21,7 +21,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For a guest's adapter: starts with few frames.
+    /// The pace of a guest's adapter: starts with few frames.
     pub fn careful() -> Self {
         Self { frames: MIN, least: MIN }
     }

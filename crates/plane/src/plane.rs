@@ -55,7 +55,7 @@ impl std::fmt::Display for PlaneError {
 
 impl std::error::Error for PlaneError {}
 
-/// What a number of the switch stands for. The ports of a group have numbers too, on which the switch decides nothing.
+/// The meaning of a number of the switch. The ports of a group have numbers too, on which the switch decides nothing.
 #[derive(Clone, Debug)]
 pub enum Slot {
     /// One port.

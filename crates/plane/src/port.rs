@@ -354,7 +354,7 @@ impl Port {
         self.member.as_ref().is_some_and(|member| member.steering.drains(member.index))
     }
 
-    /// What waited when it took over is gone.
+    /// Notes that the frames that waited when it took over are gone.
     #[cold]
     pub(crate) fn note_drained(&self) {
         if let Some(member) = &self.member {
@@ -379,7 +379,7 @@ impl Port {
         self.member.as_ref().is_none_or(|member| member.steering.is_usable(member.index))
     }
 
-    /// What waits here is dropped, and the senders that it held are returned.
+    /// Drops the frames that wait here, and returns the senders that it held.
     pub(crate) fn drop_waiting(&self, reason: Reason) -> Vec<HeldSender> {
         let mut inner = self.lock();
         inner.drop_backlog(reason);
@@ -433,7 +433,7 @@ impl Port {
         self.special.load(Ordering::Relaxed) & GUARDED != 0
     }
 
-    /// What comes in may have left by another uplink.
+    /// Sets whether frames that come in may have left by another uplink.
     pub(crate) fn set_guarded(&self, guarded: bool) {
         let _held = self.lock();
         self.mark(GUARDED, guarded);

@@ -23,12 +23,12 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Of this many lanes, which take turns.
+    /// Rounds of this many lanes, which take turns.
     pub fn plain(lanes: usize) -> Self {
         Self { active: VecDeque::with_capacity(lanes), deficits: Vec::new() }
     }
 
-    /// Of this many lanes, which get the same number of bytes.
+    /// Rounds of this many lanes, which get the same number of bytes.
     pub fn fair(lanes: usize) -> Self {
         Self { active: VecDeque::with_capacity(lanes), deficits: vec![0; lanes] }
     }

@@ -49,7 +49,7 @@ impl ClassState {
     }
 }
 
-/// What I/O control says of a stage: it changes while frames wait.
+/// The terms of I/O control for a stage: they change while frames wait.
 #[derive(Debug)]
 pub(crate) struct Terms {
     classes: Option<Box<Classes>>,

@@ -33,7 +33,7 @@ pub use loads::Loads;
 pub use owner::{Ended, Leave, Owner, Stage};
 pub use twin::{Twin, TwinStage};
 
-/// Which protection of a VM. Each new one has another number, also after a restart of a daemon.
+/// The number of a protection of a VM. Each new one has another number, also after a restart of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pairing(pub u64);
 
@@ -125,7 +125,7 @@ pub enum Action {
     Hang(Pairing),
 }
 
-/// How a QEMU ended.
+/// The end of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// Its guest or its administrator has ended it.

@@ -1,6 +1,6 @@
 //! The copies that a twin has whole.
 
-/// What ports and QEMU say of the copies that a twin loads.
+/// The copies that a twin loads, by the reports of ports and of QEMU.
 ///
 /// A copy is whole when every port has loaded its state, and every port whose rings ran when it was made runs again: QEMU starts rings
 /// behind everything else. If none ran, QEMU's word counts that the VM runs, if it was asked after the state was loaded. Its event does not
@@ -20,7 +20,7 @@ struct Port {
 }
 
 impl Loads {
-    /// Of a VM with so many ports.
+    /// The loads of a VM with this many ports.
     pub fn new(ports: usize) -> Self {
         Self { ports: vec![Port::default(); ports], runs: false, told: 0 }
     }

@@ -78,7 +78,7 @@ struct Copies {
     /// Epochs that were closed here, and that the twin has.
     closed: u64,
     loaded: u64,
-    /// What was released last, and until when.
+    /// The epoch that was released last, and until when.
     released: (u64, Time),
     /// When the first epoch of those that the twin lacks was closed.
     waits_since: Time,
@@ -97,11 +97,11 @@ pub struct Owner {
     epoch: u32,
     /// When the lease first said that it is another's.
     begun: Option<Time>,
-    /// How the lease is asked for at first.
+    /// The first request for the lease.
     begins_by: Request,
     /// The third party has forgotten whose the VM is: somebody has removed the lease.
     is_forgotten: bool,
-    /// With a twin that has a whole copy, frames leave until then.
+    /// The end of the lease. Frames leave until then, if the twin has a whole copy.
     until: Time,
     renew_at: Time,
     /// The last message from the twin's host, and to it.
@@ -151,7 +151,7 @@ impl Owner {
         Self { begins_by: Request::Renew, ..Self::new(me, terms) }
     }
 
-    /// Of a twin that has taken over by this answer.
+    /// The owner that a twin becomes when it has taken over by this answer.
     pub(crate) fn taken(me: Run, terms: Terms, call: Call, answer: &Answer) -> Self {
         // Its ports stay mute until QEMU goes on alone: a copy that is loaded until then discards what the guest has done.
         let mut owner = Self { call, epoch: answer.epoch, actions: VecDeque::new(), ..Self::new(me, terms) };
@@ -453,7 +453,7 @@ impl Owner {
         }
     }
 
-    /// What the twin has leaves, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
+    /// Lets leave what the twin has, while the lease lasts: the lease may name a twin that has a whole copy, although no answer has said so.
     fn release(&mut self, now: Time) {
         let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
         let release = (self.copies.loaded, self.until);

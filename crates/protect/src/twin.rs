@@ -30,7 +30,7 @@ pub enum TwinStage {
         /// No more copies can come.
         is_cut: bool,
     },
-    /// What it had is of no use: QEMU ends.
+    /// Its state is of no use: QEMU ends.
     Stale,
 }
 
@@ -49,7 +49,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Of a QEMU that waits for a VM.
+    /// The twin with a QEMU that waits for a VM.
     pub fn new(me: Run, terms: Terms) -> Self {
         let call = Call::default();
         let (heard, sent) = (Time::ZERO, Time::ZERO);

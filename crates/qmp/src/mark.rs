@@ -10,7 +10,7 @@ use crate::{Answer, Command, Dialogue, Item};
 const OWNER: &str = "nicety-run-";
 const TWIN: &str = "nicety-twin-";
 
-/// What a QEMU's marks say.
+/// The marks of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marked {
     /// The number of its run.

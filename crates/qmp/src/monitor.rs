@@ -27,13 +27,13 @@ const READS: usize = 16;
 /// Bytes of what a peer has sent that a message shows.
 const SHOWN: usize = 60;
 
-/// How long a peer may be silent.
+/// Limits of a peer's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// From the connection to the end of the negotiation. QEMU serves one client of a socket at a time, so a connection behind another
     /// client's is accepted by the kernel and never greeted.
     pub greeting: Duration,
-    /// From a command to its answer.
+    /// The time from a command to its answer.
     pub answer: Duration,
 }
 

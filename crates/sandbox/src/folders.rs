@@ -66,7 +66,7 @@ impl fmt::Display for NotGranted {
 
 impl std::error::Error for NotGranted {}
 
-/// What the daemon itself needs: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name and
+/// The needs of the daemon itself: accounts (nsswitch.conf(5), whose modules are libraries), zones of time, its host's name and
 /// identity (machine-id(5)), a terminal, taps, the names of its functions for a panic's report.
 const OWN: [(&str, Grant); 17] = [
     ("/etc/passwd", Grant::Read),

@@ -200,7 +200,7 @@ pub fn enter(kind: Kind) -> io::Result<()> {
     })
 }
 
-/// What a person does about a kernel that refuses to confine.
+/// The remedy for a kernel that refuses to confine.
 pub const REMEDY: &str = "sandbox = \"off\" in [daemon] serves without";
 
 /// The filters of a kind, compiled once.

@@ -69,7 +69,7 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
     if result == 0 { Ok(read) } else { Err(io::Error::last_os_error()) }
 }
 
-/// From now on a refusal ends the process.
+/// Has each later refusal end the process.
 pub(crate) fn abort_on_refusal() {
     ABORT.store(true, Ordering::Relaxed);
 }

@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 
 use crate::{HELLO, Key, Message, Place, Reader, Stream, Writer, joined};
 
-/// With more bytes waiting for the peer the connection ends.
+/// The connection ends when more bytes than this wait for the peer.
 const WAITING_MAX: usize = 64 << 20;
 /// Bytes of a read.
 const READ_BYTES: usize = 64 << 10;

@@ -21,9 +21,9 @@ const BACKLOG: i32 = 64;
 /// A host listens here: `10.0.0.2:7001`, or `unix:/run/ft.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// By TCP.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// At a UNIX socket: on this machine, or at the end of a tunnel.
+    /// A UNIX socket: on this machine, or at the end of a tunnel.
     Unix(PathBuf),
 }
 

@@ -53,7 +53,7 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// By its line.
+    /// Reads it from its line.
     pub fn of(line: &str) -> Option<Self> {
         let [kind, mode, owner, group, path] = line.strip_prefix("socket ")?.splitn(5, ' ').collect::<Vec<_>>()[..]
         else {

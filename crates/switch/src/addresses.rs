@@ -89,14 +89,14 @@ pub struct Addresses {
     ageing_s: u32,
     /// The next set to sweep.
     hand: AtomicUsize,
-    /// By shard.
+    /// The epoch of each shard.
     epochs: Box<[AtomicU32; SHARDS]>,
     /// The bits of a set's number that are its shard's.
     shard_mask: usize,
     id: u64,
 }
 
-/// What the table holds of an address.
+/// The table's entry for an address.
 #[derive(Clone, Copy)]
 pub(crate) struct Held<'a> {
     entry: &'a Entry,
@@ -127,7 +127,7 @@ impl Key {
     /// The key of no address.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of an address, which is the word's low 48 bits.
+    /// The key of an address, which is the word's low 48 bits.
     #[inline(always)]
     pub(crate) fn new(address: u64, fid: u16) -> Self {
         Self(1 << 63 | u64::from(fid & 0x1fff) << 48 | address)
@@ -168,10 +168,10 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Of no frame.
+    /// The keys of no frame.
     pub const NONE: Self = Self { target: Key::NONE, source: Key::NONE };
 
-    /// Of a header's first bytes.
+    /// The keys of a header's first bytes.
     #[inline(always)]
     pub fn new(header: &[u8; 14], fid: u16) -> Self {
         // Whole words are read, and what is not of an address is shifted out.
@@ -179,7 +179,7 @@ impl Keys {
         Self { target: Key::new(word(0), fid), source: Key::new(word(6), fid) }
     }
 
-    /// In the flat network; `None` if shorter than an Ethernet header.
+    /// The keys in the flat network; `None` if shorter than an Ethernet header.
     #[inline(always)]
     pub fn in_head(head: &[u8]) -> Option<Self> {
         Some(Self::new(head.first_chunk()?, 0))
@@ -215,7 +215,7 @@ pub(crate) fn fold(one: u64, other: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// In 31 bits: 68 years.
+/// The second, in 31 bits: 68 years.
 #[inline(always)]
 pub(crate) fn second(now: Time) -> u32 {
     (now.0 / 1_000_000_000) as u32 & 0x7fff_ffff

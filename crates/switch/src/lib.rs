@@ -85,7 +85,7 @@ impl std::error::Error for Full {}
 struct Members {
     present: Vec<bool>,
     list: Vec<PortId>,
-    /// By port; `None` for the default policy.
+    /// The rules of each port; `None` for the default policy.
     rules: Vec<Option<Arc<Rules>>>,
     /// Whether any port has rules.
     policed: bool,
@@ -93,7 +93,7 @@ struct Members {
     promiscuous: Vec<PortId>,
     /// Whether any port gets only groups that it has joined.
     snooping: bool,
-    /// By port: whether it leads to other networks.
+    /// Whether each port leads to other networks.
     uplinks: Vec<bool>,
     /// Whether any port reaches uplinks alone.
     vepa: bool,
@@ -675,11 +675,11 @@ impl Verdict {
 struct Sought<'a> {
     keys: Keys,
     target: Hashed,
-    /// What the table held of its source already, and the stamp of before. `None`: something changed.
+    /// The table's entry for its source, with its earlier stamp. `None`: something changed.
     learned: Option<(Stamp, Held<'a>)>,
 }
 
-/// Where and when frames come in.
+/// The port and the time at which frames come in.
 #[derive(Clone, Copy)]
 struct At {
     origin: PortId,

@@ -19,7 +19,7 @@ use crate::addresses::{Addresses, Keys, Stamp, fold};
 /// Lines of two entries: 512 KiB.
 const LINES: usize = 1 << 13;
 const _: () = assert!(LINES <= 1 << u16::BITS);
-/// Of this many pairs for a line whose places are both in use, one is kept.
+/// One of this many pairs is kept, if both places of its line are in use.
 const KEEPS: u32 = 8;
 
 /// 32 bytes. Of `target` two bits are free, and of `shards` twelve: enough for networks with numbers of 24 bits.
@@ -37,14 +37,14 @@ struct Entry {
     shards: u32,
 }
 
-/// Of no second.
+/// An entry of no second.
 const EMPTY: Entry = Entry { target: 0, source: 0, second: u32::MAX, stamp: 0, receiver: 0, shards: 0 };
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Line([Entry; 2]);
 
-/// What to look up, and the line where it may be.
+/// A pair of addresses to look up, and the line where it may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     target: u64,
@@ -125,7 +125,7 @@ impl Pairs {
         }
     }
 
-    /// Where a pair is, or whether there is a place for it.
+    /// The place of a pair, or whether there is room for it.
     #[inline(always)]
     pub fn place(&mut self, pair: Pair, second: u32) -> Place {
         let Some(Line([one, other])) = self.lines.get(pair.line) else { return Place::Free };

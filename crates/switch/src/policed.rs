@@ -17,7 +17,8 @@ use crate::rules::{FLAT, FrameVlan, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{At, Members, Switch, group};
 
-/// What is the same in all frames of a train: addresses, and the tag or the type. In words, which are compared and taken apart in registers.
+/// The part that all frames of a train share: addresses, and the tag or the type. In words, which are compared and taken apart in
+/// registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label {
     /// The destination.
@@ -29,7 +30,7 @@ struct Label {
 }
 
 impl Label {
-    /// Of no frame: a destination has 48 bits.
+    /// The label of no frame: a destination has 48 bits.
     const NONE: Self = Self { target: u64::MAX, source: 0, tag: 0 };
 
     /// `None` if the frame is shorter than its Ethernet header, with its first tag if it has one.
@@ -87,7 +88,7 @@ struct Way<'a> {
 /// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
-    /// To the uplinks alone, whatever the table says.
+    /// The frame goes to the uplinks alone, whatever the table says.
     Out,
     /// The reason that storm control would give for a refusal.
     Flood(Reason),
@@ -377,7 +378,7 @@ fn private(rules: Option<&Rules>) -> Private {
     rules.map_or(Private::Promiscuous, |rules| rules.policy.private)
 }
 
-/// To the uplinks that carry the VLAN.
+/// Sends frames to the uplinks that carry the VLAN.
 #[cold]
 #[inline(never)]
 fn out<F: Follower>(

@@ -84,7 +84,7 @@ impl VlanSet {
         self.0[usize::from(id.0 / 64) % 64] |= 1 << (id.0 % 64);
     }
 
-    /// In order.
+    /// The VLANs in order.
     pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
         (1..=vlan::ID_MAX).map(VlanId).filter(|id| self.contains(*id))
     }

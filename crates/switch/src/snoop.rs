@@ -139,7 +139,7 @@ struct Members {
 
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// In the order of their VLANs and addresses.
+    /// The groups in the order of their VLANs and addresses.
     groups: Vec<Arc<Members>>,
     /// Ports of routers, by VLAN.
     routers: Vec<(u16, Wants)>,

@@ -1,5 +1,5 @@
-//! MSI and MSI-X are memory writes of the function, so none may go while bus mastering is off (PCI 3.0, sections 6.2.2 and 6.8.1),
-//! nor in D3hot, where a function starts no transaction and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0, section 5.3.1.4).
+//! MSI and MSI-X are memory writes of the function. So none may go while bus mastering is off (PCI 3.0, sections 6.2.2 and 6.8.1). None may
+//! go in D3hot either: a function starts no transaction there, and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0, section 5.3.1.4).
 //! Interrupts that became due meanwhile are signalled afterwards. A function that D3hot resets (No_Soft_Reset of PCI PM 1.2,
 //! section 3.2.4, is clear) has none to signal.
 

@@ -1,4 +1,4 @@
-//! How many packets a second a pair and a tap carry, on one thread. For the tap run it where it may make one:
+//! The packets per second that a pair and a tap carry, on one thread. For the tap run it where it may make one:
 //! `unshare -Urn cargo run --release -p nicety-uplink --example speed`.
 
 mod help;

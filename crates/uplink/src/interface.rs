@@ -14,7 +14,7 @@ const MISSED_NS: u64 = 1_000_000;
 #[derive(Debug, Default)]
 pub struct Interface {
     meter: Mutex<Option<Meter>>,
-    /// By the queues' places.
+    /// The queues by their places.
     queues: Mutex<Vec<Weak<OwnedFd>>>,
 }
 

@@ -246,7 +246,7 @@ pub(crate) fn receive_many(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Address {
     family: u16,
-    /// In network byte order, as all that follows.
+    /// The port in network byte order, as all that follows.
     port: [u8; 2],
     /// IPv4: the address, and 8 zeros. IPv6: the flow label, the address, and the scope.
     rest: [[u8; 4]; 6],

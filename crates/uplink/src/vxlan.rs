@@ -46,7 +46,7 @@ use self::sockets::Sockets;
 use crate::joining::Joining;
 use crate::watch::Watch;
 
-/// What a tunnel is.
+/// The settings of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VxlanSettings {
     /// This host's address on the network between hosts.
@@ -59,7 +59,7 @@ pub struct VxlanSettings {
     pub networks: Vec<Network>,
 }
 
-/// What the log reports.
+/// The tunnel's state, as the log reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     trouble: Trouble,
@@ -84,7 +84,7 @@ pub struct Vxlan {
     is_alone: bool,
     /// The peer whose way carries shorter packets than it should, and how long these are, when it was opened.
     narrow: Option<(IpAddr, u32)>,
-    /// What the log has already reported: nothing, or these.
+    /// The state that the log has already reported. `None`: nothing.
     logged: Option<Said>,
 }
 
@@ -198,7 +198,7 @@ impl Vxlan {
         }
     }
 
-    /// Which frames fit, and which do not.
+    /// A sentence about the MTU that the tunnel leaves guests, and about what does not fit.
     fn lengths(&self, said: Said) -> String {
         let VxlanSettings { address, mtu, .. } = self.settings;
         let fits = |mtu: u32| inner_mtu(mtu.try_into().unwrap_or(u16::MAX), address);

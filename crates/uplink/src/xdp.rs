@@ -105,7 +105,7 @@ struct Rings {
     completion: Ring<u64>,
 }
 
-/// How frames get from the interface into our memory.
+/// The way of frames from the interface into our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Mode {
     zero_copy: bool,
@@ -155,7 +155,7 @@ impl Xdp {
         self.line == Line::Gone
     }
 
-    /// How frames come, as text for people.
+    /// The way of frames, as text for people.
     fn way(&self) -> &'static str {
         match self.mode {
             Mode { zero_copy: true, .. } => "zero copy",

@@ -1,4 +1,4 @@
-//! What a message costs: reads, writes, posted writes and interrupts between two threads over a socket pair.
+//! The cost of a message: reads, writes, posted writes and interrupts between two threads over a socket pair.
 //!
 //! `cargo run --release -p nicety-vfio-user --example round_trips`
 

@@ -83,7 +83,7 @@ pub struct SavedInterrupts {
 /// The client's eventfds, by their indexes in a [`Table`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedConnections {
-    /// That of the INTx line.
+    /// The eventfd of the INTx line.
     pub line: Option<u32>,
     /// The one by which the client unmasks the line.
     pub unmask: Option<u32>,

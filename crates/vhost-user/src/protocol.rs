@@ -34,7 +34,7 @@ pub(crate) const F_ACCESS_PLATFORM: u64 = 1 << 33;
 pub(crate) const BACKEND_IOTLB: u32 = 1;
 /// Virtio feature bit: rings are packed (VIRTIO_F_RING_PACKED).
 pub(crate) const F_RING_PACKED: u64 = 1 << 34;
-/// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor follows.
+/// No descriptor follows. In the payload of SET_VRING_KICK, CALL and ERR.
 pub(crate) const NO_FD: u64 = 1 << 8;
 
 /// Negotiated features of the protocol itself.

@@ -66,7 +66,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// For a device with this many causes (at most 128), all disabled.
+    /// The state of a device with this many causes (at most 128), all disabled.
     pub fn new(causes: u16, line: Line, router: InterruptRouter) -> Self {
         let causes = u128::MAX.checked_shr(128_u32.saturating_sub(u32::from(causes))).unwrap_or(0);
         let throttles = ArrayVec::new();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Most causes of a table.
 pub const ROUTES: usize = 32;
-/// In a table: no vector.
+/// An entry of a table without a vector.
 const NONE: u8 = 0xff;
 
 /// Maps causes to MSI-X vectors. The line, and MSI with one vector, carry every cause.

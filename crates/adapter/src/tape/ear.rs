@@ -24,7 +24,7 @@ pub(super) struct Ear {
     offered: Option<Batch>,
 }
 
-/// What one call read, and a sum of what followed.
+/// The bytes that one call read, and a sum of what the adapter did with them.
 pub(super) struct Heard {
     pub read: Vec<u8>,
     pub sum: u64,

@@ -37,7 +37,7 @@ pub struct Divergence {
     pub what: Difference,
 }
 
-/// What differs.
+/// The part of a call that differs from the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// It read more or fewer bytes of guest memory.

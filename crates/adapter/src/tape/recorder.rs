@@ -38,7 +38,7 @@ pub struct Recorder {
     now: Time,
 }
 
-/// What the adapter's face answers without a change.
+/// Answers of the adapter's face that never change, copied once.
 enum Copied {
     Pci { function: Box<Function>, rom: Option<Rom>, empty_page: Option<Mappable> },
     Rings { features: u128, rings: u16, config: Vec<u8> },

@@ -35,7 +35,7 @@ impl fmt::Display for Made {
 impl FromStr for Made {
     type Err = String;
 
-    /// Of the words behind `made`.
+    /// Reads the words behind `made`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
         let mut made = Self { mac: Mac([0; 6]), mtu: None, queues: None, subsystem: None, standby: false };

@@ -1,8 +1,9 @@
-//! A chip whose rings are lost: the process that served it was killed, and its driver does not know. Linux's drivers reset a chip whose
-//! link goes down while frames wait in its transmit ring (e1000_main.c, e1000_watchdog; e1000e's netdev.c, e1000_watchdog_task): "we've
-//! lost link, so the controller stops DMA, but we've got queued Tx work that's never going to get done, so reset controller". So the
-//! cable is unplugged at once. If the driver has not reset the chip by then, because it has sent nothing, the cable is plugged in again
-//! for a while, in which it may send.
+//! A chip whose rings are lost: the process that served it was killed, and its driver does not know.
+//!
+//! Linux's drivers reset a chip whose link goes down while frames wait in its transmit ring: "we've lost link, so the controller stops DMA,
+//! but we've got queued Tx work that's never going to get done, so reset controller" (e1000_main.c, e1000_watchdog; e1000e's netdev.c,
+//! e1000_watchdog_task). So the cable is unplugged at once. A driver that has sent nothing does not reset the chip. Then the cable is plugged
+//! in again for a while, in which the driver may send.
 
 use nicety_adapter::{Context, Time};
 

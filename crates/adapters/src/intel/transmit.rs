@@ -279,7 +279,7 @@ pub struct Sender<'a, C> {
 /// Completed descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// At least one.
+    /// At least one descriptor is completed.
     pub any: bool,
     /// Their number.
     pub descriptors: u32,

@@ -19,10 +19,12 @@
 //! and ones written there clear them. The model follows AMD's *Am79C970A PCnet-PCI II Single-Chip Full-Duplex Ethernet Controller
 //! for PCI Local Bus Product* (19436); comments name its registers.
 //!
-//! Features: ports as words and as double words, in I/O and in memory; structures of 16 and of 32 bits (SWSTYLE 0 to 3), chained
-//! buffers both ways, the initialization block, suspension, all masks and causes of CSR0, 3, 4 and 5, address filter with hash,
-//! loopback, automatic padding and stripping, the address PROM with its shadow, the EEPROM behind BCR19,
-//! link in the LED registers.
+//! # Features
+//! - Ports as words and as double words, in I/O and in memory.
+//! - Structures of 16 and of 32 bits (SWSTYLE 0 to 3), chained buffers both ways, the initialization block, suspension.
+//! - All masks and causes of CSR0, 3, 4 and 5. The link in the LED registers.
+//! - The address filter with its hash, loopback, automatic padding and stripping.
+//! - The address PROM with its shadow, the EEPROM behind BCR19.
 //!
 //! # Few messages
 //! A driver that accesses a CSR writes RAP first, so each access is two. Linux makes two for a frame that it sends, and fourteen

@@ -30,12 +30,12 @@ pub struct Transmit {
     done: u32,
     /// Number of descriptors fetched and not completed.
     in_flight: u32,
-    /// Those of them with errors, in order: index and second status.
+    /// Descriptors among them with errors, in order: index and second status.
     errors: ArrayVec<(u32, u32), ERRORS>,
 }
 
 impl Transmit {
-    /// At a descriptor, with nothing fetched.
+    /// The position at a descriptor, with nothing fetched.
     pub fn at(done: u32) -> Self {
         Self { next: done, done, ..Self::default() }
     }

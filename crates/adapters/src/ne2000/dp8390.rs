@@ -28,7 +28,7 @@ pub struct Ring {
     pub stop: u32,
     /// Page of the next frame.
     pub current: u32,
-    /// Where the driver reads: frames end before it.
+    /// The driver's read position (BNRY): received frames end before it.
     pub boundary: u32,
 }
 

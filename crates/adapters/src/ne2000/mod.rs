@@ -18,8 +18,10 @@
 //! up and the length (RBCR) down. A write to CR.TXP sends, a write to BNRY frees pages. The model follows National's
 //! *DP8390D/NS32490D NIC* for the controller (`dp8390.rs`) and Realtek's *RTL8029AS* for the rest.
 //!
-//! Features: remote DMA by 1, 2 and 4 bytes in byte and word mode, the ring with its boundary and wrap, the address filter with its
-//! hash, monitor mode, loopback, the tally of missed frames, full duplex and identity on page 3.
+//! # Features
+//! - Remote DMA by 1, 2 and 4 bytes, in byte and word mode. The ring with its boundary and wrap.
+//! - The address filter with its hash, monitor mode, loopback, the tally of missed frames.
+//! - Full duplex and identity on page 3.
 //!
 //! # Messages
 //! Each port access is a VMM message, and a frame costs as many as its driver makes: Linux's ne2k-pci needs 20 to send one, 28 to

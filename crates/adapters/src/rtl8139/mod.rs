@@ -19,9 +19,10 @@
 //! causes, and a one written there clears a cause. The model follows Realtek's *RTL8139C(L)* data sheet (1.4) and, for C+ mode,
 //! Linux's 8139cp.c and the *RTL8169* data sheet (1.21), whose descriptors are the same.
 //!
-//! Features: in C+ mode checksums on transmit (IPv4, TCP, UDP) and receive, TCP segmentation over IPv4, VLAN tags inserted and
-//! stripped, frames of up to 4 KiB, in as many buffers as they need; the counter dump; in both modes the own address, broadcast,
-//! the multicast hash, loopback, EEPROM (writable) and PHY, timer, the configuration lock.
+//! # Features
+//! - In C+ mode: checksums on transmit (IPv4, TCP, UDP) and receive, TCP segmentation over IPv4, VLAN tags inserted and stripped, the
+//!   counter dump. Frames of up to 4 KiB, in as many buffers as they need.
+//! - In both modes: the own address, broadcast, the multicast hash, loopback, EEPROM (writable) and PHY, timer, the configuration lock.
 //!
 //! # Not implemented
 //! - Wake-up: its registers only store values. So does HLTCLK: the clock does not stop.

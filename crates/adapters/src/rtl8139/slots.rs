@@ -17,12 +17,12 @@ pub struct Slots {
     pub next: u32,
     /// Number of slots fetched and not completed.
     fetched: u32,
-    /// Those of them that could not be sent, a bit for each.
+    /// Slots among them that could not be sent, a bit for each.
     failed: u32,
 }
 
 impl Slots {
-    /// At a slot, with none fetched.
+    /// The position at a slot, with none fetched.
     pub fn at(next: u32) -> Self {
         Self { next, ..Self::default() }
     }

@@ -34,14 +34,14 @@ pub struct Transmit {
     /// The oldest descriptor that was fetched and not completed, and the number of them from it on.
     oldest: u32,
     fetched: u32,
-    /// Those of them that could not be read, a bit for each.
+    /// Descriptors among them that could not be read, a bit for each.
     failed: u64,
     /// The abandoned packet could not be read.
     blamed: bool,
 }
 
 impl Transmit {
-    /// At a descriptor of a ring with nothing fetched.
+    /// The position at a descriptor of a ring, with nothing fetched.
     pub fn at(next: u32, skipping: bool) -> Self {
         Self { next, skipping, oldest: next, ..Self::default() }
     }

@@ -31,7 +31,7 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// What a fault means where memory is needed; `otherwise` unless the memory is filled on demand.
+    /// The breakage that a fault means where memory is needed: `otherwise`, unless the memory is filled on demand.
     #[cold]
     pub fn of(fault: Fault, memory: &Map, otherwise: Broken) -> Broken {
         match fault {
@@ -62,7 +62,7 @@ impl Broken {
         }
     }
 
-    /// As text, for the sentence of a [`Stall`](nicety_adapter::Stall).
+    /// The reason as text, for the sentence of a [`Stall`](nicety_adapter::Stall).
     pub fn why(self) -> &'static str {
         match self {
             Broken::Place => "the ring lies where no memory is",

@@ -19,17 +19,23 @@
 //! (`ReceiveModeration`), those for transmitted ones wait for one that is due anyway (`CompletionDelay`). The ring shows frames and
 //! completions meanwhile.
 //!
-//! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
-//! mergeable, big and small receive buffers; split and packed rings, in order or not; indirect descriptors; notification by event index;
-//! ring reset; several queue pairs, with automatic steering or by the driver's table and key (receive-side scaling); hash reports; a
-//! control queue (receive modes, address and VLAN filters, address, announcements, pairs, hashes, receive offloads, notification
-//! coalescing, statistics); MTU, speed, link state.
+//! # Features
+//! - Both ways: checksums, TCP and UDP segmentation with congestion signals.
+//! - Mergeable, big and small receive buffers.
+//! - Rings: split and packed, in order or not, indirect descriptors, notification by event index, ring reset.
+//! - Several queue pairs, with automatic steering or by the driver's table and key (receive-side scaling). Hash reports.
+//! - A control queue: receive modes, address and VLAN filters, address, announcements, pairs, hashes, receive offloads, notification
+//!   coalescing, statistics.
+//! - MTU, speed, link state.
 //!
-//! **Not implemented**: UDP fragmentation (UFO), tunnels. Neither is offered.
+//! # Not implemented
+//! UDP fragmentation (UFO), tunnels. Neither is offered.
 //!
-//! **Quirks**: a front end that runs the control queue itself (QEMU, hw/net/virtio-net.c) does not take CTRL_VQ here and enables
-//! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
-//! pair (hw/virtio/vhost.c), also while rings run: setting the same features again changes nothing.
+//! # Quirks
+//! - A front end may run the control queue itself (QEMU, hw/net/virtio-net.c). It does not take CTRL_VQ here, and enables queue pairs ring by
+//!   ring. Then every enabled ring counts, and there is no filter.
+//! - QEMU sets the same features once per queue pair (hw/virtio/vhost.c), also while rings run. Setting the same features again changes
+//!   nothing.
 
 mod addresses;
 mod broken;

@@ -146,7 +146,7 @@ pub(super) mod header {
     pub const GSO_TCPV6: u8 = 4;
     /// Kind: UDP datagrams of equal length.
     pub const GSO_UDP_L4: u8 = 5;
-    /// With any TCP kind: the packet signals congestion.
+    /// The packet signals congestion. Combined with any TCP kind.
     pub const GSO_ECN: u8 = 0x80;
     /// Bytes, with `num_buffers`.
     pub const LEN: usize = 12;
@@ -157,13 +157,13 @@ pub(super) mod header {
 }
 
 impl Header {
-    /// From the driver's bytes.
+    /// Reads it from the driver's bytes.
     pub fn parse(bytes: &[u8; header::LEN]) -> Self {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Self::of_words([word(0), word(4), word(8)])
     }
 
-    /// From the driver's bytes as little-endian words.
+    /// Reads it from the driver's bytes as little-endian words.
     #[inline]
     pub fn of_words([first, second, third]: [u32; 3]) -> Self {
         Self {
@@ -177,7 +177,7 @@ impl Header {
         }
     }
 
-    /// As little-endian words of the driver's bytes.
+    /// The driver's bytes as little-endian words.
     #[inline]
     pub fn words(&self) -> [u32; 3] {
         let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
@@ -188,7 +188,7 @@ impl Header {
         ]
     }
 
-    /// As a little-endian number of the driver's bytes.
+    /// The driver's bytes as a little-endian number.
     #[inline(always)]
     pub fn number(&self) -> u128 {
         let [first, second, third] = self.words().map(u128::from);

@@ -74,7 +74,7 @@ pub(super) struct Ring {
     /// Its statistics since the last reset or restore.
     #[serde(skip)]
     pub tally: Tally,
-    /// Where its areas are. Not saved.
+    /// The place of its areas in guest memory. Not saved.
     #[serde(skip)]
     pub found: Found,
 }

@@ -17,10 +17,10 @@
 //! second source.
 //!
 //! # Features
-//! Scatter-gather, packets in several transmit entries, transport checksums both ways, the multicast hash and all of `ifflags`,
-//! buffers for headers (PIN_TX_BUFFERS), wake-up of a driver that stopped, the link in STATUS_ADDR, a MAC address that the driver
-//! sets, tags of 802.1Q and 802.1ad in frames of any kind. Enhanced: TCP segmentation, jumbo frames over the second ring, uncut
-//! received packets (LPD).
+//! - Scatter-gather, packets in several transmit entries, buffers for headers (PIN_TX_BUFFERS), wake-up of a driver that stopped.
+//! - Transport checksums both ways, tags of 802.1Q and 802.1ad in frames of any kind.
+//! - The multicast hash and all of `ifflags`, the link in STATUS_ADDR, a MAC address that the driver sets.
+//! - Enhanced: TCP segmentation, jumbo frames over the second ring, uncut received packets (LPD).
 //!
 //! # Few messages
 //! While the transmit ring is served its driver does not ring the doorbell (`transmit.rs`). Receive buffers need no message. One

@@ -49,7 +49,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// At the positions where the driver left its rings.
+    /// The state at the positions where the driver left its rings.
     pub fn at(next: [u32; 2]) -> Self {
         Self { next, ..Self::default() }
     }

@@ -67,7 +67,7 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// At this entry, with nothing fetched, and room for a ring of `len`.
+    /// The state at this entry, with nothing fetched, and with room for a ring of `len`.
     pub fn at(done: u32, len: u32) -> Self {
         Self { next: done, done, fetched: VecDeque::with_capacity(len as usize), ..Self::default() }
     }

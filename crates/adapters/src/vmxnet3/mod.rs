@@ -23,23 +23,30 @@
 //! The device owns a descriptor whose generation bit equals the ring's, which flips with each round. The driver owns a completion
 //! by the same rule.
 //!
-//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports, ESP's index), checksums both ways, TSO
-//! for IPv4 and IPv6, both also for frames sent in VXLAN or Geneve, packets received uncut (LRO completions: they make guest to
-//! guest fast), VLAN tags inserted and stripped, VLAN and multicast filters, MTU up to 9190, INTx, MSI, MSI-X with automatic masks.
+//! # Features
+//! - Up to 32 transmit and 32 receive queues. RSS (Toeplitz, TCP and UDP ports, ESP's index).
+//! - Checksums both ways. TSO for IPv4 and IPv6. Both also for frames sent in VXLAN or Geneve.
+//! - Packets received uncut (LRO completions), which make guest to guest fast.
+//! - VLAN tags inserted and stripped, VLAN and multicast filters, MTU up to 9190.
+//! - INTx, MSI, MSI-X with automatic masks.
 //!
-//! **Few messages**: while a transmit queue is served its driver does not ring the doorbell (`transmit.rs`). The device looks in
+//! # Few messages
+//! While a transmit queue is served its driver does not ring the doorbell (`transmit.rs`). The device looks in
 //! the ring for receive buffers whenever it needs one, so updateRxProd stays off. A queue that ran out of them is checked when its
 //! interrupt is unmasked, and by a timer.
 //!
-//! **Not implemented**: inner checksums and hashes of received tunnel packets (a driver that asks for them with
-//! `UPT1_F_RXINNEROFLD` gets outer ones), the large BAR 0, out-of-order receive completions, UPT pass-through, timestamp rings
-//! (version 9), plug-ins, wake-on-LAN. Interrupt moderation has one level, adaptive, for vectors whose driver requests any
-//! (`ReceiveModeration`).
+//! # Not implemented
+//! - Inner checksums and hashes of received tunnel packets. A driver that asks for them with `UPT1_F_RXINNEROFLD` gets outer ones.
+//! - The large BAR 0, out-of-order receive completions, UPT pass-through, timestamp rings (version 9), plug-ins, wake-on-LAN.
+//! - Interrupt moderation has one level, adaptive, for vectors whose driver requests any (`ReceiveModeration`).
 //!
-//! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`). A VLAN table without any bit filters nothing (`filter.rs`).
-//! ACTIVATE_DEV on an active device starts it anew. BAR 2 has an empty page that can be mapped, because Linux's `vmxnet3_set_mc`
-//! and `vmxnet3_quiesce_dev` free a command's data right after writing the command, and QEMU posts writes to devices that have no
-//! such page. Completions of transmitted packets wait for an interrupt that is due anyway (`CompletionDelay`).
+//! # Quirks
+//! - `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`).
+//! - A VLAN table without any bit filters nothing (`filter.rs`).
+//! - ACTIVATE_DEV on an active device starts it anew.
+//! - BAR 2 has an empty page that can be mapped. QEMU posts writes to devices that have no such page. Linux's `vmxnet3_set_mc` and
+//!   `vmxnet3_quiesce_dev` free a command's data right after writing the command, so the write must not be posted.
+//! - Completions of transmitted packets wait for an interrupt that is due anyway (`CompletionDelay`).
 
 use std::time::Duration;
 

@@ -423,9 +423,9 @@ impl ReceiveQueue {
 
 /// Words shared by the completions of a frame.
 struct Words {
-    /// Of the first completion: for an uncut packet it has the segmentation data.
+    /// The words of the first completion: for an uncut packet it has the segmentation data.
     first: [u32; 4],
-    /// Of the other completions.
+    /// The words of the other completions.
     plain: [u32; 4],
     /// Added to the last completion's length if the frame is damaged.
     error: u32,

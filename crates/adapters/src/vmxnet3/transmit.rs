@@ -31,7 +31,7 @@ const OM_ENCAP: u32 = 1;
 const OM_CHECKSUM: u32 = 2;
 const OM_TSO: u32 = 3;
 
-/// What one call needs to know of the queue, beside its rings.
+/// The state of a queue that one call uses, besides its rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
     /// Number of the queue.
@@ -42,7 +42,7 @@ pub struct Sending {
     pub tunnels: Tunnels,
 }
 
-/// How a driver requests tunnel offloads.
+/// The driver's way to request tunnel offloads.
 #[derive(Clone, Copy, Debug)]
 pub enum Tunnels {
     /// Not supported, before version 4.

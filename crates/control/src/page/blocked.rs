@@ -1,4 +1,4 @@
-//! Who is blocked where, in a sentence each: links that nobody uses, frames that wait, ports whose frames are dropped now.
+//! The section *Blocked*, in a sentence each: links that nobody uses, frames that wait, ports whose frames are dropped now.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

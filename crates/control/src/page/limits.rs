@@ -13,7 +13,7 @@ pub(super) struct Limit {
     pub kind: &'static str,
     /// `link 10 Gbit/s`.
     pub words: String,
-    /// In bit/s.
+    /// The rate in bit/s.
     pub bits: f64,
 }
 

@@ -53,7 +53,7 @@ pub use recent::{Line, Recent};
 /// Connections that wait to be accepted.
 const BACKLOG: u16 = 64;
 
-/// Where the page will be served: bound, not served yet.
+/// The page's listening socket: bound, not served yet.
 #[derive(Debug)]
 pub(super) enum Place {
     Loopback(TcpListener),

@@ -157,9 +157,9 @@ pub(super) struct Heads {
     sorts: bool,
 }
 
-/// Of guests' ports.
+/// The heads of guests' ports.
 const GUESTS: Heads = Heads { label: "Ports", ways: PORT_WAYS, sorts: true };
-/// Of uplinks and teams.
+/// The heads of uplinks and teams.
 pub(super) const LINKS: Heads = Heads { label: "Uplinks and teams", ways: LINK_WAYS, sorts: false };
 
 /// A table of ports.

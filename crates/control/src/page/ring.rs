@@ -19,7 +19,7 @@ pub(super) enum Span {
 }
 
 impl Span {
-    /// In seconds.
+    /// The span in seconds.
     pub fn seconds(self) -> u64 {
         match self {
             Self::Minutes => 300,

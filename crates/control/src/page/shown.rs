@@ -1,4 +1,4 @@
-//! What the page's requests are answered from.
+//! The state from which the page's requests are answered.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

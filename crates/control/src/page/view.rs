@@ -1,4 +1,4 @@
-//! What a reader has chosen to see: a filter, an order, idle ports, the time of charts. It is the query of the address, so that the page needs
+//! A reader's choice of view: a filter, an order, idle ports, the time of charts. It is the query of the address, so that the page needs
 //! no script for it, and a choice can be kept as a bookmark.
 
 use std::fmt::Write as _;

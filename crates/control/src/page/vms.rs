@@ -7,7 +7,7 @@ use nicety_daemon::protection::{VmReport, VmRole};
 
 use super::describe::{TABLE_END, begin_table, number};
 
-/// Where a VM is, a sign that needs no colour, and the class of its colour: that of a port which is up or broken.
+/// A VM's place, a sign that needs no colour, and the class of its colour: that of a port which is up or broken.
 fn state(vm: &VmReport) -> (&'static str, &'static str, &'static str) {
     match vm.role {
         VmRole::Owner if vm.protected => ("runs here, protected", "●", "up"),

@@ -15,7 +15,7 @@ pub(super) struct Counts {
     pub receive: QueueCounters,
     /// I/O control's classes of what went out.
     pub outward: Vec<ClassState>,
-    /// Of what came in.
+    /// The classes of frames that came in.
     pub inward: Vec<ClassState>,
 }
 

@@ -141,7 +141,7 @@ impl Daemon {
         Ok((frozen, fronts))
     }
 
-    /// What the VM of this port loses, if another process takes the port without it. `None`: there is no such port.
+    /// The loss of this port's VM if another process takes over without the port. `None`: there is no such port.
     pub(crate) fn loss_without_vm(&self, name: &str) -> Option<&'static str> {
         let ports = self.ports();
         let running = ports.values().find(|running| running.spec.config.name == name)?;

@@ -13,7 +13,7 @@ use super::Daemon;
 pub(super) struct IoControl {
     /// The classes of what leaves.
     pub outward: Vec<Class>,
-    /// Of what comes in.
+    /// The control of frames that come in.
     pub inward: Option<InwardControl>,
 }
 

@@ -7,11 +7,11 @@ use nicety_host::{Host, link_words};
 
 use super::{Daemon, PortView};
 
-/// Of each uplink the keys that differ from their defaults, and their values.
+/// The keys of each uplink that differ from their defaults, and their values.
 pub(super) type LinkWords = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Daemon {
-    /// From now on reports show a host file's settings of its uplinks.
+    /// Sets the host file whose settings of uplinks reports show.
     pub(super) fn show_links(&self, host: &Host) {
         let words = host.uplinks.iter().map(|uplink| (uplink.name.clone(), link_words(uplink)));
         *self.link_words() = words.collect();

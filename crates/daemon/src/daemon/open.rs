@@ -203,7 +203,7 @@ impl Daemon {
         Ok(Running { rings: Some(rings), ..running })
     }
 
-    /// What of this port goes with its guest, if it does.
+    /// The part of this port's state that goes with its guest. `None`: nothing does.
     pub(crate) fn moving(&self, spec: &PortSpec) -> Option<Moving> {
         let PortConfig { name, group, device_state, .. } = &spec.config;
         device_state.then(|| Moving::new(Arc::clone(&self.plane), name, group.clone()))

@@ -17,7 +17,7 @@ use super::counts::Counts;
 use super::{Daemon, PortView, StartError};
 use crate::run::image::TeamImage;
 
-/// Of equal links none is preferred: the middle of the range.
+/// The middle of the range: of equal links none is preferred.
 const LACP_PORT_PRIORITY: u16 = 128;
 
 /// The specification of a team.

@@ -43,7 +43,7 @@ pub struct Facts {
     pub captures: usize,
     /// The exports of flows.
     pub flow_exports: Vec<FlowExportReport>,
-    /// How often each worker has slept and woken.
+    /// Number of times that each worker has slept and woken.
     pub wakes: Vec<u64>,
     /// For how long ports stood still when this daemon took over from another one, in nanoseconds.
     pub pauses: Vec<(String, u64)>,

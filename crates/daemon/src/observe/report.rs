@@ -185,7 +185,7 @@ pub struct MirrorReport {
     pub name: String,
     /// Names of the ports, uplinks and teams whose frames it copies.
     pub of: Vec<String>,
-    /// Which of their frames: `ingress` come from there into the switch, `egress` go there, `both`.
+    /// The frames that are copied: `ingress` come from these ports into the switch, `egress` go to them, `both`.
     pub direction: String,
     /// The most that it copies, such as `1Gbit/s`.
     pub rate: String,
@@ -524,7 +524,7 @@ pub fn condition_of(view: &PortView) -> (Condition, String) {
     }
 }
 
-/// How an uplink, or a team, that is blocked carries frames again.
+/// A sentence with the command by which a blocked uplink or team carries frames again.
 fn of_blocked(name: &str, is_team: bool, found: Option<&Loop>) -> String {
     let list = if is_team { "team" } else { "uplink" };
     let told = format!("`nicety {list} set {name} blocked=false`");

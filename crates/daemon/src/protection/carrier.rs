@@ -16,10 +16,10 @@ const PIECES: usize = 4;
 pub(super) struct Carrier {
     link: Link,
     qemu: OwnedFd,
-    /// From QEMU, not yet taken by the connection: `out[out_at..]`.
+    /// Bytes of QEMU that the connection has not taken yet: `out[out_at..]`.
     out: Vec<u8>,
     out_at: usize,
-    /// For QEMU, not yet taken by it.
+    /// Bytes for QEMU that it has not taken yet.
     into: Vec<u8>,
     into_at: usize,
     /// QEMU has closed its end.
@@ -102,7 +102,7 @@ impl Carrier {
         }
     }
 
-    /// From QEMU to the connection.
+    /// Carries bytes from QEMU to the connection.
     fn outwards(&mut self) -> bool {
         if self.out_at == self.out.len() && !self.is_over {
             self.out.resize(PIECE, 0);
@@ -127,7 +127,7 @@ impl Carrier {
         count > 0
     }
 
-    /// From the connection to QEMU.
+    /// Carries bytes from the connection to QEMU.
     fn inwards(&mut self) -> Result<bool, Over> {
         if self.into_at == self.into.len() {
             self.into.resize(PIECE, 0);

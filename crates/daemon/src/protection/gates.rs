@@ -28,7 +28,7 @@ pub enum ProtectError {
 
 /// The ports of a daemon, by their names.
 pub trait Gates: Send + Sync {
-    /// What the port's guest sends waits from now on as the protection of its VM says, or the guest is a mute twin.
+    /// From now on frames of the port's guest wait for the protection of its VM. Or the guest is a twin, which sends and gets nothing.
     ///
     /// # Errors
     /// The port is not there, its state does not go with its guest, or there is no memory.
@@ -55,7 +55,7 @@ pub trait Gates: Send + Sync {
     /// The gate of the port, if it has one.
     fn gate(&self, port: &str) -> Option<Arc<Epochs>>;
 
-    /// What happens to frames of the port's guest from now on. Without a gate all leave.
+    /// Sets what happens to frames of the port's guest from now on. Without a gate all leave.
     ///
     /// # Errors
     /// The port is not there, or its state does not go with its guest.

@@ -1,4 +1,4 @@
-//! Where the leases of this host's VMs are.
+//! The place of the leases of this host's VMs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a VM's thread is told, and where it shows what it is at.
+//! Notes to a VM's thread, and the board where the thread shows its state.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +81,7 @@ impl Bell {
     }
 }
 
-/// Where a VM's thread is told things, and shows what it is at.
+/// A VM's thread as others see it: they send it notes, and read its state.
 pub(crate) struct Board {
     pub bell: Arc<Bell>,
     pub notes: Sender<Note>,

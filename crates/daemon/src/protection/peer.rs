@@ -123,7 +123,7 @@ impl Peer {
         self.why_not = Some(why);
     }
 
-    /// What has come. `Err`: the line has ended.
+    /// Messages that have come. `Err`: the connection has ended.
     pub fn turn(&mut self) -> Result<Vec<Wire>, String> {
         let Some(line) = &mut self.line else { return Ok(Vec::new()) };
         let came = line.turn();

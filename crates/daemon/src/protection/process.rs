@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
-/// From `quit` to the kill.
+/// The time from `quit` to the kill.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The name of the descriptor that proves who QEMU is.
 const PROOF: &str = "nicety-process";
@@ -62,8 +62,8 @@ impl Process {
     }
 }
 
-/// Who is behind a connection to a control socket. A program that stands between, as socat, has another process than QEMU, and takes no
-/// descriptors: QEMU then answers `getfd` with an error. So the process that listens is QEMU's if a descriptor has arrived.
+/// The process at the other end of a connection to a control socket. A program in between, such as socat, is another process than QEMU,
+/// and takes no descriptors: QEMU then answers `getfd` with an error. So the process that listens is QEMU's if a descriptor has arrived.
 #[derive(Debug)]
 pub(super) enum Identity {
     /// Why it is not known, for a person.
@@ -90,7 +90,7 @@ impl Identity {
         found.map_or_else(Self::Unknown, |(id, process)| Self::Asked(id, process))
     }
 
-    /// What it says may be the answer.
+    /// Takes an item of the control socket: it may be the answer to [`Identity::ask`].
     pub fn hear(&mut self, item: &Item, monitor: &mut Monitor, now: Instant) {
         let (Self::Asked(asked, _), Item::Answer { id, result }) = (&*self, item) else { return };
         if asked != id {

@@ -21,7 +21,7 @@ use crate::random::random;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Between two questions whether it lives.
 const PROOF: Duration = Duration::from_millis(250);
-/// For all questions about a VM together.
+/// The time for all questions about a VM together.
 const INQUIRY: Duration = Duration::from_secs(5);
 /// The name by which QEMU knows its end of the stream.
 const STREAM: &str = "nicety";
@@ -31,13 +31,13 @@ const STREAM: &str = "nicety";
 pub(super) enum QemuNews {
     /// It is there, and this is what it runs.
     There(Box<Facts>, Marked),
-    /// What it runs now, or a sentence why that is not known.
+    /// The facts of the VM that it runs now, or a sentence why they are not known.
     Facts(Result<Box<Facts>, String>),
     /// It has ended.
     Gone(Death),
     /// Its control socket is lost, for this reason. It may run.
     Lost(String),
-    /// Of its COLO.
+    /// News of its COLO.
     Colo(News),
     /// Its VM runs: the answer to the last [`Qemu::ask_whether_it_runs`].
     Runs,
@@ -49,7 +49,7 @@ enum State {
     Away(Instant),
     Asks(Monitor, Box<Inquiry>),
     Marks(Monitor, Box<Facts>, Mark),
-    /// And the questions that are under way.
+    /// QEMU is there. The inquiry that is under way, if there is one.
     There(Monitor, Option<Box<Inquiry>>),
 }
 
@@ -58,7 +58,7 @@ enum State {
 struct Signs {
     /// It is about to end, because somebody has ordered that.
     is_ordered: bool,
-    /// Which process it is.
+    /// The process behind the socket.
     who: Identity,
     /// It last said something.
     heard: Option<Instant>,
@@ -78,9 +78,9 @@ pub(super) struct Qemu {
     state: State,
     colo: Option<Colo>,
     signs: Signs,
-    /// How it would have ended if it is not there again: its end was not told yet.
+    /// The kind of its end, not reported yet: it counts if QEMU does not come back.
     owes: Option<Death>,
-    /// Which process it was, if its control socket is lost.
+    /// The process that it was, if its control socket is lost.
     last: Identity,
     /// The one that was told to end.
     ending: Option<Ending>,

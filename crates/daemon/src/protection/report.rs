@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// Stand-stills that a median is of.
 const STOPS: usize = 512;
 
-/// What a VM is on this host.
+/// The role of a VM on this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmRole {
@@ -28,7 +28,7 @@ pub enum VmRole {
 pub struct VmReport {
     /// Its name.
     pub name: String,
-    /// What is here.
+    /// The VM's role on this host.
     pub role: VmRole,
     /// Whether the VM goes on at the other host if this one dies.
     pub protected: bool,

@@ -294,7 +294,7 @@ impl Vm {
         }
     }
 
-    /// What the other host says.
+    /// Handles messages of the other host.
     fn hear(&mut self, now: Instant) {
         let time = self.time(now);
         let came = match self.peer.turn() {
@@ -420,7 +420,7 @@ impl Vm {
         }
     }
 
-    /// What this VM is now, for the twin that is offered.
+    /// Accepts or refuses the twin that is offered, by the facts of this VM now.
     fn checked(&mut self, found: Result<Box<Facts>, String>) {
         let Some(offer) = &mut self.copying.offer else { return };
         let why = offer.refusals(&found, self.ports.len());

@@ -1,4 +1,4 @@
-//! What two daemons say to each other of one VM.
+//! The messages of two daemons about one VM.
 //!
 //! ```text
 //! twin's daemon                          owner's daemon

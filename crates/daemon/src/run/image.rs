@@ -285,7 +285,7 @@ pub struct NeighbourImage {
     pub until_ns: u64,
 }
 
-/// What was found out about a VMM's memory.
+/// The result of the checks of a VMM's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
     /// It was checked.

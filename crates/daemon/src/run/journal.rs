@@ -136,7 +136,7 @@ pub enum MemoryChange {
 /// When it is worth another try to keep a port, although nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// In some milliseconds.
+    /// In some milliseconds from now.
     Soon,
     /// When the port has been calm for a while.
     Later,
@@ -147,7 +147,7 @@ pub enum Again {
 /// The reason why a port would not survive a kill now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotKept {
-    /// In words.
+    /// The reason in words.
     pub why: String,
     /// When to try again.
     pub again: Again,
@@ -181,9 +181,9 @@ struct Groups {
 }
 
 impl Groups {
-    /// At once: a VM that starts changes its interrupts some hundred times.
+    /// Most at once: a VM that starts changes its interrupts some hundred times.
     const MAX: u32 = if cfg!(test) { 400 } else { 1000 };
-    /// And then one in this time.
+    /// Afterwards one in this time.
     const PERIOD_NS: u64 = if cfg!(test) { 50_000_000 } else { 20_000_000 };
 
     fn new() -> Self {

@@ -22,7 +22,7 @@ use crate::named;
 /// Longest description of what is held, in bytes. A longer one, such as a path, is named by its digest.
 const WHAT_MAX: usize = 64;
 
-/// How names of interfaces' queues begin.
+/// The beginning of the names of interfaces' queues.
 const XDP: &str = "/xdp ";
 
 /// The name at the keeper of what an uplink, or its queue at this place, has opened. A port's name has no slash. `None`: the next daemon
@@ -104,7 +104,7 @@ impl UplinkHold {
     }
 }
 
-/// What the keeper has held of the uplinks of a daemon that was killed, by name.
+/// Descriptors that the keeper has held of the uplinks of a daemon that was killed, by the uplink's name.
 #[derive(Debug, Default)]
 pub(crate) struct HeldUplinks(BTreeMap<String, Vec<OwnedFd>>);
 

@@ -21,7 +21,7 @@ pub struct ClosedEpoch {
     pub ran: bool,
 }
 
-/// What a port's front end says of epochs.
+/// An event of a protected VM's copies, as a port's front end reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpochEvent {
     /// An epoch was closed.

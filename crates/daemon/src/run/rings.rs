@@ -279,7 +279,7 @@ impl RingsServer {
         Ok(Self { stop, kicks, rings_file, absence, moving, thread: Some(thread) })
     }
 
-    /// What of the port goes with its guest. `None`: `device_state = false`.
+    /// The port's state that goes with its guest. `None`: `device_state = false`.
     pub fn moving(&self) -> Option<&Arc<Moving>> {
         self.moving.as_ref()
     }
@@ -449,7 +449,7 @@ struct Served {
     rings_file: Arc<RingsFile>,
     /// The allowance of the port's thread.
     allowance: Mutex<Allowance>,
-    /// What of the port goes with its guest.
+    /// The port's state that goes with its guest.
     moving: OnceLock<Arc<Moving>>,
 }
 

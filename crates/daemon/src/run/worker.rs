@@ -66,7 +66,7 @@ const EVENTS: usize = 64;
 
 /// The data of an epoll event: the port in the upper bits, one of these in the lower bits.
 const BELL: u64 = u64::MAX;
-/// What the keeper says.
+/// Messages of the keeper.
 const KEEPER: u64 = u64::MAX - 1;
 const SOCKET: u64 = 0;
 const SESSION: u64 = 1;

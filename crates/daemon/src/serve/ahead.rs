@@ -14,9 +14,9 @@ use crate::run::kept_uplinks::{HeldUplinks, let_go_first};
 /// The queues of the host file's interfaces, and its tunnels.
 #[derive(Debug, Default)]
 pub struct OpenedAhead {
-    /// By uplinks: the queues, or why they could not be opened.
+    /// The queues of each uplink, or why they could not be opened.
     pub(super) queues: BTreeMap<String, Result<Vec<Xdp>, XdpError>>,
-    /// By uplinks: the tunnel, or why it could not be opened.
+    /// The tunnel of each uplink, or why it could not be opened.
     pub(super) tunnels: BTreeMap<String, Result<Vxlan, VxlanError>>,
     /// Warnings for the log, which has not begun.
     pub notes: Vec<String>,

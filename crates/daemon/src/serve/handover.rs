@@ -67,7 +67,7 @@ mod kind {
 /// The offer to the next daemon, with listening sockets that are no port's, with which it goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Offering<'a> {
-    /// What is to be served.
+    /// The offer that is to be served.
     pub offer: &'a Offer,
     /// The control server's.
     pub control: BorrowedFd<'a>,
@@ -200,7 +200,7 @@ pub struct Upgraded {
 pub struct Loss {
     /// Name of the port.
     pub name: String,
-    /// What its VM loses, in words.
+    /// The loss of its VM, in words.
     pub loses: String,
 }
 

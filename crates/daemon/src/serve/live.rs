@@ -125,7 +125,7 @@ pub enum ChangeError {
     },
 }
 
-/// What becomes of the part that was made of a change.
+/// A sentence about the part of a change that was made, if it waits to be confirmed.
 fn waits_too(changed: &Changed) -> String {
     changed.waiting.as_ref().map_or_else(String::new, |waiting| format!("; {waiting}"))
 }
@@ -189,7 +189,7 @@ pub struct Live {
     captures: Arc<AtomicUsize>,
 }
 
-/// What an upgrade needs.
+/// The parts that an upgrade needs.
 #[derive(Debug)]
 struct Kept {
     by: KeptBy,

@@ -19,13 +19,13 @@ use crate::random::random;
 use crate::run::image::PortImage;
 use crate::run::kept_uplinks::{HeldUplinks, let_go_first, name};
 
-/// What the link of an uplink, or of one of its queues, is made of.
+/// The source of an uplink's link, or of the link of one of its queues.
 enum Origin<'a> {
-    /// Of nothing: it is opened.
+    /// There is none: the link is opened.
     New,
-    /// Of what the keeper has held for a daemon that was killed.
+    /// The descriptor that the keeper has held for a daemon that was killed.
     Held(OwnedFd),
-    /// Of the parts of another daemon's link, and its state.
+    /// The parts of another daemon's link, and its state.
     Parts(Vec<OwnedFd>, &'a [u8]),
 }
 

@@ -44,7 +44,7 @@ pub(crate) enum UplinkArrival {
     Held(HeldUplinks),
 }
 
-/// What was opened before this process gave rights up.
+/// Links that were opened before this process gave rights up.
 #[derive(Debug)]
 pub(crate) enum OpenedLink {
     /// The queues of an interface.

@@ -32,7 +32,7 @@ pub(crate) struct Transmit {
     oldest: u16,
     /// Tail that the device was last notified of.
     notified_tail: u16,
-    /// For the first descriptor of a packet: its end and its size on the wire.
+    /// The end of each packet and its size on the wire, at the packet's first descriptor.
     ends: Vec<End>,
 }
 

@@ -53,7 +53,7 @@ pub(crate) const LENGTH: u64 = 0x08;
 pub(crate) const HEAD: u64 = 0x10;
 pub(crate) const TAIL: u64 = 0x18;
 pub(crate) const CONTROL: u64 = 0x28;
-/// Of receive queues only.
+/// In a receive queue.
 pub(crate) const SRRCTL: u64 = 0x0c;
 
 pub(crate) const CTRL_MASTER_DISABLE: u32 = 1 << 2;

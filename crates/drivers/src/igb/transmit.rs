@@ -23,7 +23,7 @@ pub(crate) struct Transmit {
     oldest: u16,
     /// Tail that the device was last notified of.
     notified_tail: u16,
-    /// For the first descriptor of a packet: its last one.
+    /// The last descriptor of each packet, at the packet's first one.
     ends: Vec<u16>,
 }
 

@@ -71,7 +71,7 @@ fn write16(bus: &mut dyn Bus, offset: u64, value: u16) -> Result<(), BusError> {
     bus.write(BAR, offset, &value.to_le_bytes())
 }
 
-/// As Linux writes registers that must take effect before it continues.
+/// Writes and reads back, as Linux does with registers that must take effect before it continues.
 fn write16_flushed(bus: &mut dyn Bus, offset: u64, value: u16) -> Result<(), BusError> {
     write16(bus, offset, value)?;
     read16(bus, offset)?;

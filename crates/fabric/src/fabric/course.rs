@@ -9,7 +9,7 @@ use crate::fabric::Fabric;
 use crate::record::{Key, excerpt};
 use crate::store::{Call, Entry, Found, Scope, Trouble, WatchId};
 
-/// What is known of a scope.
+/// The knowledge about one scope.
 #[derive(Debug)]
 pub(crate) struct Course {
     pub(crate) stage: Stage,
@@ -326,7 +326,7 @@ impl Trouble {
     }
 }
 
-/// What was refused, and why: the last value of each key.
+/// Refused keys and the reasons: the last value of each key.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     of: std::collections::BTreeMap<(Scope, Vec<u8>), String>,

@@ -348,7 +348,7 @@ impl Fabric {
         self.courses.get(scope).is_some_and(Course::is_in_touch)
     }
 
-    /// What is believed gone now. While a scope is not heard, nothing of it goes: [`Fabric::prolong`] follows.
+    /// Removes the hosts and addresses that are believed gone now. A scope that is not heard keeps all of its own: [`Fabric::prolong`] follows.
     pub(crate) fn vanish(&mut self, now: Time) {
         if self.vanish_at.is_none_or(|at| now < at) {
             return;

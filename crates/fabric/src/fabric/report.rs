@@ -11,7 +11,7 @@ use crate::fabric::Fabric;
 use crate::fabric::standing::Stage;
 use crate::record::Name;
 
-/// How this host stands with the store.
+/// This host's connection to the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum Connection {
@@ -28,7 +28,7 @@ pub enum Connection {
     },
     /// Another host has its name or its tunnel address.
     Refused {
-        /// Who, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
     /// It was taken out.
@@ -46,7 +46,7 @@ pub struct HostReport {
     pub mtu: u16,
     /// The version of its program.
     pub version: String,
-    /// How long this host has known this run of it.
+    /// The time since this host has known this run of it.
     pub known_for: Duration,
     /// Its key has vanished while the store was out of reach: it is believed gone after so long.
     pub gone_in: Option<Duration>,
@@ -75,7 +75,7 @@ pub struct GroupReport {
     pub is_in_touch: bool,
 }
 
-/// Where an address is.
+/// The place of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The group.
@@ -93,7 +93,7 @@ pub struct Place {
 /// The whole report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// How this host stands with the store.
+    /// This host's connection to the store.
     pub connection: Connection,
     /// The version of the configuration in force. `None`: there is none yet.
     pub config: Option<i64>,
@@ -107,12 +107,12 @@ pub struct Report {
     pub watches: usize,
     /// Claims of other hosts.
     pub claims: usize,
-    /// What is refused and why, a sentence each.
+    /// The refusals and their reasons, a sentence each.
     pub refused: Vec<String>,
 }
 
 impl Fabric {
-    /// How this host stands with the store.
+    /// This host's connection to the store.
     pub fn connection(&self, now: Time) -> Connection {
         match &self.standing.stage {
             Stage::Refused(why) => return Connection::Refused { why: why.clone() },
@@ -195,7 +195,7 @@ impl Fabric {
         sentences
     }
 
-    /// Where an address is, of all groups that this host follows.
+    /// The places of an address in all groups that this host follows.
     pub fn places(&self, mac: Mac) -> Vec<Place> {
         let mut places = Vec::new();
         for (name, group) in &self.groups {

@@ -22,11 +22,11 @@ const STEPS: [(&str, &str); 4] = [
 /// Pauses in nanoseconds.
 #[derive(Default)]
 pub struct Figures {
-    /// Of each port in each upgrade.
+    /// The pause of each port in each upgrade.
     ports: Vec<u64>,
-    /// Of each upgrade: nothing moved.
+    /// The time of each upgrade in which nothing moved.
     whole: Vec<u64>,
-    /// From each request to its answer.
+    /// The time from each request to its answer.
     asked: Vec<u64>,
     /// The parts of [`Figures::whole`].
     steps: [Vec<u64>; STEPS.len()],
@@ -93,9 +93,9 @@ pub struct Counts {
 /// Frames of the daemon's ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
-    /// Of embedded guests.
+    /// The counts of embedded guests.
     pub embedded: Counts,
-    /// Of real guests. They send multicast frames, which not everybody gets.
+    /// The counts of real guests. They send multicast frames, which not everybody gets.
     pub real: Counts,
 }
 

@@ -124,7 +124,7 @@ fn measuring(sources: &[Source], adapter: Option<&&str>) -> Option<&'static str>
     sources.iter().find(has).map(|source| source.method)
 }
 
-/// What `studies` say of the adapters `fits`, which are in the order of the facts.
+/// The figures of `studies` about the adapters `fits`, which are in the order of the facts.
 pub(super) fn measured(prefer: Prefer, fits: &[&str], studies: &[Study], here: &Host) -> Measured {
     let sources = sources(prefer);
     let none = |why: &str| {

@@ -59,7 +59,7 @@ impl Table {
         self.heads.len().saturating_sub(3)
     }
 
-    /// As Markdown, with a line for each adapter.
+    /// The table as Markdown, with a line for each adapter.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| {
             let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
@@ -72,7 +72,7 @@ impl Table {
         line(&self.heads) + &format!("|{}|\n", rule.join("|")) + &rows.collect::<String>()
     }
 
-    /// For the report: what an adapter needs, and why, stand below its name.
+    /// The table for the report. The needs of an adapter, and the reasons, stand below its name.
     pub fn html(&self) -> String {
         let mut out = "<table class=\"whom adapters\"><thead><tr>".to_owned();
         let figures = |row: &[String]| row.get(1..=self.figures()).unwrap_or_default().to_vec();

@@ -47,7 +47,7 @@ pub fn driven(families: bool) -> Vec<&'static str> {
 /// The bench: a daemon, two guests and a peer per adapter. They start at first use and stay; idle ones sleep.
 pub struct Embedded {
     program: Program,
-    /// By adapter and the uplink's rate. Without an adapter: the native row's.
+    /// Rigs by adapter and the uplink's rate. Without an adapter: the native row's.
     rigs: BTreeMap<(Option<String>, Option<Rate>), Rig>,
     doorbells: Option<Doorbells>,
 }

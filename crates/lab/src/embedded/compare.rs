@@ -21,7 +21,7 @@ pub struct Compare {
     pub sent: u64,
     /// Bytes that came back.
     pub received: u64,
-    /// Those of them that are not what was sent.
+    /// The number of these that are not what was sent.
     pub different: u64,
     /// Most bytes a second.
     pub a_second: Option<u64>,

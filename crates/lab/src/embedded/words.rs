@@ -219,7 +219,7 @@ pub struct Compared {
     pub sent: u64,
     /// Bytes that came back. Fewer than were sent: the connection has ended, or nothing came for 65 s.
     pub received: u64,
-    /// Those of them that are not what was sent.
+    /// The number of these that are not what was sent.
     pub different: u64,
 }
 

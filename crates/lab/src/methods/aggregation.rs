@@ -25,7 +25,7 @@ const LINK: u32 = 1_000;
 const BIG_LINK: u32 = 10_000;
 const SCALE: u32 = 20;
 const LINKS: usize = 4;
-/// With so many streams a link stays without one in 4 of 100 runs.
+/// The number of streams. With so many a link stays without one in 4 of 100 runs.
 const STREAMS: u32 = 16;
 const MEMORY_MIB: u32 = 256;
 /// Below this share of the links' rates a run of many streams says so: the machine, or a link without a stream, was the limit.

@@ -28,7 +28,7 @@ pub struct Ratios {
     pub figures: &'static [(&'static str, &'static str)],
     /// Whether the document has this chart, with bars and no numbers.
     pub is_documents: bool,
-    /// What the reader should know, a sentence or two.
+    /// A note for the reader, a sentence or two.
     pub about: &'static str,
 }
 
@@ -45,7 +45,7 @@ pub struct Stack {
     pub parts: &'static [(&'static str, &'static str)],
     /// The measured whole, marked on the bar: title and name of the figure.
     pub whole: (&'static str, &'static str),
-    /// What the reader should know, a sentence or two.
+    /// A note for the reader, a sentence or two.
     pub about: &'static str,
 }
 
@@ -60,7 +60,7 @@ pub struct Heat {
     pub loads: Vec<(String, String)>,
     /// Name of the figure.
     pub figure: &'static str,
-    /// What the reader should know, a sentence or two.
+    /// A note for the reader, a sentence or two.
     pub about: &'static str,
 }
 
@@ -75,6 +75,6 @@ pub struct Lines {
     pub unit: &'static str,
     /// The lines: title and name.
     pub lines: &'static [(&'static str, &'static str)],
-    /// What the reader should know, a sentence or two.
+    /// A note for the reader, a sentence or two.
     pub about: &'static str,
 }

@@ -320,7 +320,7 @@ struct Netperf {
 struct Bound(HashMap<(u32, Subject, Shape), bool>);
 
 impl Bound {
-    /// What the runs of a study say that goes on: it may go on within a round.
+    /// Reads it from the runs of a study that goes on: it may go on within a round.
     fn of(before: &[RunRecord]) -> Bound {
         let counted = before.iter().filter(|run| !run.discarded && run.figures.contains_key("mbit"));
         let at_one = counted.filter_map(|run| Some((run, Shape::of(&run.load).filter(|shape| shape.gbit == 1)?)));

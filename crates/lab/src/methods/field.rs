@@ -11,9 +11,9 @@ const WITH_FUNCTIONS: &[&str] = &["e1000-82545em", "e1000e", "igb", "igbvf", "ix
 /// A method's adapters.
 #[derive(Debug, Clone, Copy)]
 pub struct Adapters {
-    /// Those of a quick look.
+    /// The adapters of a quick look.
     pub quick: &'static [&'static str],
-    /// Those of every other length.
+    /// The adapters of every other length.
     pub all: &'static [&'static str],
 }
 

@@ -30,7 +30,7 @@ const ROWS: [(&str, Option<Duration>); 4] = [
 ];
 const QUICK: [&str; 2] = ["off", "on-50ms"];
 
-/// What runs.
+/// A load: traffic, or kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Receive,
@@ -243,7 +243,7 @@ struct Protected {
     hosts: Hosts,
 }
 
-/// What a kill cost, in seconds.
+/// The cost of a kill, in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Outage {
     /// When it was, by the two clocks that answers have.
@@ -251,7 +251,7 @@ struct Outage {
     /// When both kinds of answers were seen again.
     over: Instant,
     ping: f64,
-    /// As the survivor's daemon says.
+    /// The time that the survivor's daemon reports.
     daemon: Option<f64>,
     protected_after: f64,
     protected: Instant,

@@ -26,7 +26,7 @@ use crate::spent::Stopwatch;
 const PACKAGES: &[&str] = &["iperf", "open-iscsi", "fio", "tgt"];
 const ISCSISTART: &str = "usr/sbin/iscsistart";
 const FIO: &str = "usr/bin/fio";
-/// Where the guest finds librados's libraries.
+/// The folder in which the guest finds librados's libraries.
 const CEPH: &str = "/layer/usr/lib/x86_64-linux-gnu/ceph";
 const FILES: &[&str] = &[IPERF, ISCSISTART, FIO];
 /// Names of target and initiator (RFC 3720, 3.2.6).
@@ -66,7 +66,7 @@ const FIGURES: [Figure; 9] = [
     Figure::new("vmm_cpu_seconds", "VMMs' CPU", "CPU-s per second", Direction::Lower),
 ];
 
-/// What the reader should know of the storage's figures, nobody beside it.
+/// A note for the reader about the storage's figures, with nobody beside it.
 const STORAGE: &str = "What the guest reads from its disk. The document: 1.5 times as much with four virtual functions: compare the rows \
                        igbvf and ixgbevf, functions of one card, with the others.";
 /// The same while the others send.

@@ -53,7 +53,7 @@ const STALL: Duration = Duration::from_secs(5);
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 const LOAD: &str = "scp";
-/// What the guest shows, as the plan has it.
+/// Commands in the guest, whose output the report shows, as the plan names them.
 const SHOWN: &str = "lspci | grep Ethernet; ethtool -i eth0; dmesg | grep eth0";
 /// The kernel's log. A person's own guest may have none, or not show it to the user.
 const DMESG: &str = "dmesg 2>/dev/null";

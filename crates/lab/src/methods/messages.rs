@@ -329,7 +329,7 @@ fn stack(whole: f64, messages: [(&'static str, f64); 3], copy: f64) -> [(&'stati
     [reads, writes, interrupts, ("copy_ns", copy), ("rest_ns", rest)]
 }
 
-/// What a message to this adapter costs the daemon.
+/// The prices of a message to this adapter, for the daemon.
 fn prices(rig: &mut embedded::Rig, stop: &AtomicBool) -> Result<Prices, BenchError> {
     let mut each = |reads: u32, writes: u32| {
         let before = rig.daemon_cpu();

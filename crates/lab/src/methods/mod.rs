@@ -68,9 +68,9 @@ pub struct About {
     pub name: &'static str,
     /// The document whose measurement it repeats: number (1 to 5) and title.
     pub document: Option<(u8, &'static str)>,
-    /// What is measured, in one line.
+    /// The measurement, in one line.
     pub line: &'static str,
-    /// What it needs on this machine, in one line.
+    /// Its needs on this machine, in one line.
     pub needs: &'static str,
     /// The kinds of guests that it runs under; the first is the default.
     pub guests: &'static [Guests],
@@ -110,7 +110,7 @@ const CPU: [Figure; 3] = [
     Figure::new("daemon_cpu", "Nicety's CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
     Figure::new("vmm_cpu", "VMMs' CPU per gigabit", "CPU-s/Gbit", Direction::Lower),
 ];
-/// What the reader should know of each of [`CPU`].
+/// Notes for the reader about each of [`CPU`].
 const ABOUT_CPU: [&str; 3] = [
     "VMMs with their guests and Nicety together, divided by the payload.",
     "Of that, Nicety's daemon alone. Where QEMU serves the adapter there is none: its part is the VMM's.",
@@ -143,7 +143,7 @@ pub struct Table {
     pub about: &'static str,
 }
 
-/// What a method needs to make its rig.
+/// The parts from which a method makes its rig.
 pub struct Opening<'a> {
     /// The plan whose runs it will make.
     pub plan: &'a Plan,

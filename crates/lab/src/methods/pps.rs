@@ -354,7 +354,7 @@ fn processors() -> Result<[u16; 2], BenchError> {
     both().ok_or_else(|| BenchError::Impossible("forwarder and generator need two processors".to_owned()))
 }
 
-/// What a search counts whose first trial had the rate `most`. One that found nothing counts as 0, with a remark: left out, it would leave
+/// The count of a search whose first trial had the rate `most`. One that found nothing counts as 0, with a remark: left out, it would leave
 /// the median to the searches that found something.
 fn counted(found: Option<f64>, most: f64) -> (f64, Option<String>) {
     let least = most / f64::from(1_u32 << HALVINGS);

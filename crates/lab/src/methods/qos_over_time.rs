@@ -81,12 +81,12 @@ impl Rates {
         INWARD * self.link
     }
 
-    /// What each guest sends outward while nine of ten frames come in.
+    /// The rate that each guest sends outward while nine of ten frames come in.
     fn beside(self) -> f64 {
         BESIDE * self.link
     }
 
-    /// What the reader of all rates must know.
+    /// A note for the reader of all rates.
     fn note(self) -> String {
         let Rates { scale, link, reserved } = self;
         format!(

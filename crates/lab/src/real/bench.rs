@@ -76,7 +76,7 @@ trait Kind: fmt::Debug {
     /// Boots both guests of a contestant, with their daemons.
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error>;
 
-    /// What runs the guests' instructions, once they are prepared. None: they are no guests of QEMU.
+    /// The accelerator of the guests' instructions, once they are prepared. None: they are no guests of QEMU.
     fn accelerator(&self) -> Option<Accel> {
         None
     }
@@ -268,7 +268,7 @@ impl RealBench {
         &self.ground.root
     }
 
-    /// What runs the instructions of guests in QEMU, once they are prepared. None: there are none.
+    /// The accelerator of guests in QEMU, once they are prepared. None: there are none.
     pub fn accelerator(&self) -> Option<Accel> {
         self.kind.accelerator()
     }

@@ -20,7 +20,7 @@ pub fn program(layer: &Layer, line: &str) -> Command {
     command
 }
 
-/// What iperf reports.
+/// The result of an iperf.
 #[derive(Debug, PartialEq)]
 pub struct Report {
     /// The rate, and the rate over time.

@@ -35,7 +35,7 @@ const END: &str = "==end==";
 /// Interval of looks at a server that starts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a method keeps for its native row from run to run. After a failure the next run makes it again.
+/// A method's native row, kept from run to run. After a failure the next run makes it again.
 #[derive(Debug)]
 pub struct Kept<N>(Option<N>);
 

@@ -253,7 +253,7 @@ impl NetworkBoot {
         }
     }
 
-    /// What runs the machines' instructions.
+    /// The accelerator of the machines.
     pub fn accelerator(&self) -> Accel {
         self.accel
     }

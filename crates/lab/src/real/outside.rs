@@ -52,7 +52,7 @@ const QEMU_MIB: u32 = 96;
 /// Least memory of a person's own guest, in MiB.
 const OWN_MIB: u32 = 1024;
 
-/// What runs a guest's instructions.
+/// The processor of a guest.
 #[derive(Debug)]
 enum Processor {
     UserMode(UmlKernel),
@@ -412,7 +412,7 @@ impl Outside {
         running.wait(&mut self.namespace, limit, stop, watch)
     }
 
-    /// What runs the instructions of guests in QEMU. None: they run in user mode.
+    /// The accelerator of guests in QEMU. None: they run in user mode.
     pub fn accelerator(&self) -> Option<Accel> {
         match &self.processor {
             Processor::UserMode(_) => None,

@@ -59,7 +59,7 @@ const COMPLAINTS: &str = "bug:|warning:|oops|call trace|unit hang|hung task|corr
 /// Twins that are started at most until one protects the VM.
 const TWINS: u32 = 3;
 
-/// What of a host dies.
+/// The part of a host that dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
     /// The VM's QEMU, by SIGKILL.
@@ -70,7 +70,7 @@ pub enum Kill {
     Host,
 }
 
-/// What stays from VM to VM.
+/// The parts that stay from VM to VM.
 #[derive(Debug)]
 pub struct Hosts {
     root: Root,
@@ -209,7 +209,7 @@ impl Hosts {
         &self.root
     }
 
-    /// What runs the VM's instructions.
+    /// The accelerator of the VM.
     pub fn accelerator(&self) -> Accel {
         self.accel
     }
@@ -442,7 +442,7 @@ impl Hosts {
         })
     }
 
-    /// What the VM's kernel has complained of, where it runs now. Empty: of nothing.
+    /// The complaints of the VM's kernel, where it runs now. Empty: it has none.
     ///
     /// # Errors
     /// The VM does not answer.

@@ -28,7 +28,7 @@ mod words;
 
 const STYLE: &str = include_str!("style.css");
 const INDEX: &str = "index.html";
-/// What it costs to look after each round (docs/lab.md, "Statistics"; the test that simulates it is in `study/bootstrap.rs`).
+/// The price of looking after each round (docs/lab.md, "Statistics"; the test that simulates it is in `study/bootstrap.rs`).
 const LOOKING: &str = "To end at the first narrow interval costs some of its coverage: in simulated studies of one figure such intervals held the \
                        true median 92 to 98 times of 100, less often the wider the runs spread.";
 /// The method whose results say how long a boot from the network takes.

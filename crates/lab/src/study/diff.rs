@@ -73,7 +73,7 @@ pub struct Line {
     pub cells: [Cell; 2],
     /// The second median divided by the first. None for how many of how many runs, and where the first is zero.
     pub ratio: Option<Estimate>,
-    /// What it shows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
@@ -120,7 +120,7 @@ fn line(first: &Study, second: &Study, subject: &Subject, load: &str, figure: &F
     Some(Line { subject: subject.clone(), load: load.to_owned(), figure: *figure, cells, ratio, verdict })
 }
 
-/// How many runs ended well, if some did in both and some failed.
+/// The counts of runs that ended well, if some did in both results and some failed.
 fn failures(first: &Study, second: &Study, subject: &Subject, load: &str) -> Option<Line> {
     let cells = [first, second].map(|study| {
         let mut cell = cell(study, subject, load, ENDED_WELL.name);

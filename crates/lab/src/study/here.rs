@@ -1,4 +1,4 @@
-//! What figures depend on beside a person's options: the machine, the program and how it was built. Figures of two of them do not mix, so a
+//! The facts on which figures depend beside a person's options: the machine, the program and its build. Figures of two do not mix, so a
 //! study goes on only where these are as at its beginning.
 
 use std::collections::BTreeMap;

@@ -48,7 +48,7 @@ pub struct Head {
     pub host: Host,
     /// Whether Nicety was built with optimisation. Figures without it say little.
     pub optimised: bool,
-    /// What runs the instructions of guests in QEMU: `kvm` or `tcg`. None: there are none.
+    /// The accelerator of guests in QEMU: `kvm` or `tcg`. None: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
     /// SHA-256 of the programs at the beginning, by name.
@@ -106,7 +106,7 @@ pub enum ResultsError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// The fault and its remedy.
         why: String,
     },
     /// The results of another program version.

@@ -23,12 +23,12 @@ use crate::subject::Subject;
 const FAILURES_IN_A_ROW: usize = 2;
 /// A run with more stolen time than this, in percent, is repeated.
 const STEAL_MAX_PERCENT: f64 = 2.0;
-/// How often a disturbed run is repeated.
+/// Most repetitions of a disturbed run.
 const REPEATS: u32 = 2;
 /// Mark of a run that stayed disturbed.
 const DISTURBED: &str = "disturbed: over 2 % of the processors' time was stolen";
 
-/// How a study ended.
+/// The end of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub enum End {
     /// All runs are there. `failed` of them gave no figure.

@@ -9,7 +9,7 @@ use nicety_host::Seconds;
 
 use super::Which;
 
-/// What takes a change back by itself.
+/// Words by which a change takes itself back.
 #[derive(Debug, Default, Args)]
 pub struct Guard {
     /// Undo the change after this time, such as 60s, unless `nicety confirm` comes before
@@ -54,7 +54,7 @@ pub struct ChangeOptions {
     /// Also write the change into the host file; its comments and order stay
     #[arg(long, conflicts_with_all = ["confirm", "check_reach"])]
     pub save: bool,
-    /// What takes it back.
+    /// The guard of the change.
     #[command(flatten)]
     pub guard: Guard,
     /// The daemon to ask.
@@ -139,7 +139,7 @@ pub enum PortChange {
 /// `vf`.
 #[derive(Debug, Args)]
 pub struct Vf {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: VfCommand,
 }

@@ -9,7 +9,7 @@ use super::{Guests, rounds, seed, share};
 /// `lab`.
 #[derive(Debug, Args)]
 pub struct Lab {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub what: LabCommand,
 }

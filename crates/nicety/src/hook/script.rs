@@ -21,7 +21,7 @@ const BEGIN: &str =
 /// Everybody may read it, and its owner may change it.
 const MODE: u32 = 0o755;
 
-/// What lies at a path.
+/// The kind of file at a path.
 enum There {
     Nothing,
     Script,

@@ -33,7 +33,7 @@ const CHANGES_OF_USER_MAX: usize = 2;
 const THREAD_WITHIN: Duration = Duration::from_secs(10);
 /// The daemon reads within this time, or the client has no answer: it may stand still for an upgrade.
 const DAEMON_WITHIN: Duration = Duration::from_secs(60);
-/// How often a change that waits looks for a thread.
+/// The interval at which a waiting change looks for a thread.
 const LOOK: Duration = Duration::from_millis(5);
 
 type Channels = Arc<(Opening, Accepting)>;

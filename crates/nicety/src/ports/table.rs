@@ -12,7 +12,7 @@ const CUT_MIN: usize = 8;
 const WIDTH_MAX: usize = 120;
 /// The narrowest terminal for which a table is cut.
 const WIDTH_MIN: usize = 80;
-/// From here on a number has three digits and a letter.
+/// The least number that is shown with three digits and a letter.
 const LONG_NUMBER: u64 = 100_000;
 
 /// Advice for a switch without ports.

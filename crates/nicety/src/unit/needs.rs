@@ -1,4 +1,4 @@
-//! What a host file asks of its unit.
+//! The needs of a host file that its unit must allow.
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use rustix::fs::getxattr;
 
 use super::{Lack, Lacks, Unit, is_yes, quoted};
 
-/// What a host file asks for, and a unit does not allow. `None`: it allows all.
+/// The needs of a host file that a unit does not allow. `None`: it allows all.
 pub fn lacks(host: &Host, unit: &Unit) -> Option<Lacks> {
     let mut needs = Needs { unit, all: Vec::new() };
     needs.network(host);
@@ -254,7 +254,7 @@ impl Needs<'_> {
         }
     }
 
-    /// Who may connect: the unit's user can give a socket to its own groups only.
+    /// Notes owners and groups of sockets that the unit's user cannot set: it can give a socket to its own groups only.
     fn accounts(&mut self, host: &Host) {
         if self.unit.has_capability("CAP_CHOWN") {
             return;

@@ -18,7 +18,7 @@ use crate::team::MEMBERS_MAX;
 /// Most addresses that are announced after one change.
 const MOVED_MAX: usize = 4096;
 
-/// How a frame of a VLAN leaves by a port: `None` if it does not.
+/// The tag with which a frame of a VLAN leaves by a port: `None` if it does not.
 fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
     let is = |id: &VlanId| id.number() == fid;
     match vlan {

@@ -103,12 +103,12 @@ struct Seen {
     is_own: bool,
 }
 
-/// What leaves by `from` may come in by `to`.
+/// A suspected loop: frames that leave by `from` may come in by `to`.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
     from: PortId,
     to: PortId,
-    /// Of the probes.
+    /// The number of the probes.
     number: u64,
     /// Signs since the last probe, and those that the next one needs.
     signs: u32,
@@ -171,7 +171,7 @@ struct Probe {
     tag: Option<Tag>,
 }
 
-/// What a batch that came in showed.
+/// Signs of loops in a batch that came in.
 #[derive(Default)]
 struct Found {
     looped: u64,
@@ -258,7 +258,7 @@ fn probe(probe: &Probe, seed: u64) -> Vec<u8> {
 }
 
 impl Memory {
-    /// What is known of a frame.
+    /// The entry of a frame: when and by which uplinks it was seen lately.
     fn of(&self, key: u64, now: Time) -> Seen {
         let place = key as usize % FRAMES;
         let known = self.frames.get(place).filter(|seen| seen.key == key && is_within(seen.at, WINDOW_NS, now));
@@ -583,7 +583,7 @@ impl Plane {
         }
     }
 
-    /// What leaves by `from` comes in by this port: of the two uplinks the newer one is blocked.
+    /// Blocks the newer of two uplinks: frames that leave by `from` come in by this port.
     fn block_newer(&self, port: &Port, from: PortId, now: Time) {
         let uplinks = self.guard.uplinks.load();
         let pair: Vec<&Guarded> =
@@ -626,7 +626,7 @@ impl Plane {
         let _already_set = self.guard.caller.0.set(call);
     }
 
-    /// What waits for an uplink, or for a team, that is blocked is dropped.
+    /// Drops the frames that wait for a blocked uplink or team.
     pub(crate) fn drop_waiting(&self, id: PortId) {
         let slots = self.switch().slots();
         slots

@@ -52,7 +52,7 @@ struct Sides {
 #[derive(Debug, Default)]
 pub(crate) struct Mirrors {
     list: Vec<Mirror>,
-    /// By port number.
+    /// The mirrors of each port, by its number.
     sides: Vec<Sides>,
 }
 

@@ -31,7 +31,7 @@ impl SharedFamily {
     }
 }
 
-/// What a port's own policy lets its function do.
+/// The rights that a port's own policy gives its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortRights {
     /// It may have other addresses.

@@ -23,8 +23,8 @@ impl Port {
         Ok(())
     }
 
-    /// What the guest sends does not wait any more. What waits still is dropped: open the gate, and see it empty, before. Waits until no
-    /// batch is in flight.
+    /// Removes the gate: frames of the guest do not wait any more. Those that still wait are dropped. Open the gate, and see it empty, before.
+    /// Waits until no batch is in flight.
     pub fn remove_gate(&self) {
         let mut inner = self.quiet();
         let End::Guest(guest) = &mut inner.end else { return };
@@ -45,7 +45,7 @@ impl Port {
         }
     }
 
-    /// What may leave now does. Any thread may call this.
+    /// Lets the frames leave that may leave now. Any thread may call this.
     pub fn release_frames(&self) {
         self.may_go(RELEASED);
     }

@@ -48,7 +48,7 @@ pub struct Guest {
     memory_changes: u64,
     /// The loss of its memory was reported.
     is_damaged: bool,
-    /// What it sends waits here, if its VM is copied to another host.
+    /// The gate where its frames wait, if its VM is copied to another host.
     gate: Option<Box<Gate>>,
     /// Replaces the backlog once that is empty.
     next_backlog: Option<Box<Backlog>>,

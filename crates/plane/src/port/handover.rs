@@ -22,7 +22,7 @@ pub struct SavedNumbers {
 /// Frames that wait at a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFrames {
-    /// For its guest, or its link.
+    /// Frames that wait for its guest or its link.
     pub outward: Vec<SavedFrame>,
     /// Frames that came in by an uplink with inward I/O control.
     pub inward: Vec<SavedFrame>,

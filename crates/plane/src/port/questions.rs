@@ -1,4 +1,4 @@
-//! What a port is asked: its state, whether it has work, and how it would handle a frame now, by the same decisions as a turn.
+//! Questions to a port: its state, whether it has work, and how it would handle a frame now, by the same decisions as a turn.
 
 use nicety_adapter::{PortId, Reason, Time};
 

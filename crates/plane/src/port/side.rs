@@ -1,4 +1,4 @@
-//! What each end of a port does in its way.
+//! The steps that each end of a port does in its own way.
 
 use std::sync::Arc;
 

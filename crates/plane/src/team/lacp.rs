@@ -12,7 +12,7 @@ use super::saved::SavedRule;
 pub struct Lacp(Aggregate);
 
 impl Lacp {
-    /// For a team of this many members.
+    /// The LACP of a team of this many members.
     pub fn new(settings: &Settings, members: usize) -> Self {
         Self(Aggregate::new(settings, members))
     }

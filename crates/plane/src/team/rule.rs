@@ -22,9 +22,9 @@ pub struct Links {
 
 /// Bytes that members and ports have carried so far.
 pub struct Loads<'a> {
-    /// By the members' places: bytes sent and taken.
+    /// Bytes sent and taken, by the members' places.
     pub links: &'a [[u64; 2]; MEMBERS_MAX],
-    /// By the ports' numbers: bytes sent through the team.
+    /// Bytes sent through the team, by the ports' numbers.
     pub ports: &'a [AtomicU64],
     /// The member that a port uses.
     pub place: &'a dyn Fn(usize) -> Option<usize>,

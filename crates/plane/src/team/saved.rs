@@ -42,7 +42,7 @@ pub enum SavedRule {
 /// The state of [`Queues`](super::Queues) of which one sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSender {
-    /// Those whose link is up, a bit each.
+    /// The members whose link is up, a bit each.
     pub(super) up: u32,
     /// The place of the one that sends.
     pub(super) sender: u8,

@@ -44,12 +44,12 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// By originating port or source address.
+    /// Spreads by originating port or source address.
     pub fn new() -> Self {
         Self::by_load(&[])
     }
 
-    /// By load: a link whose rate is known and that is full gives ports to others.
+    /// Spreads by load: a full link gives ports to others, if its rate is known.
     pub fn by_load(capacities: &[Capacity]) -> Self {
         Self {
             up: 0,

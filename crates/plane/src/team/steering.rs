@@ -253,7 +253,7 @@ impl Steering {
         self.draining.load(Ordering::Acquire) & Self::drained(member) != 0
     }
 
-    /// What waited at a member is gone.
+    /// Notes that the frames that waited at a member are gone.
     pub(crate) fn note_drained(&self, member: usize) {
         self.draining.fetch_and(!Self::drained(member), Ordering::AcqRel);
     }

@@ -14,12 +14,12 @@ pub enum Role {
     Secondary,
 }
 
-/// How long each step may take.
+/// Time limits of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
     /// A command's answer, but for a failover's.
     pub answer: Duration,
-    /// From `migrate` to the first RESUME after MIGRATION colo.
+    /// The time from `migrate` to the first RESUME after MIGRATION colo.
     pub synchronize: Duration,
     /// From `x-colo-lost-heartbeat` to the VM that runs alone; after it comes `yank`, and the same time again. Also the time of ending a
     /// first synchronization.
@@ -40,8 +40,8 @@ impl Default for StepLimits {
 /// Settings of an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where QEMU connects (primary) or listens (secondary): `unix:/run/nicety/vm1.colo`. Over plain TCP a checkpoint costs 44 to 88 ms
-    /// more: the sender waits for an acknowledgement that the receiver delays.
+    /// The address to which QEMU connects (primary) or at which it listens (secondary): `unix:/run/nicety/vm1.colo`. Over plain TCP a
+    /// checkpoint costs 44 to 88 ms more: the sender waits for an acknowledgement that the receiver delays.
     pub uri: String,
     /// Milliseconds from one checkpoint to the next, at least 1; for a primary. The time that the VM stands still counts too.
     pub delay_ms: u32,
@@ -83,14 +83,14 @@ pub enum News {
     Synchronized {
         /// Since `migrate` at the primary, or since the first byte at the secondary.
         took: Duration,
-        /// How long this end's VM has stood still at its end, by QEMU's clock; zero at a secondary, which ran for the first time.
+        /// The time for which this end's VM stood still at its end, by QEMU's clock; zero at a secondary, which ran for the first time.
         stood_still: Duration,
     },
     /// A checkpoint is complete at this end. By events: an administrator's `stop` and `cont` look the same.
     Checkpoint {
-        /// From 1.
+        /// The number of the checkpoint, from 1.
         number: u64,
-        /// How long this end's VM has stood still, by QEMU's clock.
+        /// The time for which this end's VM stood still, by QEMU's clock.
         stood_still: Duration,
     },
     /// The stream to the other end has ended by itself. A secondary notices at once. A primary reads from its stream only while it makes a

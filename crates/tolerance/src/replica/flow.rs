@@ -145,7 +145,7 @@ fn keep<T>(queue: &mut VecDeque<T>, most: usize, item: T) {
 }
 
 impl Watch {
-    /// Of a guest with these connections and neighbours.
+    /// The flows of a guest with these connections and neighbours.
     pub fn new(address: [u8; 4], flows: impl IntoIterator<Item = Flow>, neighbors: &[Neighbor]) -> Self {
         let (flows, neighbors) = (flows.into_iter().collect(), neighbors.iter().copied().collect());
         Self { address, asked: VecDeque::new(), flows, neighbors }

@@ -73,7 +73,7 @@ pub struct Open {
     pub unacknowledged: Vec<u8>,
 }
 
-/// How far a connection is (RFC 9293, section 3.3.2). The guest never closes first.
+/// The stage of a connection (RFC 9293, section 3.3.2). The guest never closes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
     /// SYN-RECEIVED.
@@ -125,7 +125,7 @@ impl Image {
     }
 }
 
-/// Where a guest is on its network.
+/// A guest's addresses on its network.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub mac: [u8; 6],

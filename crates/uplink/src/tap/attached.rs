@@ -127,7 +127,7 @@ impl Attached {
         Self::answered(name, asked.answer(OPENS_WITHIN).unwrap_or_else(late))
     }
 
-    /// By an opener, if it has answered. A worker may call this.
+    /// The tap that an opener has attached, if it has answered. A worker may call this.
     pub(super) fn answered_to(asked: &Asked, name: &str) -> Option<Result<Self, TapError>> {
         let answer = asked.answer(Duration::ZERO)?;
         let name = name.to_owned();

@@ -92,7 +92,7 @@ impl Arriving {
         self.next >= self.ready.len()
     }
 
-    /// What was received and not examined.
+    /// Datagrams that were received and not examined.
     pub(super) fn save(&self) -> Vec<SavedArrived> {
         let saved = |(at, (slot, landed)): (u32, &(u8, Landed))| {
             let span = self.buffers.span(u32::from(*slot) * SLOT_STRIDE + at, landed.len - at);

@@ -92,7 +92,7 @@ pub(crate) struct Table {
     told: HashMap<(Vni, Mac), u16>,
     sets: Box<[Set]>,
     seed: u64,
-    /// By number.
+    /// The hops by number.
     hops: Vec<Option<Hop>>,
     /// Sorted by address.
     numbers: Vec<(IpAddr, u16)>,

@@ -56,7 +56,7 @@ impl Message {
     }
 }
 
-/// What is counted when a message was sent, or dropped. The first message of a run to several hosts has the counts of all.
+/// The counts for a message that was sent or dropped. The first message of a run to several hosts has the counts of all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     packets: u32,
@@ -78,7 +78,7 @@ struct Run {
     count: Count,
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Route {
     vni: Vni,
@@ -146,7 +146,7 @@ impl Leaving {
         !self.messages.is_empty()
     }
 
-    /// What waits for room.
+    /// Saves the frames that wait for room.
     pub(super) fn save(&self, into: &mut SavedTunnel) {
         into.leaving = vec![0; self.at as usize];
         self.buffers.map().read_span(self.buffers.span(0, self.at), &mut into.leaving);

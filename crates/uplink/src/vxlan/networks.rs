@@ -1,4 +1,4 @@
-//! Which VLAN of the switch is which network of the tunnel.
+//! The networks of the tunnel for the VLANs of the switch.
 
 use nicety_frame::Vni;
 
@@ -17,7 +17,7 @@ pub struct Network {
 /// All of them. Each VLAN and each network is in it once; a later one replaces an earlier one.
 #[derive(Clone, Debug)]
 pub(crate) struct Networks {
-    /// By VLAN, 0 for frames without a tag.
+    /// The networks by VLAN, 0 for frames without a tag.
     vnis: Box<[Option<Vni>; VLANS]>,
     /// Sorted by network.
     vlans: Vec<(Vni, u16)>,

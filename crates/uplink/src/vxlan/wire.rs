@@ -1,4 +1,4 @@
-//! What a tunnel adds to a frame.
+//! The headers that a tunnel adds to a frame.
 
 use std::net::IpAddr;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
 
-/// What a ring's entries are.
+/// The type of a ring's entries.
 pub(super) trait Entry: Copy {}
 /// An address in the shared memory: of the fill ring and the completion ring.
 impl Entry for u64 {}

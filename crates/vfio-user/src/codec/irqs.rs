@@ -70,7 +70,7 @@ pub enum IrqAction {
 pub enum IrqData<'a> {
     /// All of the range.
     All,
-    /// Those with a nonzero byte; one byte per interrupt of the range.
+    /// The interrupts with a nonzero byte; there is one byte per interrupt of the range.
     Chosen(&'a [u8]),
     /// One eventfd per interrupt of the range.
     Connect(Vec<PeerFd>),

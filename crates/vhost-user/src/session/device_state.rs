@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 const DONE: u64 = 0;
 const FAILED: u64 = 1;
 
-/// What the front end asked for last.
+/// The front end's last request for a state.
 #[derive(Debug, Default)]
 pub(super) enum Transfer {
     #[default]

@@ -16,10 +16,11 @@
 //! throttles. The model follows Intel's *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual* (317453);
 //! numbers in brackets are its sections.
 //!
-//! Features: checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted,
-//! stripped and filtered, frames of up to 16 KiB in as many buffers as they need, sixteen exact addresses and the multicast hash,
-//! loopback in MAC and PHY, flow control (`flow.rs`), the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and
-//! receive delay.
+//! # Features
+//! - On transmit: checksums and segmentation (TCP and UDP, IPv4 and IPv6). On receive: checksums.
+//! - VLAN tags inserted, stripped and filtered. Frames of up to 16 KiB, in as many buffers as they need.
+//! - Sixteen exact addresses and the multicast hash. Loopback in MAC and PHY, flow control (`flow.rs`).
+//! - Interrupt throttle and receive delay. The chip's statistics, EEPROM (writable) and PHY.
 //!
 //! # Not implemented
 //! - Wake-up, manageability, flash: their registers only store values. MSI and PCI-X: drivers for this chip use INTx.

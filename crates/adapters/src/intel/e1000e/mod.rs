@@ -16,13 +16,16 @@
 //! ```
 //! The model follows Intel's *82574 GbE Controller Family Datasheet* (317694); numbers in brackets are its sections.
 //!
-//! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted,
-//! stripped and filtered, frames of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two
-//! queues each way with the Toeplitz hash, INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the
-//! multicast hash, loopback in MAC and PHY, flow control, the chip's statistics, flash with its shadow RAM, PHY, the clock and its
-//! time stamps.
+//! # Features
+//! - On transmit: checksums and segmentation (TCP and UDP, IPv4 and IPv6). On receive: checksums, split headers, legacy and extended
+//!   descriptors.
+//! - Two queues each way with the Toeplitz hash.
+//! - VLAN tags inserted, stripped and filtered. Frames of up to 16 KiB. Sixteen exact addresses and the multicast hash.
+//! - INTx, MSI, and MSI-X with auto-clear and auto-mask.
+//! - Loopback in MAC and PHY, flow control, the chip's statistics, flash with its shadow RAM, PHY, the clock and its time stamps.
 //!
-//! **Few messages**: with MSI-X and EIAC an interrupt needs no register read; a poll writes IMS once, and each tail once per burst.
+//! # Few messages
+//! With MSI-X and EIAC an interrupt needs no register read. A poll writes IMS once, and each tail once per burst.
 //!
 //! # Not implemented
 //! - Wake-up, manageability, the flash's own interface: their registers only store values. BAR 1 is an empty flash.

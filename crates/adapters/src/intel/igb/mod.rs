@@ -17,11 +17,13 @@
 //! Gigabit Ethernet Controller Datasheet*; numbers in brackets are its sections. For drivers' requirements: Linux's
 //! drivers/net/ethernet/intel/igb.
 //!
-//! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums
-//! and segmentation (TCP and UDP, IPv4 and IPv6) on transmit, checksums on receive, VLAN tags inserted, stripped and filtered,
-//! frames of up to 9.5 KiB, split headers, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each
-//! vector; loopback in MAC and PHY, flow control, the chip's statistics, the clock of IEEE 1588 with departure and arrival times,
-//! head write-back, NVM and PHY.
+//! # Features
+//! - Sixteen queues each way (Linux uses up to eight). RSS with key and table, filters by EtherType and by flow.
+//! - On transmit: checksums and segmentation (TCP and UDP, IPv4 and IPv6). On receive: checksums, split headers.
+//! - VLAN tags inserted, stripped and filtered. Frames of up to 9.5 KiB. 24 exact addresses and the multicast hash.
+//! - MSI-X, MSI and INTx, with a throttle for each vector.
+//! - Loopback in MAC and PHY, flow control, the chip's statistics, head write-back, NVM and PHY.
+//! - The clock of IEEE 1588, with departure and arrival times.
 //!
 //! # Messages
 //! A burst of sent frames: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that

@@ -7,9 +7,9 @@
 //! The reply stays in the words: Linux's igbvf sees that the family is there by CTS in the first one, which it reads without a
 //! message (e1000_check_for_link_vf; ixgbevf as well). REQ and ACK read as 0. PFU is never set: the family writes between two accesses.
 //!
-//! A word that the driver has not asked for, of a link or a reset, waits while the driver holds the mailbox (VFU): there Linux's physical
-//! functions cannot set PFU, and their word is lost (igb_obtain_mbx_lock_pf tries for 10 ms, ixgbe_obtain_mbx_lock_pf once). It also waits
-//! until the driver has acknowledged a reply, which Linux's would overwrite.
+//! A word that the driver has not asked for, of a link or a reset, waits while the driver holds the mailbox (VFU). It also waits until the
+//! driver has acknowledged a reply. Linux's physical functions do neither. They cannot set PFU while VFU is set, and lose their word
+//! (igb_obtain_mbx_lock_pf tries for 10 ms, ixgbe_obtain_mbx_lock_pf once). They would overwrite a reply.
 
 use nicety_adapter::family::{Answer, Ask, Grant, Held, MESSAGE_WORDS, Request, Rights, Standing};
 use nicety_adapter::{Context, Outbox};

@@ -19,9 +19,12 @@
 //! brackets are sections of the first. For drivers' requirements: Linux's drivers/net/ethernet/intel/igbvf and ixgbevf, and for the
 //! answers of the families its igb and ixgbe.
 //!
-//! Features: all messages of Linux's and DPDK's drivers; checksums and segmentation (TCP and UDP, IPv4 and IPv6) on transmit,
-//! checksums on receive, VLAN tags inserted, stripped and filtered, long frames, split headers (82576), two receive queues by the
-//! hash (82599), four exact addresses, the multicast hash; a throttle for each vector; counters that never clear, head write-back.
+//! # Features
+//! - All messages of Linux's and DPDK's drivers.
+//! - On transmit: checksums and segmentation (TCP and UDP, IPv4 and IPv6). On receive: checksums.
+//! - 82576: split headers. 82599: two receive queues by the hash.
+//! - VLAN tags inserted, stripped and filtered, long frames, four exact addresses, the multicast hash.
+//! - A throttle for each vector, counters that never clear, head write-back.
 //!
 //! # Messages
 //! Linux's drivers write TDT once for each packet (igbvf) or burst (ixgbevf), RDT once for 16 buffers, and EIMS at the end of each

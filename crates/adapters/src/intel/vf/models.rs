@@ -8,7 +8,7 @@ use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::intel::igb::virtual_functions::VF_DEVICE;
 use crate::intel::pages::{GIGABIT, Pages, TEN_GIGABIT};
 
-/// What differs between the chips.
+/// The facts in which the two chips differ.
 #[derive(Debug)]
 pub struct Model {
     /// Its description.

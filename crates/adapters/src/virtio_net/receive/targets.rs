@@ -31,7 +31,7 @@ pub(super) struct Targets<'m, const PACKED: bool> {
     chains: [u64; PACKETS],
     /// Empty if the chain must be walked.
     buffers: [Target<'m>; PACKETS],
-    /// What this call has written, in runs and otherwise.
+    /// Counts of the frames that this call has written, in runs and otherwise.
     pub got: QueueCounters,
 }
 

@@ -36,7 +36,7 @@ const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT: u16 = 2;
 
-/// Where a ring's areas were found.
+/// The place of a ring's areas in guest memory, as last found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::virtio_net) struct Found {
     of: (u64, u64, u64, u16, bool),
@@ -108,7 +108,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         [(ring.descriptors, 16 * size, table), driver, device]
     }
 
-    /// What decides where the areas are.
+    /// The values that decide where the areas are.
     #[inline(always)]
     fn key(ring: &Ring) -> (u64, u64, u64, u16, bool) {
         (ring.descriptors, ring.driver, ring.device, ring.size, PACKED)

@@ -1,4 +1,4 @@
-//! What the state machines want done.
+//! The actions that the state machines ask for.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use crate::protection::carrier::{Carrier, Over};
 use crate::protection::report::Stops;
 
-/// What QEMU says so soon after it has closed its stream may have been on its way.
+/// Within this time after QEMU has closed its stream, its messages may still have been on their way.
 const SPOKEN: Duration = Duration::from_millis(50);
 
 /// A twin that the other host offers.
@@ -47,7 +47,7 @@ impl Offer {
 
 /// See the module's page.
 pub(super) struct Copying {
-    /// At the owner: the twin that is offered.
+    /// The twin that is offered, at the owner.
     pub offer: Option<Offer>,
     /// A connection that came for the stream of this protection.
     link: Option<(Pairing, Link)>,
@@ -56,9 +56,9 @@ pub(super) struct Copying {
     carrier: Option<Carrier>,
     /// QEMU has closed its stream, and may be ending.
     cut_at: Option<Instant>,
-    /// At the twin: what it has.
+    /// The copies that the twin has loaded, at the twin.
     pub loads: Loads,
-    /// At the owner: the times for which the VM stood still.
+    /// The times for which the VM stood still, at the owner.
     pub stops: Stops,
 }
 

@@ -1,4 +1,4 @@
-//! What QEMU says.
+//! The events that QEMU reports.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What reports and the log say of a VM.
+//! A VM's state in reports and in the log.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 #[derive(Default)]
 pub(super) struct Reporter {
     report: VmReport,
-    /// What was logged last of its state.
+    /// The state that was logged last.
     logged: String,
     /// Why the third party does not answer.
     lease_why_not: Option<String>,

@@ -1,4 +1,4 @@
-//! What administrators want of a VM.
+//! The administrators' wishes for a VM.
 
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use nicety_protect::{Ended, Stage};
 use super::{Role, Vm};
 use crate::protection::note::Wish;
 
-/// What they want now.
+/// The wishes that are valid now.
 #[derive(Default)]
 pub(super) struct Wishes {
     /// No twin is taken.

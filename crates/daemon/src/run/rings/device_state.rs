@@ -1,4 +1,4 @@
-//! What of a vhost-user port goes with its guest when a VMM moves it to another host, or copies it to one. The VMM carries it, so it may be
+//! The state of a vhost-user port that goes with its guest when a VMM moves or copies it to another host. The VMM carries it, so it may be
 //! anything: it gives the port no address and no count that its guest could not have got by itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ pub struct Moving {
     protected: Mutex<Protection>,
 }
 
-/// What a port has while its VM is protected.
+/// A port's state while its VM is protected.
 #[derive(Default)]
 struct Protection {
     port: Option<Arc<Protected>>,

@@ -18,7 +18,7 @@ pub struct Standing {
     pub image: FrontImage,
     /// Its descriptors.
     pub table: Table,
-    /// What workers write is logged here, and not in a file of the front end's.
+    /// A log of our own for the pages that workers write, in place of the front end's file.
     pub own_log: Option<Arc<DirtyLog>>,
 }
 

@@ -49,7 +49,7 @@ impl Looks {
         self.last = now;
     }
 
-    /// So many events were found.
+    /// Notes the number of events that were found.
     pub fn found(&mut self, events: usize) {
         self.is_full = events == EVENTS;
     }

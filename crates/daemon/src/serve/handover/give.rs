@@ -104,7 +104,7 @@ pub fn upgrade(
     }
 }
 
-/// What the VMs of these ports lose. The error is a sentence.
+/// The losses of the VMs of these ports. The error is a sentence.
 fn losses(daemon: &Daemon, without: &[String]) -> Result<Vec<Loss>, String> {
     let loss = |name: &String| {
         let loses = daemon.loss_without_vm(name).ok_or_else(|| format!("no port is named {name}"))?;
@@ -113,7 +113,7 @@ fn losses(daemon: &Daemon, without: &[String]) -> Result<Vec<Loss>, String> {
     without.iter().map(loss).collect()
 }
 
-/// How to go on although a VM is in the way: a sentence begins "port NAME: " if it is one.
+/// Advice how to go on although a VM is in the way. A sentence about a VM begins "port NAME: ".
 fn advice(daemon: &Daemon, why: &str) -> Option<String> {
     let (name, _) = why.strip_prefix("port ")?.split_once(": ")?;
     let loses = daemon.loss_without_vm(name)?;

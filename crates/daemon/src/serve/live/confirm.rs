@@ -36,11 +36,11 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub struct Confirm {
     /// The time after which it is undone.
     pub within: Duration,
-    /// Who makes it, for the log and for other people.
+    /// The user and process that makes the change, for the log and for other people.
     pub by: String,
 }
 
-/// What a change may do to VMs, and whether it waits to be confirmed.
+/// The limits of a change: the losses of VMs that it may cause, and whether it waits to be confirmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// The losses that it may cause.
@@ -58,7 +58,7 @@ impl From<&Consent> for Terms {
 /// A change that waits to be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WaitingChange {
-    /// Who made it: user and process.
+    /// The user and process that made it.
     pub by: String,
     /// Its lines in a plan.
     pub changes: Vec<String>,
@@ -84,7 +84,7 @@ impl fmt::Display for WaitingChange {
 /// A change that waits no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Settled {
-    /// Who made it: user and process.
+    /// The user and process that made it.
     pub by: String,
     /// Its lines in a plan.
     pub changes: Vec<String>,
@@ -96,7 +96,7 @@ pub struct Settled {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub note: Unconfirmed,
-    /// What was confirmed before: what runs, the host file as it was read, and the text of the host file that is not to be served.
+    /// The confirmed state: the host file as it runs, the host file as it was read, and the text of the host file that is not to be served.
     pub host: Host,
     pub file: Host,
     pub refused: Option<Unconfirmed>,
@@ -123,7 +123,7 @@ pub(super) struct Last {
     at: Instant,
 }
 
-/// What readers see. They do not wait for a change that is being made.
+/// The waiting change, for readers. They do not wait for a change that is being made.
 #[derive(Debug, Default)]
 pub(super) struct Shown(Mutex<Option<ShownChange>>);
 
@@ -176,7 +176,7 @@ impl ShownChange {
 }
 
 impl Running {
-    /// What a start serves: what was confirmed, the host file as it was read then, and what is not confirmed.
+    /// The state that a start serves: what was confirmed, the host file as it was read then, and what is not confirmed.
     pub(super) fn confirmed(&self) -> (&Host, &Host, Vec<Unconfirmed>) {
         match &self.waiting {
             None => (&self.host, &self.file, self.refused.iter().cloned().collect()),
@@ -340,7 +340,7 @@ impl Live {
     }
 }
 
-/// What nobody has confirmed. The host file has one text: the later one.
+/// The notes about changes that nobody has confirmed. The host file has one text: the later one.
 fn with_note(refused: Option<&Unconfirmed>, note: &Unconfirmed) -> Vec<Unconfirmed> {
     let refused = refused.filter(|_| note.file.is_none());
     refused.into_iter().chain([note]).cloned().collect()

@@ -46,7 +46,7 @@ struct Kept {
 /// A change that nobody has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unconfirmed {
-    /// Who made it.
+    /// The user and process that made it.
     pub by: String,
     /// Its lines in a plan.
     pub changes: Vec<String>,
@@ -220,7 +220,7 @@ impl Begin {
         Self { host: file.clone(), file, state, found }
     }
 
-    /// What a killed daemon served, which goes on: the state file is not taken. One of a newer program stays as it is.
+    /// The state of a killed daemon, which goes on: the state file is not taken. One of a newer program stays as it is.
     pub fn again(host: Host, file: Host) -> Self {
         let Self { file, state, .. } = Self::new(file);
         Self { host, file, state, found: Found::Nothing }

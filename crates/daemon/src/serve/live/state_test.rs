@@ -61,7 +61,7 @@ fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
     assert_eq!(fs::read_dir(scratch.0.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
-/// Whoever edits the host file does not know the ports that hooks have made, and VMs use these.
+/// A person who edits the host file does not know the ports that hooks have made, and VMs use these.
 #[test]
 fn ports_with_an_origin_stay_when_the_host_file_has_changed_and_are_kept_again() {
     let scratch = Scratch::new();

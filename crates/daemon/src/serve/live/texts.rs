@@ -23,7 +23,7 @@ const KIND: &str = "nicety-texts";
 /// A change waits so long for a keeper that does not read.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// What a daemon serves.
+/// The texts that a daemon serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Texts {
     /// The host file's path.

@@ -19,7 +19,7 @@ const KEYS_MAX: usize = 100;
 /// Those of learned addresses.
 const LEARNED_KEYS_MAX: usize = 20;
 
-/// What a host wants others to know of one of its addresses.
+/// The claim that a host wants to publish for one of its addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) port: Name,
@@ -60,7 +60,7 @@ pub(crate) struct Own {
     pub(crate) defeats: u32,
 }
 
-/// What a transaction does with an own key.
+/// The change of an own key in a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     group: Name,

@@ -49,7 +49,7 @@ impl Server {
         std::mem::take(&mut self.link.sent).into()
     }
 
-    /// What the guest's application does (`crates/tolerance/src/replica/application.rs`). Returns whether bytes moved.
+    /// One step of the guest's application (`crates/tolerance/src/replica/application.rs`). Returns whether bytes moved.
     fn step(&mut self) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
         let mut moved = false;

@@ -20,7 +20,7 @@ const LINUX_PAYLOAD: f64 = 1448.0;
 /// Duration of a first exchange, which teaches addresses.
 const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
 
-/// What the report says of the native row.
+/// The report's note on the native row.
 pub(super) const NATIVE_ROW: &str = "native: the same streams by the kernel's TCP between two network namespaces, over a veth pair of the link's rate (a token bucket), with a \
      thread for each stream. A plain link has no I/O control, and is the same both ways: nothing is sent against the streams.";
 

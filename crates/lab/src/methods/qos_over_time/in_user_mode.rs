@@ -214,7 +214,7 @@ fn payload(answer: &Value, shape: Shape) -> [u64; PORTS.len()] {
     })
 }
 
-/// What the uplink has carried so far.
+/// The traffic that the uplink has carried so far.
 fn uplink(answer: &Value) -> Told {
     let ports = ports(answer);
     let Some(uplink) = ports.get(UPLINK) else { return Told::default() };

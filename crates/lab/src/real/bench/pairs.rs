@@ -135,7 +135,7 @@ impl Pairs {
         &self.layer
     }
 
-    /// What runs the instructions of guests in QEMU. None: there are none.
+    /// The accelerator of guests in QEMU. None: there are none.
     pub fn accelerator(&self) -> Option<Accel> {
         self.kind.accelerator()
     }

@@ -38,7 +38,7 @@ pub struct Checked {
     chunk: Vec<u8>,
 }
 
-/// What a connection and its owner tell each other while it carries messages.
+/// The state that a connection and its owner share while it carries messages.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes that came back.
@@ -49,7 +49,7 @@ pub struct Progress {
     pub is_broken: AtomicBool,
 }
 
-/// What a connection carried.
+/// The traffic of a connection.
 #[derive(Debug, Default)]
 pub struct Carried {
     /// Times at which bytes came back.

@@ -30,7 +30,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// What the event adds.
+    /// The silence that the event adds, in seconds.
     pub fn outage(self) -> f64 {
         (self.longest - self.usual).max(0.0)
     }

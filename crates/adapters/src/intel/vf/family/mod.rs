@@ -32,7 +32,7 @@ pub const ADDRESSES_MAX: u8 = 3;
 /// VLANs of a function besides 0: E1000_VLVF_ARRAY_SIZE, of which the first is VLAN 0's.
 pub const VLANS_MAX: u8 = 31;
 
-/// How a chip's driver answers one message, by the function's policy.
+/// Answers of a chip's driver for the physical function to one message, by the function's policy.
 pub type Answers = fn(FunctionPolicy, &Ask, &Message) -> Answer;
 
 /// A card's physical function.
@@ -58,7 +58,7 @@ impl PhysicalFunction {
         (needs_trust && !policy.trusted) || (ask.standing.vlans > 0 && policy.tagged) || is_disabled
     }
 
-    /// What a function may have by this policy. `loses_trust`: it may have addresses that it must not have any more.
+    /// The rights of a function by this policy. `loses_trust`: it may still have addresses that it must give up.
     fn rights(&self, policy: FunctionPolicy, has_new_address: bool, loses_trust: bool) -> Answer {
         let rights = Rights {
             address: (has_new_address || loses_trust).then_some(policy.address),
