@@ -126,3 +126,37 @@ fn a_vm_of_libvirt_s_goes_on_at_its_twin_as_the_page_says_and_libvirt_sees_it_th
         print!("{}", to.run("nicety ft status; virsh list"));
     }
 }
+
+/// QEMU's second QMP socket, as libvirt's user for all VMs and as a person's own libvirt makes it.
+#[test]
+fn user_nicety_may_open_the_qmp_socket_of_libvirt_s_qemu_in_the_page_s_folder_and_in_no_plain_one() {
+    if skipped_without_root("survives") {
+        return;
+    }
+    let (root, debian) = (well(Root::lay(&mut say)), laid());
+    let cell = Cell::enter(&debian);
+    furnish(&cell, &root);
+    cell.run("ip address add 10.0.0.1/24 dev lo && install -d -o nicety /srv/shared && chmod 1777 /srv");
+    cell.run(block("**1. A key.**").trim().trim_start_matches("$ sudo "));
+    serve(&cell, &host_file(0));
+    cell.run("adduser --quiet libvirt-qemu nicety");
+    cell.write("/etc/vm-web.xml", &vm());
+    libvirtd(&cell, "");
+    cell.run("install -d -m 755 -o libvirt-qemu /run/vm-web && virsh -q create /etc/vm-web.xml");
+    cell.wait("nicety ft status web | grep 'QMP socket /run/vm-web/nicety.qmp: Permission denied'", SOON);
+    cell.run("virsh -q destroy web && rm -r /run/vm-web");
+    make_folder(&cell, "libvirt-qemu");
+    cell.run("virsh -q create /etc/vm-web.xml");
+    cell.wait("nicety ft status web | grep 'runs here, not protected (alone)'", SOON);
+    println!("{}", cell.run("stat -c '%A %U %G' /run/vm-web /run/vm-web/nicety.qmp"));
+    cell.run("virsh -q destroy web && rm -r /run/vm-web /srv/console-web /srv/control-web");
+    cell.run("useradd --create-home alice && adduser --quiet alice nicety");
+    make_folder(&cell, "alice");
+    // virtlogd has no socket here either.
+    let alice = "setpriv --reuid alice --regid alice --init-groups env HOME=/home/alice XDG_RUNTIME_DIR=/run/alice";
+    cell.run("install -d -o alice /run/alice && echo 'stdio_handler = \"file\"' >/srv/qemu.conf");
+    cell.run(&format!("{alice} sh -c 'mkdir -p ~/.config/libvirt && cp /srv/qemu.conf ~/.config/libvirt/'"));
+    cell.run(&format!("{alice} virsh -q -c qemu:///session create /etc/vm-web.xml"));
+    cell.wait("nicety ft status web | grep 'runs here, not protected (alone)'", SOON);
+    println!("{}", cell.run("stat -c '%A %U %G' /run/vm-web /run/vm-web/nicety.qmp"));
+}
