@@ -11,6 +11,8 @@ use super::*;
 
 /// The addresses by which the hosts reach etcd.
 const ETCD: [&str; 2] = ["127.0.0.11", "127.0.0.12"];
+/// etcd reaches itself by its first address, for each request in JSON.
+const ITSELF: &str = "127.0.0.1";
 /// For a twin to be sure that an owner who is cut off stays silent: longer than the lease.
 const SILENT: Duration = Duration::from_millis(1500);
 /// Bytes of a frame that a capture keeps: its addresses.
@@ -119,8 +121,8 @@ fn link_and_lease_that_are_cut_together_leave_one_owner_at_any_instant_and_no_wr
     let leases = ETCD.map(|address| format!("etcd = \"http://{address}:2379\""));
     let wanted = Wanted { lease: Some(leases.each_ref().map(String::as_str)), ..Wanted::default() };
     let (mut hosts, between) = linked(&wanted);
-    let place = hosts.place.path().to_owned();
-    let _etcd = etcd(&mut hosts.namespace, &place, &ETCD.map(|address| format!("http://{address}:2379")).join(","));
+    let urls = [ITSELF, ETCD[0], ETCD[1]].map(|address| format!("http://{address}:2379")).join(",");
+    etcd(&mut hosts.namespace, hosts.place.path(), &urls);
     let mut outside = hosts.begin();
     let captures = [0, 1].map(|host| hosts.capture(host));
     stream(hosts.vm(0), &mut outside, &address(2));
