@@ -233,7 +233,7 @@ impl Owner {
             Stage::Settling | Stage::Alone | Stage::Joining { .. } | Stage::Protected { .. } => self.renew(now),
         }
         self.watch(now);
-        if self.pairing().is_some() && now.since(self.sent) >= self.terms.heartbeat {
+        if self.hears() && now.since(self.sent) >= self.terms.heartbeat {
             self.send(Message::Alive, now);
         }
         if let (Stage::Protected { pairing, .. }, Some(at)) = (self.stage, self.probe_at)
@@ -265,6 +265,12 @@ impl Owner {
         });
         let pair = pair.filter(|_| !matches!(self.stage, Stage::Parting { .. }));
         earlier(earlier(Some(ask), pair), self.probe_at)
+    }
+
+    /// An owner that has lost its twin is silent, too. Otherwise a twin that still hears it would not ask for the lease, and nobody would
+    /// go on with the VM if the owner does not reach the lease.
+    fn hears(&self) -> bool {
+        matches!(self.stage, Stage::Joining { .. } | Stage::Protected { .. })
     }
 
     /// The time after which a silent twin is lost.

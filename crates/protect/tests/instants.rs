@@ -143,3 +143,21 @@ fn a_vm_that_goes_on_alone_while_the_lease_is_away_takes_no_twin() {
     world.owner.offered(TWIN, Pairing(8), time);
     assert_eq!(world.owner.stage(), Stage::Alone);
 }
+
+/// A twin that heard it would not ask for the lease, and then nobody would go on with the VM.
+#[test]
+fn an_owner_that_does_not_hear_its_twin_and_does_not_reach_the_lease_is_silent() {
+    let mut world = World::copied();
+    world.pass(true);
+    assert!(matches!(world.owner.stage(), Stage::Protected { .. }));
+    let mut said = Vec::new();
+    for _ in 0..40 {
+        world.now += 50 * MS;
+        let is_lost = matches!(world.owner.stage(), Stage::Parting { .. });
+        let alive = world.pass(false).contains(&Action::Send(Message::Alive));
+        said.push((is_lost, alive));
+    }
+    assert!(said.contains(&(false, true)), "it speaks while it hopes: {said:?}");
+    assert!(said.contains(&(true, false)) && !said.contains(&(true, true)), "{said:?}");
+    assert!(world.owner.is_isolated(world.time()));
+}

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_guests::Debian;
@@ -11,7 +12,7 @@ pub const SOON: Duration = Duration::from_secs(30);
 
 /// A root with a few files of its own over the Debian: its devices, an own network, and no process of the host's.
 const ENTER: &str = r#"set -e
-tree=$0 place=$1
+tree=$0 place=$1 shared=$2
 mount --make-rprivate /
 mount -t tmpfs cell "$place"
 mkdir "$place/root" "$place/upper" "$place/work"
@@ -20,7 +21,8 @@ mount -t overlay -o "lowerdir=$tree,upperdir=$place/upper,workdir=$place/work" o
 mkdir -p "$root/srv"
 for name in run tmp srv; do mount -t tmpfs -o mode=755 "$name" "$root/$name"; done
 chmod 1777 "$root/tmp"
-mkdir "$root/run/lock"
+mkdir "$root/run/lock" "$root/srv/shared"
+mount --bind "$shared" "$root/srv/shared"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sys "$root/sys"
 mount -t tmpfs -o mode=755 dev "$root/dev"
@@ -47,20 +49,26 @@ pub struct Cell {
     /// Its first process, by the host's number.
     first: u32,
     _place: tempfile::TempDir,
+    _shared: Arc<tempfile::TempDir>,
 }
 
 impl Cell {
     pub fn enter(debian: &Debian) -> Cell {
+        Cell::enter_with(debian, &Arc::new(tempfile::tempdir().unwrap()))
+    }
+
+    /// The same, with a folder that other roots may have too. It is at `/srv/shared`.
+    pub fn enter_with(debian: &Debian, shared: &Arc<tempfile::TempDir>) -> Cell {
         let place = tempfile::tempdir().unwrap();
         let mut enclosing = Command::new("setpriv");
         enclosing.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]);
-        enclosing.args(["--kill-child=KILL", "sh", "-c", ENTER]).arg(debian.tree()).arg(place.path());
+        enclosing.args(["--kill-child=KILL", "sh", "-c", ENTER]).arg(debian.tree()).arg(place.path()).arg(shared.path());
         let mut enclosing = enclosing.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(enclosing.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "entered\n");
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", enclosing.id())).unwrap();
-        Cell { first: children.trim().parse().unwrap(), enclosing, _place: place }
+        Cell { first: children.trim().parse().unwrap(), enclosing, _place: place, _shared: Arc::clone(shared) }
     }
 
     pub fn root(&self) -> String {

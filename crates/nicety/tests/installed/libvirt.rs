@@ -32,7 +32,7 @@ const USERS: &str = "groupadd --system kvm && groupadd --gid 64055 libvirt-qemu 
     --home-dir /var/lib/libvirt --shell /usr/sbin/nologin libvirt-qemu";
 
 /// The elements between two tags of what `nicety attach` printed.
-fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+pub fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     let inner = text.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
     inner.unwrap_or_else(|| panic!("{begin} … {end} is not in {text}")).0
 }
@@ -108,6 +108,14 @@ fn prepared(debian: &Debian, root: &Root) -> Cell {
 /// A root with the package and its daemon, which serves this host file. At the daemon's tap is the root itself.
 pub fn laid_out(debian: &Debian, root: &Root, host: &str) -> Cell {
     let cell = Cell::enter(debian);
+    furnish(&cell, root);
+    serve(&cell, host);
+    cell.run("ip address add 10.9.3.254/24 dev tap0 && ip link set tap0 up");
+    cell
+}
+
+/// Puts the package, the users of Debian's libvirt and a guest's kernel into a root.
+pub fn furnish(cell: &Cell, root: &Root) {
     let there = cell.root();
     std::fs::copy(Packages::made().path(1), format!("{there}/tmp/nicety.deb")).unwrap();
     let image = well(Image::of(root, Kernel::V6_12));
@@ -115,13 +123,15 @@ pub fn laid_out(debian: &Debian, root: &Root, host: &str) -> Cell {
     std::fs::copy(image.initramfs(), format!("{there}/srv/initramfs")).unwrap();
     cell.run("dpkg-deb -x /tmp/nicety.deb / && systemd-sysusers");
     cell.run(USERS);
+    // Without systemd there is no socket for virtlogd.
+    cell.run("echo 'stdio_handler = \"file\"' >>/etc/libvirt/qemu.conf");
+}
+
+/// Starts a daemon with this host file.
+pub fn serve(cell: &Cell, host: &str) {
     cell.write("/etc/nicety/host.toml", host);
     cell.run(&as_the_unit("nicety serve /etc/nicety/host.toml"));
     cell.wait("nicety ports | grep -q '^tap0'", SOON);
-    cell.run("ip address add 10.9.3.254/24 dev tap0 && ip link set tap0 up");
-    // Without systemd there is no socket for virtlogd.
-    cell.run("echo 'stdio_handler = \"file\"' >>/etc/libvirt/qemu.conf");
-    cell
 }
 
 /// Starts libvirtd, with these further words.

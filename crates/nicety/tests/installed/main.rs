@@ -8,6 +8,7 @@ mod libvirt;
 mod lint;
 mod memory;
 mod scripts;
+mod survives;
 mod system;
 
 use std::fmt::Display;

@@ -1,6 +1,7 @@
 //! A VM that survives its host: two daemons, two unmodified QEMUs, and a guest elsewhere that notices nothing.
 
 mod between;
+mod cut;
 mod links;
 
 use std::path::{Path, PathBuf};
@@ -41,15 +42,15 @@ struct Wanted<'a> {
     options: &'a [&'a str],
     /// Numbers of the VM's ports.
     ports: &'static [u8],
-    /// The key of `[ft]` that says where the lease is. Empty: a folder.
-    lease: &'a str,
+    /// The key of `[ft]` that says where the lease is, at each host. None: a folder.
+    lease: Option<[&'a str; 2]>,
     /// Each daemon reaches the other one by a socket of the test's, `to-a` or `to-b`.
     is_between: bool,
 }
 
 impl Default for Wanted<'_> {
     fn default() -> Self {
-        Wanted { checkpoint: "50ms", options: &[], ports: &[1], lease: "", is_between: false }
+        Wanted { checkpoint: "50ms", options: &[], ports: &[1], lease: None, is_between: false }
     }
 }
 
@@ -77,7 +78,7 @@ impl Hosts {
         let setup = |host: usize| {
             let [own, other] = [NAMES[host], NAMES[1 - host]];
             let folder = format!("lease = \"{}\"", path("leases".into()));
-            let lease = if lease.is_empty() { folder.as_str() } else { lease };
+            let lease = lease.map_or(folder.as_str(), |lease| lease[host]);
             let names: Vec<String> = ports.iter().map(|number| format!("vm{number}")).collect();
             let tables = format!(
                 "[ft]\nlisten = \"unix:{}\"\nkey = \"{}\"\n{lease}\n\
@@ -203,6 +204,13 @@ impl Hosts {
     fn said(&self) -> String {
         let [a, b] = self.served.each_ref().map(Served::log);
         format!("the first daemon said\n{a}\nthe second daemon said\n{b}")
+    }
+
+    /// What `nicety ft` says on a host.
+    fn ft(&mut self, host: usize, words: &str) -> Result<String, nicety_guests::Error> {
+        let control = self.served[host].socket("control.sock");
+        let program = env!("CARGO_BIN_EXE_nicety");
+        self.namespace.run(&format!("'{program}' ft {words} --control {} 2>&1", control.display()), SOON)
     }
 
     /// The report about the VM of a host's daemon.
@@ -381,27 +389,21 @@ fn a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish() {
     let mut hosts = Hosts::new("50ms", &[]);
     let mut outside = hosts.begin();
     stream(hosts.vm(0), &mut outside, &address(2));
-    let wish = |hosts: &mut Hosts, host: usize, words: &str| {
-        let control = hosts.served[host].socket("control.sock");
-        hosts
-            .namespace
-            .run(&format!("'{}' ft {words} --control {} 2>&1", env!("CARGO_BIN_EXE_nicety"), control.display()), SOON)
-    };
-    let refused = wish(&mut hosts, 1, "failover guest").err().map(|error| error.to_string()).unwrap_or_default();
+    let refused = hosts.ft(1, "failover guest").err().map(|error| error.to_string()).unwrap_or_default();
     assert!(refused.contains("does not run here"), "{refused}");
-    println!("{}", well(wish(&mut hosts, 0, "failover guest")));
+    println!("{}", well(hosts.ft(0, "failover guest")));
     hosts.wait(1, "handed over", |report| report["state"] == "alone");
     // Its QEMU was told to end.
     hosts.twin_again(0);
     hosts.protected(1);
-    println!("{}", well(wish(&mut hosts, 1, "stop guest")));
+    println!("{}", well(hosts.ft(1, "stop guest")));
     hosts.wait(1, "stopped", |report| report["why_not"].as_str().is_some_and(|why| why.contains("it was stopped")));
     hosts.twin_again(0);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(hosts.report(1)["protected"], json!(false));
-    println!("{}", well(wish(&mut hosts, 1, "protect guest")));
+    println!("{}", well(hosts.ft(1, "protect guest")));
     hosts.protected(1);
-    println!("{}", well(wish(&mut hosts, 1, "status")));
+    println!("{}", well(hosts.ft(1, "status")));
     finish(hosts.vm(1), &mut outside);
 }
 

@@ -196,6 +196,11 @@ fn of_owner(stage: Stage, is_isolated: bool, why: &'static str) -> (&'static str
         Stage::Joining { .. } | Stage::Protected { .. } if is_isolated => {
             ("isolated", Some("the lease has run out because it cannot be reached, and nothing leaves until it is"))
         }
+        Stage::Parting { .. } if is_isolated => {
+            let why = "the twin is lost, and the lease has run out because it cannot be reached: nothing leaves until it is, for the twin \
+                       may have gone on";
+            ("isolated", Some(why))
+        }
         Stage::Protected { .. } => ("protected", None),
         Stage::Settling => ("settling", Some(why)),
         Stage::Alone => ("alone", Some(why)),
@@ -254,7 +259,9 @@ mod tests {
             TwinStage::Asks { pairing, is_cut: false },
             TwinStage::Stale,
         ];
+        // Whether or not the twin is heard: the lease has run out.
         let isolated = of_owner(Stage::Protected { pairing, peer }, true, "").0;
+        assert_eq!(of_owner(Stage::Parting { pairing }, true, "").0, isolated);
         let owners = stages.into_iter().map(|stage| of_owner(stage, false, "").0);
         let twins = twins.into_iter().map(|stage| of_twin(stage).0);
         let book = include_str!("../../../../../docs/fault-tolerance.md");

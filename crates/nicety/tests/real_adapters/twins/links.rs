@@ -1,12 +1,12 @@
 //! What lies between two hosts and beside them: their link, the third party, keepers and daemons; and a VM with two ports.
 
-use nicety_guests::Etcd;
+use nicety_guests::{Etcd, Process};
 
 use super::between::Between;
 use super::*;
 
 /// Hosts whose daemons reach each other by a link that the test may cut.
-fn linked(wanted: &Wanted<'_>) -> (Hosts, Between) {
+pub fn linked(wanted: &Wanted<'_>) -> (Hosts, Between) {
     let root = well(Root::lay(&mut |line| eprintln!("{line}")));
     let namespace = well(Namespace::open(&root));
     let place = well(tempfile::tempdir());
@@ -15,7 +15,7 @@ fn linked(wanted: &Wanted<'_>) -> (Hosts, Between) {
 }
 
 /// Requests while something is done. Returns what was done, and the longest silence between two answers.
-fn asked<T>(outside: Guest, hosts: &mut Hosts, act: impl FnOnce(&mut Hosts) -> T) -> (Guest, T, Duration) {
+pub fn asked<T>(outside: Guest, hosts: &mut Hosts, act: impl FnOnce(&mut Hosts) -> T) -> (Guest, T, Duration) {
     let requests = std::thread::spawn(move || outside_pings(outside));
     std::thread::sleep(Duration::from_millis(400));
     let done = act(hosts);
@@ -105,21 +105,25 @@ fn an_upgrade_of_the_twins_daemon_costs_no_takeover_and_a_kill_of_the_owners_kee
     assert_eq!(hosts.report(1)["takeovers"], 1);
 }
 
+/// Starts an etcd that is reached at these addresses.
+pub fn etcd(namespace: &mut Namespace, place: &Path, urls: &str) -> Process {
+    let mut command = well(Etcd::lay(&mut |line| eprintln!("{line}"))).command();
+    command.arg(format!("--data-dir={}", place.join("etcd").display()));
+    command.args([format!("--listen-client-urls={urls}"), format!("--advertise-client-urls={urls}")]);
+    well(namespace.start(&command, &place.join("etcd.log")))
+}
+
 /// Both adapters' frames follow from one state of the VM. The third party is an etcd, which stands still for a while.
 #[test]
 fn a_vm_with_two_ports_and_its_lease_in_etcd_goes_on_at_its_twin_with_both() {
     let root = well(Root::lay(&mut |line| eprintln!("{line}")));
     let mut namespace = well(Namespace::open(&root));
     let place = well(tempfile::tempdir());
-    let etcd = well(Etcd::lay(&mut |line| eprintln!("{line}")));
-    let mut command = etcd.command();
     let url = "http://127.0.0.1:2379";
-    command.arg(format!("--data-dir={}", place.path().join("etcd").display()));
-    command.args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")]);
-    let etcd = well(namespace.start(&command, &place.path().join("etcd.log")));
+    let etcd = etcd(&mut namespace, place.path(), url);
     let lease = format!("etcd = \"{url}\"");
-    let mut hosts =
-        Hosts::with((root, namespace), place, &Wanted { ports: &[1, 3], lease: &lease, ..Wanted::default() });
+    let wanted = Wanted { ports: &[1, 3], lease: Some([&lease; 2]), ..Wanted::default() };
+    let mut hosts = Hosts::with((root, namespace), place, &wanted);
     let mut outside = hosts.begin();
     // One stream out by the first adapter, and one in by the second.
     sh(&mut outside, "ip addr add 10.9.4.2/24 dev eth0");
