@@ -29,6 +29,7 @@ pub mod progress;
 pub mod rate;
 pub mod real;
 pub mod record;
+pub mod replay;
 pub mod report;
 pub mod results;
 pub mod run;
