@@ -261,7 +261,8 @@ fn a_host_that_would_need_inputs_that_are_kept_nowhere_is_refused_with_a_sentenc
     }
     assert!((0..100).all(|number| pair.offer(number)));
     pair.pass(60);
-    let Role::Out(end @ End::TooOld(base)) = pair.hosts[1].role() else { panic!("{:?}", pair.hosts[1].status()) };
+    let Role::Out(end) = pair.hosts[1].role() else { panic!("{:?}", pair.hosts[1].status()) };
+    let End::TooOld(base) = end else { panic!("{end}") };
     assert!(base > 0 && base < 100, "{base}");
     let sentence = format!("the owner has no inputs before input {base} any more: start both hosts again");
     assert_eq!(end.to_string(), sentence);
