@@ -2,7 +2,7 @@
 
 use nicety_adapter::Time;
 use nicety_lease::{Answer, Keeper, NodeId, Request};
-use nicety_protect::{Action, Ended, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
+use nicety_protect::{Action, Ended, Message, Owner, Pairing, Run, Stage, Terms, TwinStage};
 
 use crate::UNIT;
 use crate::host::{Host, Mode, Part};
