@@ -81,16 +81,12 @@ impl Host {
         self.is_alive && matches!(self.part, Part::Owner(_))
     }
 
-    /// Whether QEMU makes a copy now: it has new work, and the twin has what was copied before.
+    /// Whether QEMU makes a copy now: there is new work, and the twin has what was copied before.
     pub fn may_copy(&self) -> bool {
         let Part::Owner(owner) = &self.part else { return false };
         let (closed, loaded) = owner.copies();
-        self.is_alive && self.copies.is_some() && owner.pairing() == self.copies && closed == loaded
-    }
-
-    /// Frames that have not been copied.
-    pub fn is_ahead(&self) -> bool {
-        self.epoch == 1 || self.held.back().is_some_and(|(epoch, _)| *epoch == self.epoch)
+        let is_ahead = self.epoch == 1 || self.held.back().is_some_and(|(epoch, _)| *epoch == self.epoch);
+        self.is_alive && is_ahead && self.copies.is_some() && owner.pairing() == self.copies && closed == loaded
     }
 
     pub fn action(&mut self) -> Option<Action> {

@@ -221,7 +221,7 @@ impl World {
             if !self.order.has_frame[index] && self.frames < bounds.frames && host.sends() {
                 return Some(Move::Frame(index));
             }
-            if !self.order.has_copied[index] && host.may_copy() && host.is_ahead() {
+            if !self.order.has_copied[index] && host.may_copy() {
                 return Some(Move::Copy(index));
             }
         }
