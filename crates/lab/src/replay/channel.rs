@@ -208,7 +208,7 @@ impl Last {
     fn write_piece(&mut self, Piece { pairing, first, is_part, entries, state }: &Piece, body: &mut Vec<u8>) {
         signed(body, pairing.0.wrapping_sub(self.pairing).cast_signed());
         signed(body, first.wrapping_sub(self.next).cast_signed());
-        body.push(u8::from(state.is_some()) * HAS_STATE | u8::from(*is_part) * IS_PART);
+        body.push((u8::from(state.is_some()) * HAS_STATE) | (u8::from(*is_part) * IS_PART));
         body.extend(state.iter().flat_map(|state| state.to_le_bytes()));
         for Entry { at, input, check } in entries {
             let (kind, frame, head) = match input {
