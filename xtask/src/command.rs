@@ -31,8 +31,7 @@ pub static FULL: AtomicBool = AtomicBool::new(false);
 /// The adapters to try. Unset or empty: the usual selection.
 pub static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` and `crates/tolerance/tests/failover`
-/// read.
+/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/scope.rs` and `crates/lab/tests/replay` read.
 pub fn with_amount(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
         command.env("NICETY_FULL", "1").env("NICETY_EVERY_POINT", "1");

@@ -30,10 +30,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_host::{Host, LeasePlace, ListenAddress, ToleranceConfig, VmConfig};
-use nicety_link::Secret;
+use nicety_link::{Listener, Place, Secret};
 use nicety_names::Names;
 use nicety_sandbox::Kind;
-use nicety_sealed::{Listener, Place};
 
 pub use gates::{Gates, ProtectError};
 use listen::Acceptor;

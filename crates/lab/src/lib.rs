@@ -6,6 +6,8 @@
 //!
 //! The path of `nicety lab run`: a [`methods::Method`] and [`study::Options`] give a [`plan::Plan`]; [`study::run()`] makes its runs by the
 //! method's [`methods::Rig`] and keeps each in a [`study::Results`]; [`report::study`] shows them.
+//!
+//! [`replay`] runs a guest on two hosts, for the method `ft-netperf`.
 #![forbid(unsafe_code)]
 // These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -29,6 +31,7 @@ pub mod progress;
 pub mod rate;
 pub mod real;
 pub mod record;
+pub mod replay;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -16,10 +16,12 @@
 
 mod link;
 mod messages;
+mod place;
 mod secret;
 
 pub use link::{HANDSHAKE_TIME_MAX, Link};
 pub use messages::{MESSAGE_BYTES_MAX, Messages, WAITING_BYTES_MAX};
+pub use place::{Listener, Place, Stream};
 pub use secret::{KEY_BYTES_MIN, Secret, SecretError};
 
 use rustix::io::Errno;

@@ -6,7 +6,7 @@ use nicety_lease::{Answer, Request};
 use crate::{Action, Terms};
 
 /// The request under way, and when the next one may be made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub struct Call {
     number: u32,
     under_way: Option<(Request, Time)>,

@@ -38,7 +38,7 @@ pub use twin::{Twin, TwinStage};
 pub struct Pairing(pub u64);
 
 /// Time limits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub struct Terms {
     /// The lease.
     pub lease: Duration,
@@ -73,7 +73,7 @@ impl Default for Terms {
 }
 
 /// Messages between the two hosts of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Message {
     /// To the twin: a protection begins. Have QEMU listen.
@@ -97,7 +97,7 @@ pub enum Message {
 }
 
 /// Something to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Ask the third party. Its answer comes back with this number, or nothing does.
     Ask(u32, Request),

@@ -10,7 +10,7 @@ use crate::call::{Call, is_alone};
 use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};
 
 /// The stage of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// Nothing leaves: the lease has not said yet whose VM it is.
     Begins,
@@ -51,7 +51,7 @@ pub enum Stage {
 }
 
 /// A step by which an owner gives its VM up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Leave {
     /// It has ended on both hosts: the lease names no heir any more. Then it is released.
     Disown,
@@ -62,7 +62,7 @@ pub enum Leave {
 }
 
 /// Why a VM is not here any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
     /// Another host has taken it over, or has begun it.
     Taken,
@@ -73,7 +73,7 @@ pub enum Ended {
 }
 
 /// The times of a protection's copies.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Copies {
     /// Epochs that were closed here, and that the twin has.
     closed: u64,
@@ -87,7 +87,7 @@ struct Copies {
 }
 
 /// See the crate's page.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Owner {
     me: Run,
     terms: Terms,

@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};
 
 /// The stage of a twin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TwinStage {
     /// It waits for an owner.
     Offers,
@@ -35,7 +35,7 @@ pub enum TwinStage {
 }
 
 /// See the crate's page.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Twin {
     me: Run,
     terms: Terms,

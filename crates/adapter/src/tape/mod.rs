@@ -21,3 +21,4 @@ mod text;
 pub use call::{Call, Entry, Offer, Offered};
 pub use player::{Divergence, Player};
 pub use recorder::{Recorder, Sink};
+pub use sum::Sum;

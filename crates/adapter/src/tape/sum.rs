@@ -1,4 +1,4 @@
-//! A digest of what an adapter answers: FNV-1a over 64-bit words, with a shift (draft-eastlake-fnv-17, section 2). It finds differences,
+//! A digest of what an adapter answers, or a guest does: FNV-1a over 64-bit words, with a shift (draft-eastlake-fnv-17, section 2). It finds differences,
 //! and resists nobody.
 
 use crate::adapter::Adapter;
@@ -6,8 +6,9 @@ use crate::batch::{Batch, Checksum, Offload, Packet, Segment};
 use crate::frames::Delivery;
 use crate::outbox::{Outbox, Set};
 
+/// See the module's page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sum(u64);
+pub struct Sum(u64);
 
 impl Default for Sum {
     fn default() -> Self {
@@ -16,12 +17,14 @@ impl Default for Sum {
 }
 
 impl Sum {
+    /// Adds a number.
     pub fn number(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x0100_0000_01b3);
         // A product's low bits do not depend on the factor's high ones.
         self.0 ^= self.0 >> 32;
     }
 
+    /// Adds bytes, and how many they are.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
@@ -38,7 +41,7 @@ impl Sum {
     }
 
     /// Requests to the port.
-    pub fn outbox(&mut self, out: &Outbox) {
+    pub(super) fn outbox(&mut self, out: &Outbox) {
         let Outbox { work, room, messages, stalled, excess, line, wake } = *out;
         [work, room, messages, stalled].into_iter().for_each(|set| self.set(set));
         self.number(excess.into());
@@ -47,14 +50,14 @@ impl Sum {
     }
 
     /// Frames that were not taken.
-    pub fn delivery(&mut self, delivery: &Delivery) {
+    pub(super) fn delivery(&mut self, delivery: &Delivery) {
         for refusal in delivery.refusals() {
             self.number(u64::from(refusal.pick) << 32 | u64::from(refusal.queue) << 16 | u64::from(refusal.from));
         }
     }
 
     /// Packets that were fetched. Returns them. The batch's generation is no part: an adapter that goes on from a state has another one.
-    pub fn batch(&mut self, batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
+    pub(super) fn batch(&mut self, batch: &Batch) -> Vec<(Vec<u8>, Offload)> {
         let packets = batch.packets().iter().map(|packet| {
             let mut bytes = vec![0; packet.len() as usize];
             batch.copy(packet, &mut bytes);
@@ -78,12 +81,13 @@ impl Sum {
         self.number(segment.map_or(u64::MAX, cut));
     }
 
+    /// The digest so far.
     pub fn value(self) -> u64 {
         self.0
     }
 
     /// A digest of an adapter's state.
-    pub fn state(adapter: &dyn Adapter) -> u64 {
+    pub(super) fn state(adapter: &dyn Adapter) -> u64 {
         let mut sum = Self::default();
         sum.bytes(&adapter.save());
         sum.value()

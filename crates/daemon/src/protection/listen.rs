@@ -5,8 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_link::{Link, Secret};
-use nicety_sealed::{Listener, Place, Stream};
+use nicety_link::{Link, Listener, Place, Secret, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 

@@ -5,10 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nicety_host::PeerAddress;
-use nicety_link::{Link, Secret};
+use nicety_link::{Link, Place, Secret, Stream};
 use nicety_names::{Addresses, Names};
 use nicety_protect::Pairing;
-use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 
 use super::wire::{Line, VERSION, Wire};

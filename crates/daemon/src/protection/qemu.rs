@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nicety_link::{Place, Stream};
 use nicety_protect::Death;
 use nicety_qmp::{
     Cause, Colo, Command, Dialogue, Facts, Inquiry, Item, Limits, Mark, Marked, Monitor, News, Phase, Role, Settings,
     StepLimits, mark,
 };
-use nicety_sealed::{Place, Stream};
 use rustix::event::PollFlags;
 use serde_json::json;
 

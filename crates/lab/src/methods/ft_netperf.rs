@@ -2,10 +2,10 @@
 //! its latency-bound case, over links between the hosts of several round-trip times.
 //!
 //! ```text
-//! client ─► frames ─► primary (this thread) ═ log, delayed ═► secondary (another thread)
+//! client ─► frames ─► owner (this thread) ═ log, delayed ═► twin (another thread)
 //!        ◄─ gate ◄──┘                       ◄═ acknowledgements, delayed ═
 //! ```
-//! Both hosts are state machines of `crates/tolerance`. The third party, who says which of them owns the guest, is a lease in memory.
+//! Both hosts are state machines of [`crate::replay`]. The third party, who says which of them owns the guest, is a lease in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,6 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 use nicety_guests::Error;
 use nicety_lease::{Keeper, NodeId};
-use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
-use nicety_tolerance::replica::Frames;
-use nicety_tolerance::{Action, Application, Key, Node, Replica, Role, Settings, Terms};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant as Moment;
@@ -29,6 +26,9 @@ use super::rig::{Measurement, Run, Stay, rig};
 use super::{About, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::Guests;
+use crate::replay::channel::{Reader, Writer};
+use crate::replay::replica::Frames;
+use crate::replay::{Action, Application, Host, Replica, Role, Settings, Terms};
 use crate::results::Direction;
 
 mod native;
@@ -59,9 +59,9 @@ const LOADS: [(&str, &str, Application, &str); 3] = [
 ];
 const FIGURES: [Figure; 4] = [
     Figure::new("throughput", "Throughput", "Mbit/s", Direction::Higher),
-    Figure::new("log_out", "Log traffic to the secondary", "Mbit/s", Direction::Lower),
-    Figure::new("log_in", "Log traffic from the secondary", "Mbit/s", Direction::Lower),
-    Figure::new("log_share", "Log to the secondary, of the payload", "%", Direction::Lower),
+    Figure::new("log_out", "Log traffic to the twin", "Mbit/s", Direction::Lower),
+    Figure::new("log_in", "Log traffic from the twin", "Mbit/s", Direction::Lower),
+    Figure::new("log_share", "Log to the twin, of the payload", "%", Direction::Lower),
 ];
 /// Bytes of a message of the latency-bound load.
 const MESSAGE: usize = 1024;
@@ -73,6 +73,10 @@ const BUFFER: usize = 256 << 10;
 const SETTLING: Duration = Duration::from_millis(200);
 /// Time limit for a session to start: a machine with much else to do takes long to copy the guest.
 const SOON: Duration = Duration::from_secs(120);
+/// The key of the link's messages, and the names of its directions. Nothing is secret.
+const KEY: &[u8] = b"a key of the lab";
+const THERE: u8 = 1;
+const BACK: u8 = 2;
 const GUEST: [u8; 4] = [10, 0, 0, 2];
 const PORT: u16 = 7;
 
@@ -129,7 +133,7 @@ impl Method for FtNetperf {
             (
                 "transmit",
                 "throughput",
-                "A frame leaves when the secondary has all that precedes it; many are on their way at a time.",
+                "A frame leaves when the twin has all that precedes it; many are on their way at a time.",
             ),
             ("transmit", "log_out", "Acknowledgements only. The document: 54 Mbit/s."),
             (
@@ -193,7 +197,7 @@ impl Measurement for Pair {
              1500, without checksum offload or TSO. The client is smoltcp in the same thread, so both share a processor."
                 .to_owned(),
             "Each row's link between the hosts is a channel between two threads, with the row's delay; each message is authenticated. \
-             Off: no secondary, nothing is logged."
+             Off: no twin, nothing is logged."
                 .to_owned(),
             "native: client and application, each on smoltcp's TCP, hand each other their frames in one thread: no guest, no adapter, no log."
                 .to_owned(),
@@ -217,10 +221,10 @@ fn measure(
 ) -> Result<Taken, BenchError> {
     let mut session = Session::start(application, delay)?;
     let end = Instant::now() + SOON;
-    while session.client.moved == 0 || (delay.is_some() && !session.node.status().is_protected) {
+    while session.client.moved == 0 || (delay.is_some() && !session.owner.status().is_protected) {
         session.turn()?;
         if Instant::now() > end {
-            return Err(BenchError::Failed(format!("no session within {SOON:?}: {:?}", session.node.status())));
+            return Err(BenchError::Failed(format!("no session within {SOON:?}: {:?}", session.owner.status())));
         }
     }
     session.pass(SETTLING, stop)?;
@@ -245,10 +249,10 @@ fn measure(
 /// Bytes on a delayed link, with the time of their arrival.
 type Flying = (Instant, Vec<u8>);
 
-/// A primary with its client, and a secondary.
+/// An owner with its client, and a twin.
 struct Session {
     begun: Instant,
-    node: Node<Replica>,
+    owner: Host<Replica>,
     keeper: Keeper,
     client: Client,
     /// Frames that the guest has no room for.
@@ -265,20 +269,23 @@ struct Link {
     back: Receiver<Flying>,
     /// Bytes that have not arrived.
     arriving: Option<Flying>,
-    secondary: Option<JoinHandle<()>>,
+    twin: Option<JoinHandle<()>>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The secondary ends with its link.
+        // The twin ends with its link.
         self.out = None;
-        let _ended = self.secondary.take().map(JoinHandle::join);
+        let _ended = self.twin.take().map(JoinHandle::join);
     }
 }
 
 /// No host is lost because this machine is busy.
 fn terms() -> Terms {
-    Terms { lease_ns: 600_000_000_000, silence_ns: 100_000_000_000, ..Terms::default() }
+    let (lease, long) = (Duration::from_secs(600), Duration::from_secs(100));
+    let protect =
+        nicety_protect::Terms { lease, silence: long, patience: long, copy: long, ..Terms::default().protect };
+    Terms { protect, ..Terms::default() }
 }
 
 fn settings(application: Application) -> Settings {
@@ -303,10 +310,11 @@ fn since(begun: Instant) -> Time {
 impl Session {
     fn start(application: Application, delay: Option<Duration>) -> Result<Self, BenchError> {
         let begun = Instant::now();
-        let node = Node::primary(NodeId(1), guest(application)?, terms(), Time::ZERO);
+        let owner = Host::owner(NodeId(1), guest(application)?, terms());
         let link = delay.map(|delay| Link::start(application, delay, begun)).transpose()?;
-        let (keeper, client) = (Keeper::new(terms().lease_ns), Client::new(application));
-        Ok(Self { begun, node, keeper, client, waiting: VecDeque::new(), link, counts: Counts::default() })
+        let keeper = Keeper::new(u64::try_from(terms().protect.lease.as_nanos()).unwrap_or(u64::MAX));
+        let client = Client::new(application);
+        Ok(Self { begun, owner, keeper, client, waiting: VecDeque::new(), link, counts: Counts::default() })
     }
 
     fn counts(&self) -> Counts {
@@ -332,16 +340,16 @@ impl Session {
             let Some(link) = &mut self.link else { break };
             link.reader.push(&bytes);
             while let Some(message) = link.reader.read().map_err(|error| BenchError::Failed(error.to_string()))? {
-                self.node.receive(message, since(self.begun), &mut actions);
+                self.owner.receive(message, since(self.begun));
             }
         }
         self.waiting.extend(self.client.run(self.begun));
-        while self.node.has_room()
+        while self.owner.has_room()
             && let Some(frame) = self.waiting.pop_front()
         {
-            let _taken = self.node.offer(frame, since(self.begun));
+            let _taken = self.owner.offer(frame, since(self.begun));
         }
-        self.node.step(since(self.begun), &mut actions);
+        self.owner.step(since(self.begun), &mut actions);
         let is_idle = actions.is_empty();
         for action in actions {
             match action {
@@ -353,7 +361,7 @@ impl Session {
                         let arrival = Instant::now() + link.delay;
                         let sent = link.out.as_ref().is_some_and(|out| out.send((arrival, bytes)).is_ok());
                         if !sent {
-                            return Err(BenchError::Failed("the secondary has ended".to_owned()));
+                            return Err(BenchError::Failed("the twin has ended".to_owned()));
                         }
                     }
                 }
@@ -361,12 +369,12 @@ impl Session {
                 Action::Ask(number, request) => {
                     let now = since(self.begun);
                     let answer = self.keeper.ask(NodeId(1), request, now.0);
-                    self.node.answered(number, answer, now);
+                    self.owner.answered(number, Some(answer), now);
                 }
             }
         }
-        if let Role::Out(end) = self.node.role() {
-            return Err(BenchError::Failed(format!("the primary has ended: {end}")));
+        if let Role::Out(end) = self.owner.role() {
+            return Err(BenchError::Failed(format!("the owner has ended: {end}")));
         }
         if is_idle && self.client.link.received.is_empty() {
             std::thread::yield_now();
@@ -376,24 +384,21 @@ impl Session {
 }
 
 impl Link {
-    /// Starts a secondary.
+    /// Starts a twin.
     fn start(application: Application, delay: Duration, begun: Instant) -> Result<Self, BenchError> {
-        let key = Key::new(b"a key of the lab: nothing is secret");
-        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
-        let failed = |error: nicety_tolerance::ChannelError| BenchError::Failed(error.to_string());
-        let (writer, reader) = channel::joined(&key, &hellos[0], &hellos[1]).map_err(failed)?;
-        let theirs = channel::joined(&key, &hellos[1], &hellos[0]).map_err(failed)?;
+        let (writer, reader) = (Writer::new(KEY, THERE), Reader::new(KEY, BACK));
+        let theirs = (Writer::new(KEY, BACK), Reader::new(KEY, THERE));
         let (out, heard) = channel();
         let (answer, back) = channel();
-        // A guest that cannot be made was refused for the primary.
+        // A guest that cannot be made was refused for the owner.
         let work = move || {
             if let Ok(guest) = guest(application) {
                 follow(guest, theirs, &heard, &answer, delay, begun);
             }
         };
-        let secondary = std::thread::Builder::new().name("secondary".to_owned()).spawn(work);
-        let secondary = secondary.map_err(|error| BenchError::Failed(error.to_string()))?;
-        Ok(Self { delay, writer, reader, out: Some(out), back, arriving: None, secondary: Some(secondary) })
+        let twin = std::thread::Builder::new().name("twin".to_owned()).spawn(work);
+        let twin = twin.map_err(|error| BenchError::Failed(error.to_string()))?;
+        Ok(Self { delay, writer, reader, out: Some(out), back, arriving: None, twin: Some(twin) })
     }
 
     /// The next bytes that have arrived.
@@ -407,7 +412,7 @@ impl Link {
     }
 }
 
-/// The secondary, until the primary hangs up.
+/// The twin, until the owner hangs up.
 fn follow(
     guest: Replica,
     (mut writer, mut reader): (Writer, Reader),
@@ -416,7 +421,7 @@ fn follow(
     delay: Duration,
     begun: Instant,
 ) {
-    let mut node = Node::secondary(NodeId(2), guest, terms(), since(begun));
+    let mut twin = Host::twin(NodeId(2), guest, terms());
     loop {
         let mut actions = Vec::new();
         match heard.recv_timeout(Duration::from_millis(5)) {
@@ -427,13 +432,13 @@ fn follow(
                 }
                 reader.push(&bytes);
                 while let Ok(Some(message)) = reader.read() {
-                    node.receive(message, since(begun), &mut actions);
+                    twin.receive(message, since(begun));
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        node.step(since(begun), &mut actions);
+        twin.step(since(begun), &mut actions);
         for action in actions {
             if let Action::Send(message) = action {
                 let mut bytes = Vec::new();
@@ -529,7 +534,7 @@ impl Client {
                     moved = true;
                 }
             }
-            Application::Generate | Application::Store => self.moved += read as u64,
+            Application::Generate => self.moved += read as u64,
         }
         moved
     }

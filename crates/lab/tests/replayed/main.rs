@@ -1,4 +1,4 @@
-//! Real kernels whose boots can be repeated: user-mode Linux with unmodified drivers, in virtual time that we serve (docs/adr/0017). They need
+//! Real kernels whose boots can be repeated: user-mode Linux with unmodified drivers, in virtual time that we serve (docs/lab.md). They need
 //! a kernel of their own kind, so they run with `NICETY_FULL=1` only: `cargo xtask test --full`, or
 //! `NICETY_FULL=1 cargo test -p nicety-lab --test replayed`.
 
@@ -13,7 +13,7 @@ mod outside;
 mod survives;
 
 use host::{Boot, Event, Machine, boot};
-use nicety_tolerance::{Role, node::End};
+use nicety_lab::replay::{End, Role};
 use outside::{Outside, Peer, Recorded, Responder};
 use survives::World;
 
@@ -178,7 +178,7 @@ fn connections_of_a_guest_outlive_its_host() {
             let answers = Arc::clone(&client.answers);
             let mut world = World::new([&machine; 2], client, requests[0], dies_at);
             world.pass(2_900_000_000);
-            let status = world.node(0).unwrap().status();
+            let status = world.host(0).unwrap().status();
             assert!(status.is_protected, "{status:?}");
             // What follows a kill at one of these points is TCP's doing, and the rest of the boot.
             world.pass(3_600_000_000);
@@ -192,19 +192,19 @@ fn connections_of_a_guest_outlive_its_host() {
         };
         let (whole, answers, points) = run(usize::MAX);
         assert_eq!(whole.console(0), whole.console(1));
-        assert_eq!(whole.node(0).unwrap().role(), &Role::Primary);
-        println!("{adapter}: {points} points, {:?}", whole.node(0).unwrap().status());
+        assert_eq!(whole.host(0).unwrap().role(), Role::Owner);
+        println!("{adapter}: {points} points, {:?}", whole.host(0).unwrap().status());
         let ([out, back], received) = (whole.logged, whole.received);
         println!("{adapter}: {received} bytes received; the log: {out} bytes there, {back} back");
-        // As of the embedded guest: `crates/tolerance/tests/failover`.
+        // As of the embedded guest: `crates/lab/tests/replay`.
         assert!(received > 200_000 && out * 100 <= received * 102, "{adapter}: {out} of {received}");
         for part in 1..=KILLS {
             let dies_at = points * part / (KILLS + 1);
             let (world, again, _) = run(dies_at);
             assert_eq!(again, answers, "{adapter}, killed at point {dies_at}");
-            let survivor = world.node(1).unwrap();
-            assert_eq!(survivor.role(), &Role::Primary, "{adapter}, killed at point {dies_at}");
-            assert!(world.node(0).is_none() && world.is_known(), "{adapter}, killed at point {dies_at}");
+            let survivor = world.host(1).unwrap();
+            assert_eq!(survivor.role(), Role::Owner, "{adapter}, killed at point {dies_at}");
+            assert!(world.host(0).is_none() && world.is_known(), "{adapter}, killed at point {dies_at}");
             assert!(world.console(1).contains("\nequal\r\n"), "{}", world.console(1));
         }
     }
@@ -228,8 +228,8 @@ fn a_kernel_that_differs_is_noticed_and_the_other_goes_on_alone() {
     let client = Peer::new(&[]);
     let mut world = World::new([&machine(1), &machine(2)], client, 0, usize::MAX);
     world.pass(2 * SECOND_NS);
-    assert!(matches!(world.ended[..], [(1, End::Diverged(_))]), "{:?}", world.ended);
-    let status = world.node(0).unwrap().status();
-    assert!(status.role == Role::Primary && !status.is_protected, "{status:?}");
+    assert!(matches!(world.ended[..], [(1, End::Differs(_))]), "{:?}", world.ended);
+    let status = world.host(0).unwrap().status();
+    assert!(status.role == Role::Owner && !status.is_protected, "{status:?}");
     assert!(world.console(0).contains("\nequal\r\n"), "{}", world.console(0));
 }

@@ -1,6 +1,6 @@
 //! A real kernel on two hosts: the first runs it, the second replays it from the log of frames and times, and goes on when the first dies
-//! (docs/lab.md). The hosts are the state machines of `crates/tolerance`, their link and the third party are virtual, and so is time;
-//! the guests are processes.
+//! (docs/lab.md). The hosts are those of the lab's `replay`, their link and the third party are virtual, and so is time; the guests are
+//! processes.
 
 use std::{
     cell::RefCell,
@@ -9,18 +9,13 @@ use std::{
     rc::Rc,
 };
 
-use nicety_adapter::Time;
-use nicety_lease::{Answer, Keeper, NodeId, Request};
-use nicety_tolerance::{
-    Action, Call, GuestTime, Key, Machine, Message, Node, Role, Terms,
-    channel::{self, PROTOCOL, Writer},
-    node::End,
-};
-
 use crate::{
-    host::{self, Event, Host},
+    host::{self, Event},
     outside::{MAC, Outside, Peer, Queue},
 };
+use nicety_adapter::Time;
+use nicety_lab::replay::{Action, End, GuestTime, Host, Input, Machine, Message, Role, Terms, channel::Writer};
+use nicety_lease::{Answer, Keeper, NodeId, Request};
 
 /// Times on the way: between client and hosts, between the hosts, and to the third party.
 const NETWORK_NS: u64 = 40_000;
@@ -31,11 +26,11 @@ const LOCK_NS: u64 = 300_000;
 const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0];
 const GUEST: [u8; 4] = [10, 0, 0, 2];
 
-/// Frames for the guest, with the times of their calls.
+/// Frames for the guest, with the times of these inputs.
 #[derive(Clone, Default)]
-struct Calls(Rc<RefCell<Queue>>);
+struct Inputs(Rc<RefCell<Queue>>);
 
-impl Outside for Calls {
+impl Outside for Inputs {
     fn sent(&mut self, _now: u64, _frame: &[u8]) {}
 
     fn next(&mut self) -> Option<u64> {
@@ -43,16 +38,16 @@ impl Outside for Calls {
     }
 
     fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
-        let mut calls = self.0.borrow_mut();
-        let due = calls.iter().take_while(|(time, _)| *time <= now).count();
-        calls.drain(..due).map(|(_, frame)| frame).collect()
+        let mut inputs = self.0.borrow_mut();
+        let due = inputs.iter().take_while(|(time, _)| *time <= now).count();
+        inputs.drain(..due).map(|(_, frame)| frame).collect()
     }
 }
 
-/// A kernel as a guest of a [`Node`]. Its digest is of everything that it did: each register access, interrupt and frame, with its time.
+/// A kernel as a guest of a [`Host`]. Its digest is of everything that it did: each register access, interrupt and frame, with its time.
 pub struct Kernel {
-    host: Host,
-    calls: Calls,
+    host: host::Host,
+    inputs: Inputs,
     wake: Option<GuestTime>,
     digest: DefaultHasher,
     sent: Vec<Vec<u8>>,
@@ -61,18 +56,18 @@ pub struct Kernel {
 
 impl Kernel {
     pub fn start(machine: &host::Machine<'_>) -> Kernel {
-        let calls = Calls::default();
-        let host = Host::start(machine, Box::new(calls.clone())).unwrap();
+        let inputs = Inputs::default();
+        let host = host::Host::start(machine, Box::new(inputs.clone())).unwrap();
         let wake = Some(GuestTime::default());
-        Kernel { host, calls, wake, digest: DefaultHasher::new(), sent: Vec::new(), failure: None }
+        Kernel { host, inputs, wake, digest: DefaultHasher::new(), sent: Vec::new(), failure: None }
     }
 }
 
 impl Machine for Kernel {
-    fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
+    fn take(&mut self, at: GuestTime, input: &Input, out: &mut Vec<Vec<u8>>) {
         let Time(now) = at.time();
-        if let Call::Frame(frame) = call {
-            self.calls.0.borrow_mut().push_back((now, frame.clone()));
+        if let Input::Frame(frame) = input {
+            self.inputs.0.borrow_mut().push_back((now, frame.clone()));
         }
         if let Err(error) = self.host.advance(now) {
             self.failure = Some(error.to_string());
@@ -126,7 +121,7 @@ pub struct World {
     now: u64,
     queue: BTreeMap<(u64, u64), Input>,
     number: u64,
-    hosts: [Option<Node<Kernel>>; 2],
+    hosts: [Option<Host<Kernel>>; 2],
     keeper: Keeper,
     pub client: Peer,
     /// The host that the switch has seen the guest at last.
@@ -148,20 +143,19 @@ pub struct World {
 impl World {
     /// The first host dies before its point of this number, from this time on.
     pub fn new(machines: [&host::Machine<'_>; 2], client: Peer, armed_ns: u64, dies_at: usize) -> World {
-        let (terms, start) = (Terms { state_every: 16, ..Terms::default() }, Time(0));
+        let terms = Terms { state_every: 16, ..Terms::default() };
         let hosts = [
-            Some(Node::primary(NodeId(1), Kernel::start(machines[0]), terms, start)),
-            Some(Node::secondary(NodeId(2), Kernel::start(machines[1]), terms, start)),
+            Some(Host::owner(NodeId(1), Kernel::start(machines[0]), terms)),
+            Some(Host::twin(NodeId(2), Kernel::start(machines[1]), terms)),
         ];
-        let key = Key::new(b"a key of the lab: nothing is secret");
-        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
-        let writers = [0, 1].map(|own| channel::joined(&key, &hellos[own], &hellos[1 - own]).unwrap().0);
+        let writers = [1, 2].map(|direction| Writer::new(b"a key of the lab", direction));
+        let lease_ns = u64::try_from(terms.protect.lease.as_nanos()).unwrap();
         World {
             now: 0,
             queue: BTreeMap::new(),
             number: 0,
             hosts,
-            keeper: Keeper::new(terms.lease_ns),
+            keeper: Keeper::new(lease_ns),
             client,
             place: 0,
             points: 0,
@@ -175,12 +169,12 @@ impl World {
         }
     }
 
-    pub fn node(&self, index: usize) -> Option<&Node<Kernel>> {
+    pub fn host(&self, index: usize) -> Option<&Host<Kernel>> {
         self.hosts[index].as_ref()
     }
 
     pub fn console(&self, index: usize) -> String {
-        self.hosts[index].as_ref().map(|node| node.machine().host.console()).unwrap_or_default()
+        self.hosts[index].as_ref().map(|host| host.machine().host.console()).unwrap_or_default()
     }
 
     /// Whether the survivor has sent each frame that left the first host, in that order.
@@ -207,14 +201,14 @@ impl World {
         self.hosts[index].is_none()
     }
 
-    fn give(&mut self, index: usize, input: impl FnOnce(&mut Node<Kernel>, Time, &mut Vec<Action>)) {
+    fn give(&mut self, index: usize, input: impl FnOnce(&mut Host<Kernel>, Time)) {
         if self.point(index) {
             return;
         }
-        let Some(node) = &mut self.hosts[index] else { return };
+        let Some(host) = &mut self.hosts[index] else { return };
         let mut actions = Vec::new();
-        input(node, Time(self.now), &mut actions);
-        node.step(Time(self.now), &mut actions);
+        input(host, Time(self.now));
+        host.step(Time(self.now), &mut actions);
         for action in actions {
             if self.point(index) {
                 return;
@@ -241,7 +235,7 @@ impl World {
     /// Until this time.
     pub fn pass(&mut self, until_ns: u64) {
         loop {
-            let due = self.hosts.iter().flatten().filter_map(|node| node.due()).map(|Time(ns)| ns);
+            let due = self.hosts.iter().flatten().filter_map(Host::due).map(|Time(ns)| ns);
             let next = due.chain(self.client.next()).chain(self.queue.keys().next().map(|(ns, _)| *ns)).min();
             let Some(next) = next.filter(|next| *next <= until_ns) else { break };
             self.now = self.now.max(next);
@@ -253,14 +247,14 @@ impl World {
                 match input {
                     Input::ToHost(index, frame) => {
                         let (len, mut is_taken) = (frame.len(), false);
-                        self.give(index, |node, now, _| is_taken = node.offer(frame, now));
+                        self.give(index, |host, now| is_taken = host.offer(frame, now));
                         self.received += if is_taken && index == 0 { len } else { 0 };
                     }
                     Input::Peer(index, message) => {
-                        self.give(index, |node, now, actions| node.receive(message, now, actions));
+                        self.give(index, |host, now| host.receive(message, now));
                     }
                     Input::Answer(index, number, answer) => {
-                        self.give(index, |node, now, _| node.answered(number, answer, now));
+                        self.give(index, |host, now| host.answered(number, Some(answer), now));
                     }
                     Input::Ask(index, number, request) => {
                         let answer = self.keeper.ask(NodeId(index as u64 + 1), request, self.now);
@@ -274,13 +268,13 @@ impl World {
                 }
             }
             for index in 0..2 {
-                let is_due = |node: &Node<Kernel>| node.due().is_some_and(|at| at <= Time(self.now));
+                let is_due = |host: &Host<Kernel>| host.due().is_some_and(|at| at <= Time(self.now));
                 if self.hosts[index].as_ref().is_some_and(is_due) {
-                    self.give(index, |_, _, _| ());
+                    self.give(index, |_, _| ());
                 }
             }
             for index in 0..2 {
-                if let Some(Role::Out(end)) = self.hosts[index].as_ref().map(|node| node.role().clone()) {
+                if let Some(Role::Out(end)) = self.hosts[index].as_ref().map(Host::role) {
                     self.hosts[index] = None;
                     self.ended.push((index, end));
                 }

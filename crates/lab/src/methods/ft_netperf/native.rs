@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_tolerance::Application;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::Socket;
 use smoltcp::time::Instant as Moment;
@@ -13,6 +12,7 @@ use smoltcp::time::Instant as Moment;
 use super::{Client, Frames, GUEST, MIN, PORT, SETTLING, SOON, interface, since, socket};
 use crate::bench::BenchError;
 use crate::record::Taken;
+use crate::replay::Application;
 
 /// Bytes that the application writes at a time, as the guest's does.
 const WRITE: usize = 4096;
@@ -49,7 +49,7 @@ impl Server {
         std::mem::take(&mut self.link.sent).into()
     }
 
-    /// One step of the guest's application (`crates/tolerance/src/replica/application.rs`). Returns whether bytes moved.
+    /// One step of the guest's application (`crates/lab/src/replay/replica/application.rs`). Returns whether bytes moved.
     fn step(&mut self) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
         let mut moved = false;

@@ -1,43 +1,41 @@
 //! The log's bytes: few, authentic, and read back as they were.
 
+use nicety_lab::replay::channel::{ChannelError, Reader, Writer};
+use nicety_lab::replay::log::Piece;
+use nicety_lab::replay::{Entry, GuestTime, Input, Message};
 use nicety_lease::NodeId;
-use nicety_tolerance::channel::{self, HELLO, PROTOCOL, Reader, Writer};
-use nicety_tolerance::{Call, ChannelError, Entry, GuestTime, Key, Message};
+use nicety_protect::Pairing;
 use proptest::prelude::*;
 
 const KEY: &[u8] = b"a key of sixteen bytes or more";
 
-fn joined(key: &[u8], other: &[u8]) -> (Writer, Reader) {
-    let (key, other) = (Key::new(key), Key::new(other));
-    let hellos = [key.hello(PROTOCOL, 5, 7, [1; 16]), other.hello(PROTOCOL, 5, 7, [2; 16])];
-    let (writer, _) = channel::joined(&key, &hellos[0], &hellos[1]).unwrap();
-    let (_, reader) = channel::joined(&other, &hellos[1], &hellos[0]).unwrap();
-    (writer, reader)
+fn ends() -> (Writer, Reader) {
+    (Writer::new(KEY, 1), Reader::new(KEY, 1))
 }
 
 fn log(first: u64, entries: Vec<Entry>) -> Message {
-    Message::Log { epoch: 3, first, released: first.saturating_sub(2), entries, state: None }
+    Message::Log(Piece { pairing: Pairing(65_537), first, is_part: false, entries, state: None })
 }
 
 fn frame(at: u64, bytes: usize) -> Entry {
-    Entry { at: GuestTime(at), call: Call::Frame(vec![0x5a; bytes]), check: 1 }
+    Entry { at: GuestTime(at), input: Input::Frame(vec![0x5a; bytes]), check: 1 }
 }
 
 /// A frame of which nothing can be foretold.
 fn noise(at: u64, bytes: usize) -> Entry {
     let byte = |n: u64| (at.wrapping_mul(0x9e37_79b9).wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
-    Entry { at: GuestTime(at), call: Call::Frame((0..bytes as u64).map(byte).collect()), check: 1 }
+    Entry { at: GuestTime(at), input: Input::Frame((0..bytes as u64).map(byte).collect()), check: 1 }
 }
 
 /// Bytes of the log for frames of this size that arrive this many microseconds apart, so many a message.
 fn logged(bytes: usize, apart_us: u64, batch: usize, frames: usize) -> usize {
-    let (mut writer, mut reader) = joined(KEY, KEY);
+    let (mut writer, mut reader) = ends();
     let mut out = Vec::new();
-    let first_call = 1_000_000_000;
+    let first_input = 1_000_000_000;
     for message in 0..frames / batch {
         let first = message * batch;
         let entries = (first..first + batch).map(|n| noise(5_000_000 + n as u64 * apart_us, bytes)).collect();
-        writer.write(&log(first_call + first as u64, entries), &mut out);
+        writer.write(&log(first_input + first as u64, entries), &mut out);
     }
     reader.push(&out);
     for _ in 0..frames / batch {
@@ -71,7 +69,7 @@ fn the_log_of_a_transmission_is_at_most_three_in_a_hundred_of_it() {
 
 #[test]
 fn a_byte_that_is_altered_anywhere_is_noticed() {
-    let (mut writer, reader) = joined(KEY, KEY);
+    let (mut writer, reader) = ends();
     let mut bytes = Vec::new();
     writer.write(&log(5, vec![frame(9, 60)]), &mut bytes);
     for at in 0..bytes.len() {
@@ -87,7 +85,7 @@ fn a_byte_that_is_altered_anywhere_is_noticed() {
 
 #[test]
 fn a_time_that_no_guest_reaches_is_refused() {
-    let (mut writer, mut reader) = joined(KEY, KEY);
+    let (mut writer, mut reader) = ends();
     let mut bytes = Vec::new();
     writer.write(&log(5, vec![frame((1 << 60) + 1, 60)]), &mut bytes);
     reader.push(&bytes);
@@ -96,7 +94,7 @@ fn a_time_that_no_guest_reaches_is_refused() {
 
 #[test]
 fn a_message_that_is_left_out_or_repeated_is_noticed() {
-    let (mut writer, reader) = joined(KEY, KEY);
+    let (mut writer, reader) = ends();
     let messages: [Vec<u8>; 2] = std::array::from_fn(|n| {
         let mut bytes = Vec::new();
         writer.write(&log(n as u64, vec![frame(9, 60)]), &mut bytes);
@@ -113,59 +111,36 @@ fn a_message_that_is_left_out_or_repeated_is_noticed() {
 }
 
 #[test]
-fn a_peer_with_another_key_version_build_or_guest_is_refused() {
-    let key = Key::new(KEY);
-    let ours = key.hello(PROTOCOL, 5, 7, [1; 16]);
-    let refused = |theirs: [u8; HELLO]| channel::joined(&key, &ours, &theirs).err();
-    assert_eq!(refused(Key::new(b"another").hello(PROTOCOL, 5, 7, [2; 16])), Some(ChannelError::Forged));
-    assert_eq!(refused(key.hello(PROTOCOL, 5, 8, [2; 16])), Some(ChannelError::Settings));
-    let other = refused(key.hello(PROTOCOL, 6, 7, [2; 16])).unwrap();
-    assert_eq!(other, ChannelError::Build);
-    assert_eq!(other.to_string(), "the peer is another build of this program: both hosts need the same one");
-    assert_eq!(refused(ours), Some(ChannelError::Forged));
-    let mut later = key.hello(PROTOCOL, 5, 7, [2; 16]);
-    later[4] = 9;
-    let other = refused(later).unwrap();
-    assert_eq!(other, ChannelError::Version(9, 3));
-    assert_eq!(other.to_string(), "the peer speaks version 9 of the log, not 3");
-    assert_eq!(refused([0x47; HELLO]), Some(ChannelError::Magic));
-    assert_eq!(refused(key.hello(PROTOCOL, 5, 7, [2; 16])), None);
+fn bytes_of_another_key_or_of_the_other_direction_are_noticed() {
+    let mut bytes = Vec::new();
+    Writer::new(KEY, 1).write(&log(5, Vec::new()), &mut bytes);
+    for mut reader in [Reader::new(b"another key", 1), Reader::new(KEY, 2)] {
+        reader.push(&bytes);
+        assert_eq!(reader.read(), Err(ChannelError::Forged));
+    }
+    let sentence = "a message is not authentic: another key, or altered on the way";
+    assert_eq!(ChannelError::Forged.to_string(), sentence);
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let call = prop_oneof![
-        Just(Call::Wake),
-        Just(Call::Renew),
-        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Call::Frame)
-    ];
-    (0..1_u64 << 50, call, any::<u8>()).prop_map(|(at, call, check)| Entry { at: GuestTime(at), call, check })
+    let input = prop_oneof![Just(Input::Wake), proptest::collection::vec(any::<u8>(), 0..200).prop_map(Input::Frame)];
+    (0..1_u64 << 50, input, any::<u8>()).prop_map(|(at, input, check)| Entry { at: GuestTime(at), input, check })
 }
 
 fn message() -> impl Strategy<Value = Message> {
+    let entries = proptest::collection::vec(entry(), 0..5);
+    let piece = (any::<u64>(), 0..1_u64 << 60, any::<bool>(), entries, any::<Option<u64>>());
     prop_oneof![
-        (any::<u32>(), 0..1_u64 << 60, 0..1_u64 << 60, proptest::collection::vec(entry(), 0..5), any::<Option<u64>>())
-            .prop_map(|(epoch, first, released, entries, state)| Message::Log {
-                epoch,
-                first,
-                released,
-                entries,
-                state
-            }),
-        (any::<u64>(), any::<u64>()).prop_map(|(from, calls)| Message::Known { from: NodeId(from), calls }),
-        (any::<u64>(), any::<u64>()).prop_map(|(from, call)| Message::Diverged { from: NodeId(from), call }),
-        any::<u64>().prop_map(|base| Message::TooOld { base }),
-        (any::<u32>(), any::<[u64; 4]>(), 0..1_u64 << 60, proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
-            |(epoch, [calls, state, len, offset], at, bytes)| Message::Image {
-                epoch,
-                calls,
-                at: GuestTime(at),
-                state,
-                len,
-                offset,
-                bytes
-            }
-        ),
-        any::<[u64; 3]>().prop_map(|[from, calls, bytes]| Message::Assembled { from: NodeId(from), calls, bytes }),
+        piece.prop_map(|(pairing, first, is_part, entries, state)| {
+            Message::Log(Piece { pairing: Pairing(pairing), first, is_part, entries, state })
+        }),
+        any::<u64>().prop_map(|run| Message::Offer(NodeId(run))),
+        any::<u64>().prop_map(Message::Differs),
+        any::<u64>().prop_map(Message::TooOld),
+        any::<[u64; 2]>().prop_map(|[pairing, epoch]| {
+            Message::Protect(nicety_protect::Message::Loaded(Pairing(pairing), epoch))
+        }),
+        Just(Message::Protect(nicety_protect::Message::Alive)),
     ]
 }
 
@@ -174,7 +149,7 @@ proptest! {
 
     #[test]
     fn messages_are_read_as_they_were_written(messages in proptest::collection::vec(message(), 1..6), cut in 1..64_usize) {
-        let (mut writer, mut reader) = joined(KEY, KEY);
+        let (mut writer, mut reader) = ends();
         let mut bytes = Vec::new();
         messages.iter().for_each(|message| writer.write(message, &mut bytes));
         let mut read = Vec::new();

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use nicety_adapter::Time;
+use nicety_lab::replay::channel::{Reader, Writer};
+use nicety_lab::replay::{Action, GuestTime, Host, Input, Machine, Replica, Role, Settings, Terms};
 use nicety_lease::{Answer, Keeper, NodeId, Request};
-use nicety_tolerance::channel::{self, PROTOCOL, Reader, Writer};
-use nicety_tolerance::{Action, Application, Call, GuestTime, Key, Machine, Node, Replica, Role, Settings, Terms};
 
 use crate::help::{Client, GUEST_MAC, Task, settings};
 
@@ -14,6 +14,8 @@ pub const MS: u64 = 1_000_000;
 const NETWORK_NS: u64 = 40_000;
 const LINK_NS: u64 = 60_000;
 const LOCK_NS: u64 = 300_000;
+const LEASE_NS: u64 = 1000 * MS;
+const KEY: &[u8] = b"a key of the lab";
 
 /// What befalls the first host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +38,8 @@ pub enum Fault {
 pub struct Watched {
     replica: Replica,
     pub sent: Vec<Vec<u8>>,
-    calls: u64,
-    /// The numbers of the calls that were frames; the first call is 0.
+    inputs: u64,
+    /// The numbers of the inputs that were frames; the first input is 0.
     pub frames: Vec<u64>,
     /// It takes this frame for another one.
     spoils: Option<usize>,
@@ -45,39 +47,25 @@ pub struct Watched {
 
 impl Watched {
     fn new(settings: &Settings, spoils: Option<usize>) -> Self {
-        Self { replica: Replica::new(settings).unwrap(), sent: Vec::new(), calls: 0, frames: Vec::new(), spoils }
+        Self { replica: Replica::new(settings).unwrap(), sent: Vec::new(), inputs: 0, frames: Vec::new(), spoils }
     }
 }
 
 impl Machine for Watched {
-    fn call(&mut self, at: GuestTime, call: &Call, out: &mut Vec<Vec<u8>>) {
+    fn take(&mut self, at: GuestTime, input: &Input, out: &mut Vec<Vec<u8>>) {
         let first = out.len();
-        let mut call = call.clone();
-        if let Call::Frame(frame) = &mut call
+        let mut input = input.clone();
+        if let Input::Frame(frame) = &mut input
             && self.spoils == Some(self.frames.len())
         {
             frame[20] ^= 1;
         }
-        self.replica.call(at, &call, out);
-        if matches!(call, Call::Frame(_)) {
-            self.frames.push(self.calls);
+        self.replica.take(at, &input, out);
+        if matches!(input, Input::Frame(_)) {
+            self.frames.push(self.inputs);
         }
-        self.calls += 1;
+        self.inputs += 1;
         self.sent.extend_from_slice(&out[first..]);
-    }
-
-    fn renew(&mut self, at: GuestTime, out: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
-        let first = out.len();
-        let image = self.replica.renew(at, out)?;
-        self.calls += 1;
-        self.sent.extend_from_slice(&out[first..]);
-        Some(postcard::to_allocvec(&(image, &self.sent, self.calls, &self.frames)).unwrap())
-    }
-
-    fn restore(&mut self, at: GuestTime, image: &[u8], out: &mut Vec<Vec<u8>>) -> Result<(), String> {
-        let image: (Vec<u8>, Vec<Vec<u8>>, u64, Vec<u64>) = postcard::from_bytes(image).unwrap();
-        (self.sent, self.calls, self.frames) = (image.1, image.2, image.3);
-        self.replica.restore(at, &image.0, out)
     }
 
     fn wake(&self) -> Option<GuestTime> {
@@ -109,11 +97,18 @@ enum Event {
     Answer(usize, u32, Answer),
 }
 
-struct Host {
+struct Place {
     id: NodeId,
-    node: Node<Watched>,
+    host: Host<Watched>,
     writer: Writer,
     reader: Reader,
+}
+
+impl Place {
+    /// A host at an end of a link whose directions have these names.
+    fn new(id: NodeId, host: Host<Watched>, [out, back]: [u8; 2]) -> Self {
+        Self { id, host, writer: Writer::new(KEY, out), reader: Reader::new(KEY, back) }
+    }
 }
 
 /// See the module's page.
@@ -121,7 +116,7 @@ pub struct World {
     pub now: u64,
     queue: BTreeMap<(u64, u64), Event>,
     number: u64,
-    hosts: [Option<Host>; 2],
+    hosts: [Option<Place>; 2],
     keeper: Keeper,
     pub client: Client,
     /// The host at which the switch has seen the guest last.
@@ -134,16 +129,11 @@ pub struct World {
     deferred: Vec<Action>,
     link_cut_until: u64,
     alters: bool,
-    /// Connections that were given up, because a message was not authentic.
-    pub given_up: usize,
+    /// The link was given up, because a message was not authentic.
+    pub given_up: bool,
     lock_gone_until: [u64; 2],
     pub lock_ns: u64,
     pub link_ns: u64,
-    /// Bytes that the link takes in a second. `None`: as many as there are.
-    pub link_rate: Option<u64>,
-    /// When the last byte of each host has gone over the link, and most bytes that waited for it.
-    link_free_at: [u64; 2],
-    pub link_waiting_most: u64,
     /// The frames that left a host, without announcements.
     pub emitted: [Vec<Vec<u8>>; 2],
     /// Bytes of the log, and of the frames that the first host's guest received.
@@ -163,32 +153,25 @@ fn guest_now(now: u64) -> GuestTime {
 }
 
 impl World {
-    pub fn new(adapter: &str, application: Application, task: Task, fault: Option<(usize, Fault)>) -> Self {
-        Self::of(&settings(adapter, application), None, task, fault)
+    pub fn new(adapter: &str, task: Task, fault: Option<(usize, Fault)>) -> Self {
+        Self::of(&settings(adapter), None, task, fault)
     }
 
     /// Two hosts. The second one's guest takes this frame for another one.
     pub fn of(settings: &Settings, spoils: Option<usize>, task: Task, fault: Option<(usize, Fault)>) -> Self {
         let watched = |index: usize| Watched::new(settings, spoils.filter(|_| index == 1));
-        let key = Key::new(b"a key of sixteen bytes or more");
-        let hellos = [key.hello(PROTOCOL, 1, 1, [1; 16]), key.hello(PROTOCOL, 1, 1, [2; 16])];
-        let start = Time(0);
-        let host = |node: Node<Watched>, ours: usize| {
-            let (writer, reader) = channel::joined(&key, &hellos[ours], &hellos[1 - ours]).unwrap();
-            Some(Host { id: NodeId(ours as u64 + 1), node, writer, reader })
-        };
         let hosts = [
-            host(Node::primary(NodeId(1), watched(0), terms(), start), 0),
-            host(Node::secondary(NodeId(2), watched(1), terms(), start), 1),
+            Some(Place::new(NodeId(1), Host::owner(NodeId(1), watched(0), terms()), [1, 2])),
+            Some(Place::new(NodeId(2), Host::twin(NodeId(2), watched(1), terms()), [2, 1])),
         ];
-        let announcement = hosts[0].as_ref().unwrap().node.machine().announcement();
+        let announcement = hosts[0].as_ref().unwrap().host.machine().announcement();
         assert!(announcement.iter().all(|frame| frame[6..12] == GUEST_MAC.0));
         let mut world = Self {
             now: 0,
             queue: BTreeMap::new(),
             number: 0,
             hosts,
-            keeper: Keeper::new(terms().lease_ns),
+            keeper: Keeper::new(LEASE_NS),
             client: Client::new(task, 0xc11e),
             place: 0,
             points: 0,
@@ -197,13 +180,10 @@ impl World {
             deferred: Vec::new(),
             link_cut_until: 0,
             alters: false,
-            given_up: 0,
+            given_up: false,
             lock_gone_until: [0; 2],
             lock_ns: LOCK_NS,
             link_ns: LINK_NS,
-            link_rate: None,
-            link_free_at: [0; 2],
-            link_waiting_most: 0,
             emitted: [Vec::new(), Vec::new()],
             logged: 0,
             received: 0,
@@ -211,8 +191,8 @@ impl World {
             turns: 0,
             is_begun: false,
         };
-        world.pass(5 * terms().lease_ns);
-        let status = world.node(0).unwrap().status();
+        world.pass(5 * LEASE_NS);
+        let status = world.host(0).unwrap().status();
         assert!(status.is_protected, "{status:?}");
         // From here on the client is there, and the fault may come.
         (world.points, world.fault, world.is_begun) = (0, fault, true);
@@ -236,26 +216,12 @@ impl World {
         self.queue.retain(|_, event| !is_of_dead(event));
         self.number += 1;
         let id = NodeId(100 + self.number);
-        let node = Node::secondary(id, Watched::new(settings, None), terms(), Time(self.now));
-        let key = Key::new(b"a key of sixteen bytes or more");
-        let (writer, reader) =
-            channel::joined(&key, &key.hello(PROTOCOL, 1, 1, [1; 16]), &key.hello(PROTOCOL, 1, 1, [2; 16])).unwrap();
-        self.hosts[index] = Some(Host { id, node, writer, reader });
-        self.connect();
-    }
-
-    /// A new connection between the hosts. What is on its way on the old one is lost.
-    fn connect(&mut self) {
-        self.queue.retain(|_, event| !matches!(event, Event::Peer(..)));
-        self.number += 1;
-        let key = Key::new(b"a key of sixteen bytes or more");
-        let nonce = |side: u8| std::array::from_fn(|at| if at == 0 { side } else { self.number.to_le_bytes()[at % 8] });
-        let hellos = [1, 2].map(|side| key.hello(PROTOCOL, 1, 1, nonce(side)));
-        for (side, host) in self.hosts.iter_mut().enumerate() {
-            if let Some(host) = host {
-                (host.writer, host.reader) = channel::joined(&key, &hellos[side], &hellos[1 - side]).unwrap();
-            }
+        let host = Host::twin(id, Watched::new(settings, None), terms());
+        let names = [self.number as u8 | 1, self.number as u8 & !1];
+        if let Some(other) = &mut self.hosts[1 - index] {
+            (other.writer, other.reader) = (Writer::new(KEY, names[1]), Reader::new(KEY, names[0]));
         }
+        self.hosts[index] = Some(Place::new(id, host, names));
     }
 
     /// A host dies.
@@ -263,8 +229,8 @@ impl World {
         self.hosts[index] = None;
     }
 
-    pub fn node(&self, index: usize) -> Option<&Node<Watched>> {
-        self.hosts[index].as_ref().map(|host| &host.node)
+    pub fn host(&self, index: usize) -> Option<&Host<Watched>> {
+        self.hosts[index].as_ref().map(|place| &place.host)
     }
 
     fn is_stopped(&self, index: usize) -> bool {
@@ -297,12 +263,12 @@ impl World {
     }
 
     /// Gives a host something to do, and does what it asks for.
-    fn run(&mut self, index: usize, input: impl FnOnce(&mut Host, Time, &mut Vec<Action>)) {
-        let Some(host) = &mut self.hosts[index] else { return };
+    fn run(&mut self, index: usize, input: impl FnOnce(&mut Place, Time)) {
+        let Some(place) = &mut self.hosts[index] else { return };
         let now = Time(self.now);
         let mut actions = Vec::new();
-        input(host, now, &mut actions);
-        host.node.step(now, &mut actions);
+        input(place, now);
+        place.host.step(now, &mut actions);
         self.act(index, actions);
     }
 
@@ -334,7 +300,6 @@ impl World {
                 }
                 // A cut stream delivers nothing, and what was sent comes when it is whole again.
                 let wait = self.link_cut_until.saturating_sub(self.now);
-                let wait = wait.max(self.queue_on_link(index, bytes.len() as u64));
                 self.at(wait + self.link_ns, Event::Peer(1 - index, bytes));
             }
             Action::Ask(number, request) => {
@@ -346,7 +311,7 @@ impl World {
             Action::Emit(frame) => {
                 // A host that stopped between looking at the clock and sending may send what the other knows.
                 if is_fresh {
-                    let owner = self.node(1 - index).is_some_and(|other| other.owns(Time(self.now)));
+                    let owner = self.host(1 - index).is_some_and(|other| other.owns(Time(self.now)));
                     assert!(!owner, "host {index} emits while the other owns");
                 }
                 self.place = index;
@@ -356,16 +321,6 @@ impl World {
                 self.at(NETWORK_NS, Event::ToClient(frame));
             }
         }
-    }
-
-    /// How long bytes take until the last of them has gone over a slow link.
-    fn queue_on_link(&mut self, index: usize, bytes: u64) -> u64 {
-        let Some(rate) = self.link_rate else { return 0 };
-        let free_at = self.link_free_at[index].max(self.now) + bytes * 1000 * MS / rate;
-        self.link_free_at[index] = free_at;
-        let wait = free_at - self.now;
-        self.link_waiting_most = self.link_waiting_most.max(wait * rate / (1000 * MS));
-        wait
     }
 
     fn deliver(&mut self, event: Event) {
@@ -389,18 +344,18 @@ impl World {
                 if index == 0 {
                     self.received += frame.len();
                 }
-                self.run(index, |host, now, _| {
+                self.run(index, |place, now| {
                     // Without room it is lost, as in a full ring.
-                    let _taken = host.node.offer(frame, now);
+                    let _taken = place.host.offer(frame, now);
                 });
             }
             Event::Peer(index, bytes) => {
                 let mut is_forged = false;
-                self.run(index, |host, now, actions| {
-                    host.reader.push(&bytes);
+                self.run(index, |place, now| {
+                    place.reader.push(&bytes);
                     loop {
-                        match host.reader.read() {
-                            Ok(Some(message)) => host.node.receive(message, now, actions),
+                        match place.reader.read() {
+                            Ok(Some(message)) => place.host.receive(message, now),
                             Ok(None) => break,
                             Err(_) => {
                                 is_forged = true;
@@ -410,15 +365,17 @@ impl World {
                     }
                 });
                 if is_forged {
-                    self.given_up += 1;
-                    self.connect();
+                    // The link is given up, at both ends.
+                    self.given_up = true;
+                    self.queue.retain(|_, event| !matches!(event, Event::Peer(..)));
+                    (0..2).for_each(|index| self.run(index, |place, now| place.host.lost(now)));
                 }
             }
             Event::Answer(index, number, answer) => {
-                self.run(index, |host, now, _| host.node.answered(number, answer, now));
+                self.run(index, |place, now| place.host.answered(number, Some(answer), now));
             }
             Event::Ask(index, number, request) => {
-                let Some(who) = self.hosts[index].as_ref().map(|host| host.id) else { return };
+                let Some(who) = self.hosts[index].as_ref().map(|place| place.id) else { return };
                 let answer = self.keeper.ask(who, request, self.now);
                 if self.now >= self.lock_gone_until[index] {
                     self.at(self.lock_ns, Event::Answer(index, number, answer));
@@ -429,7 +386,7 @@ impl World {
     }
 
     fn due(&self) -> Option<u64> {
-        let hosts = (0..2).filter(|index| !self.is_stopped(*index)).filter_map(|index| self.node(index)?.due());
+        let hosts = (0..2).filter(|index| !self.is_stopped(*index)).filter_map(|index| self.host(index)?.due());
         let client = self.client.wake().filter(|_| self.is_begun).map(|wake| wake.0 * 1000);
         let event = self.queue.keys().next().map(|(at, _)| *at);
         hosts.map(|time| time.0).chain(client).chain(event).chain(self.stopped_until).min()
@@ -454,8 +411,8 @@ impl World {
             self.turns < 100_000,
             "time stands still at {} ns: {:?} {:?}",
             self.now,
-            self.node(0).map(Node::status),
-            self.node(1).map(Node::status)
+            self.host(0).map(Host::status),
+            self.host(1).map(Host::status)
         );
         self.now = self.now.max(next);
         if self.stopped_until.is_some_and(|until| until <= self.now) {
@@ -471,9 +428,9 @@ impl World {
             self.deliver(event);
         }
         for index in 0..2 {
-            let due = self.node(index).and_then(Node::due).is_some_and(|due| due.0 <= self.now);
+            let due = self.host(index).and_then(Host::due).is_some_and(|due| due.0 <= self.now);
             if due && !self.is_stopped(index) && !self.point(index) {
-                self.run(index, |_, _, _| {});
+                self.run(index, |_, _| {});
             }
         }
         let frames = if self.is_begun { self.client.run(guest_now(self.now)) } else { Vec::new() };
@@ -485,7 +442,7 @@ impl World {
                 }
             }
         }
-        let owners = (0..2).filter(|index| self.node(*index).is_some_and(|node| node.owns(Time(self.now)))).count();
+        let owners = (0..2).filter(|index| self.host(*index).is_some_and(|host| host.owns(Time(self.now)))).count();
         assert!(owners <= 1, "both own at {} ns", self.now);
     }
 
@@ -499,12 +456,12 @@ impl World {
     /// The host that runs the guest knows all that has left.
     pub fn check(&self, told: &str) {
         for index in 0..2 {
-            let Some(node) = self.node(index).filter(|node| *node.role() == Role::Primary) else { continue };
-            if !node.owns(Time(self.now)) {
+            let Some(host) = self.host(index).filter(|host| host.role() == Role::Owner) else { continue };
+            if !host.owns(Time(self.now)) {
                 continue;
             }
             let other = &self.emitted[1 - index];
-            let sent = &node.machine().sent;
+            let sent = &host.machine().sent;
             assert!(sent.starts_with(other), "{told}: host {index} does not know what the other sent");
         }
     }

@@ -9,7 +9,6 @@ use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 
 use super::bus::PortBus;
-use super::flow::Watch;
 
 /// The longest frame: an MTU of 1500 and the Ethernet header.
 const FRAME: usize = 1514;
@@ -25,10 +24,6 @@ pub struct Adapter {
     received: VecDeque<Vec<u8>>,
     /// Packets that smoltcp has written. They wait for room in the driver's ring.
     sending: VecDeque<Vec<u8>>,
-    /// Connections, as the packets show them.
-    pub watch: Watch,
-    /// Packets that smoltcp has written since the last look.
-    written: VecDeque<Vec<u8>>,
 }
 
 macro_rules! either {
@@ -43,9 +38,9 @@ macro_rules! either {
 
 impl Adapter {
     /// Opens the driver.
-    pub fn open(bus: PortBus, driver: Made, watch: Watch) -> Result<Self, DriverError> {
-        let (received, sending, written) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        let mut adapter = Self { bus, driver, polling: false, received, sending, watch, written };
+    pub fn open(bus: PortBus, driver: Made) -> Result<Self, DriverError> {
+        let (received, sending) = (VecDeque::new(), VecDeque::new());
+        let mut adapter = Self { bus, driver, polling: false, received, sending };
         either!(adapter, driver, bus => driver.open(bus))?;
         Ok(adapter)
     }
@@ -85,7 +80,6 @@ impl Adapter {
 
     /// Gives the driver the waiting packets that it has room for, and rings the doorbell. True if there were any.
     pub fn send(&mut self) -> Result<bool, DriverError> {
-        self.gather();
         let mut sent = false;
         while let Some(packet) = self.sending.front() {
             if !either!(self, driver, bus => driver.transmit(bus, packet, &Offload::default()))? {
@@ -98,30 +92,6 @@ impl Adapter {
             either!(self, driver, bus => driver.flush(bus))?;
         }
         Ok(sent)
-    }
-
-    /// Notes what smoltcp has written.
-    fn gather(&mut self) {
-        for packet in self.written.drain(..) {
-            self.watch.sent(&packet);
-            self.sending.push_back(packet);
-        }
-    }
-
-    /// Sends these packets before others.
-    pub fn queue(&mut self, packets: impl IntoIterator<Item = Vec<u8>>) {
-        self.written.extend(packets);
-        self.gather();
-    }
-
-    /// The packets for which the driver had no room.
-    pub fn unsent(&self) -> Vec<Vec<u8>> {
-        self.sending.iter().chain(&self.written).cloned().collect()
-    }
-
-    /// Reads what the adapter has received at the next look, whether it has interrupted or not.
-    pub fn poll_soon(&mut self) {
-        self.polling = true;
     }
 
     /// Whether packets wait for smoltcp.
@@ -187,13 +157,11 @@ impl Device for Adapter {
 
     fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
         let packet = self.received.pop_front()?;
-        self.watch.received(&packet);
-        Some((Received(packet), Sending(&mut self.written)))
+        Some((Received(packet), Sending(&mut self.sending)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        let waits = self.sending.len() + self.written.len();
-        if waits < WAITING { Some(Sending(&mut self.written)) } else { None }
+        if self.sending.len() < WAITING { Some(Sending(&mut self.sending)) } else { None }
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

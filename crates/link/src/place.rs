@@ -1,13 +1,12 @@
 //! The places at which hosts listen, by TCP or at a UNIX socket, and the streams between them.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -108,59 +107,6 @@ impl Stream {
             }
         }
     }
-
-    /// Connects, and waits for that, but not longer than this.
-    ///
-    /// # Errors
-    /// There is no way.
-    pub fn connect_within(to: &Place, limit: Duration) -> io::Result<Self> {
-        match to {
-            Place::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Self::Tcp),
-            // A UNIX socket connects at once or not at all.
-            Place::Unix(_) => Self::connect(to).map(|(stream, _)| stream),
-        }
-    }
-
-    pub(crate) fn prepare(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(true)?;
-                // An acknowledgement must not wait for the next one.
-                stream.set_nodelay(true)
-            }
-            Self::Unix(stream) => stream.set_nonblocking(true),
-        }
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => stream.peer_addr().is_ok(),
-            Self::Unix(_) => true,
-        }
-    }
-
-    pub(crate) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => (&mut &*stream).read(bytes),
-            Self::Unix(stream) => (&mut &*stream).read(bytes),
-        }
-    }
-
-    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => (&mut &*stream).write(bytes),
-            Self::Unix(stream) => (&mut &*stream).write(bytes),
-        }
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
 }
 
 fn family(address: SocketAddr) -> AddressFamily {
@@ -199,32 +145,6 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens alone at this place: a socket's file that nobody listens at any more is replaced.
-    ///
-    /// # Errors
-    /// Somebody listens there, or something else is at the path.
-    pub fn alone(at: &Place) -> io::Result<Self> {
-        match at {
-            Place::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Ok(Self::Tcp(listener))
-            }
-            Place::Unix(path) => {
-                let is_served = match Stream::connect(at) {
-                    Ok(_) => true,
-                    // A full queue of connections is somebody's.
-                    Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-                };
-                if is_served {
-                    let why = "another process listens there: end it, or give another path";
-                    return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
-                }
-                Self::in_place(path)
-            }
-        }
-    }
-
     /// Listens at this place beside a process that this one replaces.
     ///
     /// # Errors
@@ -281,17 +201,6 @@ impl Listener {
             }
         }
     }
-
-    /// The place.
-    ///
-    /// # Errors
-    /// The system does not say.
-    pub fn place(&self) -> io::Result<Place> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().map(Place::Tcp),
-            Self::Unix(_, path) => Ok(Place::Unix(path.clone())),
-        }
-    }
 }
 
 impl AsFd for Listener {
@@ -308,20 +217,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_its_owners_and_replaces_only_one_that_nobody_listens_at() {
+    fn a_socket_is_its_owners_and_replaces_only_another_socket() {
         let folder = std::env::temp_dir().join(format!("nicety-place-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let at = |name: &str| Place::Unix(folder.join(name));
         let why = |result: io::Result<Listener>| result.unwrap_err().to_string();
-        let one = Listener::alone(&at("one")).unwrap();
+        let one = Listener::beside(&at("one")).unwrap();
         assert_eq!(folder.join("one").metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(why(Listener::alone(&at("one"))).contains("another process listens there"));
-        let (ours, is_connecting) = Stream::connect(&at("one")).unwrap();
-        let (_refused, (theirs, from)) = (one.accept().unwrap(), one.accept().unwrap());
-        ours.write(b"hello").unwrap();
-        let mut bytes = [0; 8];
-        assert_eq!((theirs.read(&mut bytes).unwrap(), &bytes[..5], is_connecting), (5, b"hello".as_slice(), false));
-        assert_eq!(from.to_string(), format!("unix:{}/one", folder.display()));
+        let (_ours, is_connecting) = Stream::connect(&at("one")).unwrap();
+        let (_theirs, from) = one.accept().unwrap();
+        assert_eq!((from.to_string(), is_connecting), (format!("unix:{}/one", folder.display()), false));
         // A process that replaces it gets the next connections.
         let other = Listener::beside(&at("one")).unwrap();
         let _next = Stream::connect(&at("one")).unwrap();
@@ -329,16 +234,16 @@ mod tests {
         // A killed process leaves its file.
         drop((one, other));
         assert_eq!(Stream::connect(&at("one")).unwrap_err().to_string(), "nobody listens there");
-        drop(Listener::alone(&at("one")).unwrap());
+        drop(Listener::beside(&at("one")).unwrap());
         std::fs::write(folder.join("text"), "").unwrap();
-        assert!(why(Listener::alone(&at("text"))).contains("something is there that is no socket"));
+        assert!(why(Listener::beside(&at("text"))).contains("something is there that is no socket"));
         // What listening would say, and nothing is made.
         let check = |name: &str| Listener::check(&at(name)).map_err(|error| error.to_string());
         assert!(check("one").is_ok() && check("new").is_ok() && !folder.join("new").exists());
         assert!(check("text").unwrap_err().contains("something is there that is no socket"));
         assert!(check("none/one").unwrap_err().contains("No such file"));
-        assert!(why(Listener::alone(&at("none/one"))).contains("No such file"));
-        assert!(why(Listener::alone(&at(&"a".repeat(108)))).contains("at most 107 bytes"));
+        assert!(why(Listener::beside(&at("none/one"))).contains("No such file"));
+        assert!(why(Listener::beside(&at(&"a".repeat(108)))).contains("at most 107 bytes"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,9 +1,8 @@
 //! The outside of a replica in tests: a TCP client by smoltcp, of another seed, on a network in virtual time.
-#![allow(dead_code)]
 
 use nicety_frame::Mac;
-use nicety_tolerance::replica::Frames;
-use nicety_tolerance::{Application, GuestTime, Settings};
+use nicety_lab::replay::replica::Frames;
+use nicety_lab::replay::{Application, GuestTime, Settings};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
@@ -16,12 +15,12 @@ pub const GUEST_MAC: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// A replica's settings.
-pub fn settings(adapter: &str, application: Application) -> Settings {
+pub fn settings(adapter: &str) -> Settings {
     Settings {
         adapter: adapter.to_owned(),
         mac: GUEST_MAC,
         address: (GUEST, 24),
-        application,
+        application: Application::Echo,
         port: PORT,
         seed: 0x5eed,
     }
@@ -50,13 +49,11 @@ impl Random {
     }
 }
 
-/// What a client does with its connection.
-#[derive(Clone, Debug)]
-pub enum Task {
-    /// Sends this many bytes to an echo server, at most `ahead` of them unanswered, and compares what comes back.
-    Echo { bytes: usize, ahead: usize },
-    /// Sets `keys` keys, one after the other was acknowledged, then reads all of them.
-    Store { keys: usize },
+/// A client's work: so many bytes to an echo server, at most `ahead` of them unanswered. It compares what comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    pub bytes: usize,
+    pub ahead: usize,
 }
 
 /// The client.
@@ -68,7 +65,6 @@ pub struct Client {
     task: Task,
     sent: usize,
     answered: usize,
-    line: Vec<u8>,
     closed: bool,
     wake: Option<GuestTime>,
     /// The reason why the connection did not keep its promise.
@@ -104,7 +100,6 @@ impl Client {
             task,
             sent: 0,
             answered: 0,
-            line: Vec::new(),
             closed: false,
             wake: Some(GuestTime(0)),
             broken: None,
@@ -116,7 +111,7 @@ impl Client {
         self.closed && self.broken.is_none()
     }
 
-    /// Requests that were answered: bytes of an echo, lines of the store.
+    /// Bytes that came back.
     pub fn answered(&self) -> usize {
         self.answered
     }
@@ -145,19 +140,11 @@ impl Client {
         std::mem::take(&mut self.link.sent).into()
     }
 
-    fn break_off(&mut self, why: String) {
-        self.broken.get_or_insert(why);
-    }
-
     fn step(&mut self) -> bool {
-        let asked = match self.task {
-            Task::Echo { bytes, .. } => bytes,
-            Task::Store { keys } => 2 * keys,
-        };
+        let Task { bytes: total, ahead } = self.task;
         let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
-        if socket.state() == State::Closed && self.answered < asked {
-            let why = format!("the connection ended after {} answers", self.answered);
-            self.break_off(why);
+        if socket.state() == State::Closed && self.answered < total {
+            self.broken.get_or_insert(format!("the connection ended after {} answers", self.answered));
             return false;
         }
         let mut moved = false;
@@ -166,45 +153,17 @@ impl Client {
             socket.recv(|bytes| (bytes.len(), got.extend_from_slice(bytes))).unwrap();
             moved = true;
         }
-        let total = asked;
-        match self.task.clone() {
-            Task::Echo { ahead, .. } => {
-                for byte in got {
-                    if byte != pattern(self.answered) {
-                        let why = format!("byte {} came back as {byte}", self.answered);
-                        self.broken.get_or_insert(why);
-                    }
-                    self.answered += 1;
-                }
-                while socket.can_send() && self.sent < total.min(self.answered + ahead) {
-                    let end = total.min(self.answered + ahead).min(self.sent + 4096);
-                    let piece: Vec<u8> = (self.sent..end).map(pattern).collect();
-                    self.sent += socket.send_slice(&piece).unwrap();
-                    moved = true;
-                }
+        for byte in got {
+            if byte != pattern(self.answered) {
+                self.broken.get_or_insert(format!("byte {} came back as {byte}", self.answered));
             }
-            Task::Store { keys } => {
-                self.line.extend_from_slice(&got);
-                while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
-                    let line: Vec<u8> = self.line.drain(..=end).collect();
-                    let n = self.answered;
-                    let wanted =
-                        if n < keys { format!("OK {}\n", n + 1) } else { format!("VALUE {}\n", value(n - keys)) };
-                    if line != wanted.as_bytes() {
-                        let line = String::from_utf8_lossy(&line).into_owned();
-                        self.broken.get_or_insert(format!("request {n} was answered by {line:?}, not {wanted:?}"));
-                    }
-                    self.answered += 1;
-                }
-                if socket.can_send() && self.sent == self.answered && self.sent < total {
-                    let n = self.sent;
-                    let line =
-                        if n < keys { format!("SET k{n} {}\n", value(n)) } else { format!("GET k{}\n", n - keys) };
-                    socket.send_slice(line.as_bytes()).unwrap();
-                    self.sent += 1;
-                    moved = true;
-                }
-            }
+            self.answered += 1;
+        }
+        while socket.can_send() && self.sent < total.min(self.answered + ahead) {
+            let end = total.min(self.answered + ahead).min(self.sent + 4096);
+            let piece: Vec<u8> = (self.sent..end).map(pattern).collect();
+            self.sent += socket.send_slice(&piece).unwrap();
+            moved = true;
         }
         if self.answered >= total && socket.may_send() {
             socket.close();
@@ -215,8 +174,4 @@ impl Client {
         }
         moved
     }
-}
-
-fn value(n: usize) -> String {
-    format!("v{n}-{}", "x".repeat(n % 300))
 }

@@ -1,57 +1,13 @@
 //! The adapter's port as its driver sees it, in this process. Each access goes into a digest.
 
-use std::hash::Hasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Set, Time};
+use nicety_adapter::tape::Sum;
+use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
 use nicety_drivers::{RingBus, config};
 use nicety_memory::Map;
-use nicety_plane::{Port, Shell};
-
-use crate::fnv::Fnv;
-
-/// A port's requests to its owner.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Requests {
-    /// Messages that were raised and not yet taken.
-    pub messages: Set,
-    /// The INTx line.
-    pub line: bool,
-    /// The next wake-up.
-    pub wake: Option<Time>,
-    /// A turn is due.
-    pub scheduled: bool,
-}
-
-/// Keeps a port's requests until they are served.
-#[derive(Clone, Debug, Default)]
-pub struct Memo(Arc<Mutex<Requests>>);
-
-impl Memo {
-    /// The requests.
-    pub fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shell for Memo {
-    fn messages(&self, vectors: Set) {
-        self.requests().messages.extend(vectors);
-    }
-
-    fn line(&self, level: bool) {
-        self.requests().line = level;
-    }
-
-    fn schedule(&self) {
-        self.requests().scheduled = true;
-    }
-
-    fn wake_at(&self, time: Time) {
-        let mut requests = self.requests();
-        requests.wake = Some(requests.wake.map_or(time, |earlier| earlier.min(time)));
-    }
-}
+use nicety_plane::Port;
+use nicety_plane::doubles::Memo;
 
 /// See the module's page.
 pub struct PortBus {
@@ -59,10 +15,10 @@ pub struct PortBus {
     memo: Memo,
     memory: Arc<Map>,
     line_masked: bool,
-    /// The time of the current call.
+    /// The time of the current input.
     pub now: Time,
     /// A digest of all accesses and interrupts.
-    pub digest: Fnv,
+    pub digest: Sum,
 }
 
 fn refused(why: &str) -> BusError {
@@ -78,17 +34,17 @@ const INTERRUPT: u64 = 4;
 impl PortBus {
     /// The bus of this port.
     pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
-        Self { port, memo, memory, line_masked: false, now: Time::ZERO, digest: Fnv::default() }
+        Self { port, memo, memory, line_masked: false, now: Time::ZERO, digest: Sum::default() }
     }
 
     fn note(&mut self, kind: u64, place: u64, data: &[u8]) {
-        self.digest.write_u64(place << 8 | kind);
-        self.digest.write(data);
+        self.digest.number(place << 8 | kind);
+        self.digest.bytes(data);
     }
 
     /// Takes the next pending interrupt: a vector, a ring's number, or 0 for the line.
     pub fn take(&mut self) -> Option<u16> {
-        let mut requests = self.memo.requests();
+        let mut requests = self.memo.asked();
         let vector = match requests.messages.pop() {
             Some(vector) => vector,
             None if requests.line && !self.line_masked => {
