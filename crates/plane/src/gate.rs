@@ -33,7 +33,7 @@ const SPARE_MAX: usize = 256;
 pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
 
 /// What happens to frames of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GateMode {
     /// All leave at once.
@@ -123,9 +123,10 @@ impl Epochs {
         }
     }
 
-    /// Epochs of another process go on. Nothing that was released there leaves before the next release: the lease may have ended.
+    /// Epochs of another process go on. A twin stays mute. Nothing else leaves before the next release: the lease may have ended.
     pub fn again(saved: SavedEpochs) -> Self {
-        let SavedEpochs { mode, current, released, taken } = saved;
+        let SavedEpochs { is_mute, current, released, taken } = saved;
+        let mode = if is_mute { GateMode::Mute } else { GateMode::Shut };
         let epochs = Self { hurry: OnceLock::new(), ..Self::new(mode, || {}) };
         epochs.current.store(current.max(1), Ordering::Relaxed);
         epochs.released.store(released.min(current.saturating_sub(1)), Ordering::Relaxed);
@@ -136,7 +137,8 @@ impl Epochs {
     /// For the process that goes on with them.
     pub fn save(&self) -> SavedEpochs {
         let taken = self.position().taken;
-        SavedEpochs { mode: self.mode(), current: self.current(), released: self.released(), taken }
+        let is_mute = self.mode() == GateMode::Mute;
+        SavedEpochs { is_mute, current: self.current(), released: self.released(), taken }
     }
 
     /// For [`Epochs::again`]: as in [`Epochs::new`]. The first call counts.
@@ -214,8 +216,7 @@ impl Epochs {
 /// [`Epochs`], for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedEpochs {
-    /// What happens to frames.
-    pub mode: GateMode,
+    is_mute: bool,
     current: u64,
     released: u64,
     taken: Waiting,
