@@ -274,6 +274,23 @@ impl InterestImage {
     }
 }
 
+/// A VM's protection that goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmImage {
+    /// The VM's name.
+    pub name: String,
+    /// The run of its QEMU.
+    pub run: u64,
+    /// Its part of the protection.
+    pub kept: nicety_protect::Kept,
+    /// The descriptor of QEMU's stream, which stands still.
+    pub stream: u32,
+    /// Bytes of that stream so far, out and in.
+    pub carried: [u64; 2],
+    /// Bytes on the wire for it, out and in.
+    pub traffic: [u64; 2],
+}
+
 /// A port's neighbour by LLDP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourImage {

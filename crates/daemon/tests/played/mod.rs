@@ -25,10 +25,10 @@ struct State {
     answers: BTreeMap<String, Value>,
     overrides: BTreeMap<String, Value>,
     objects: Vec<Value>,
-    /// The last descriptor that `getfd` brought.
+    /// The stream of copies, which `getfd` brought.
     stream: Option<OwnedFd>,
     /// A descriptor has come, and its `getfd` was not read yet.
-    has_descriptor: bool,
+    descriptor: Option<OwnedFd>,
     /// It answers nothing any more, and its sockets stay open.
     is_hung: bool,
     has_ended: bool,
@@ -124,6 +124,12 @@ impl Qemu {
         client.shutdown(std::net::Shutdown::Both).unwrap();
     }
 
+    /// Its stream of copies.
+    #[allow(dead_code, reason = "not every test has a stream")]
+    pub fn stream(&self) -> std::fs::File {
+        self.state().stream.as_ref().unwrap().try_clone().unwrap().into()
+    }
+
     /// It is killed: its sockets close.
     pub fn kill(self, socket: &Path) {
         std::fs::remove_file(socket).unwrap();
@@ -146,7 +152,7 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 let mut state = state.lock().unwrap();
-                (state.stream, state.has_descriptor) = (fds.last(), true);
+                state.descriptor = fds.last();
             }
         }
         text.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
@@ -181,9 +187,15 @@ fn answer(state: &mut State, asked: &Value) -> Value {
     let recorded =
         state.answers.get(&format!("{}{}", asked.get("execute").unwrap_or(&Value::Null), asked["arguments"]));
     match (name, recorded) {
-        ("getfd", _) if !std::mem::take(&mut state.has_descriptor) => {
-            json!({"error": {"class": "GenericError", "desc": "No file descriptor supplied via SCM_RIGHTS"}})
-        }
+        ("getfd", _) => match state.descriptor.take() {
+            Some(descriptor) => {
+                if asked["arguments"]["fdname"] == "nicety" {
+                    state.stream = Some(descriptor);
+                }
+                json!({"return": {}})
+            }
+            None => json!({"error": {"class": "GenericError", "desc": "No file descriptor supplied via SCM_RIGHTS"}}),
+        },
         ("qom-list", _) => json!({"return": state.objects}),
         ("object-add", _) => {
             state.objects.push(json!({"name": asked["arguments"]["id"], "type": "child<secret>"}));
