@@ -246,7 +246,9 @@ impl World {
             let late = self.random.below(20) * MS;
             let now = self.now;
             let hears = self.hosts[1 - at].is_up;
-            if let Some(daemon) = self.hosts[at].daemon.as_mut().filter(|_| hears) {
+            let daemon = self.hosts[at].daemon.as_mut();
+            // One that waits for the other host's next daemon is not lost with the line.
+            if let Some(daemon) = daemon.filter(|daemon| hears && !daemon.role.is_paused()) {
                 daemon.lost_at = Some(now + late);
             }
         }
