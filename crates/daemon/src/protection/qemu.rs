@@ -187,7 +187,10 @@ impl Qemu {
         let keeps_on = std::mem::take(&mut self.keeps_on);
         if let Some(colo) = self.colo.as_mut().filter(|colo| !matches!(colo.phase(), Phase::Alone | Phase::Failed)) {
             // One that is being adopted fails over when it is.
-            return if keeps_on && colo.phase() == Phase::Preparing { () } else { colo.fail_over(now) };
+            if !keeps_on || colo.phase() != Phase::Preparing {
+                colo.fail_over(now);
+            }
+            return;
         }
         // A QEMU that is not copying has nothing to do.
         if !matches!(self.state, State::There(..)) {

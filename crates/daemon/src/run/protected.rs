@@ -4,7 +4,7 @@
 //! closes an epoch of what the guest sent, and a loaded one, with the rings running again, says that the twin has that copy.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nicety_plane::{Epochs, GatePosition, Group, Waiting};
 pub use nicety_protect::Pairing;
@@ -148,7 +148,7 @@ impl Protected {
         self.tell(EpochEvent::Runs);
     }
 
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<ClosedEpoch>> {
+    fn last(&self) -> MutexGuard<'_, Option<ClosedEpoch>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

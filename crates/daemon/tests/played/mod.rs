@@ -126,8 +126,10 @@ impl Qemu {
 
     /// Its stream of copies.
     #[allow(dead_code, reason = "not every test has a stream")]
-    pub fn stream(&self) -> std::fs::File {
-        self.state().stream.as_ref().unwrap().try_clone().unwrap().into()
+    pub fn stream(&self) -> UnixStream {
+        let stream = UnixStream::from(self.state().stream.as_ref().unwrap().try_clone().unwrap());
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
     }
 
     /// It is killed: its sockets close.

@@ -164,8 +164,9 @@ impl Copying {
 
     /// The stream goes on over this connection. `false`: it does not stand still.
     pub fn rejoin(&mut self, link: Link) -> bool {
-        self.carrier = self.stand_still().map(|still| Carrier::again(link, still)).or(self.carrier.take());
-        self.carrier.is_some()
+        let Some(still) = self.stand_still() else { return false };
+        self.carrier = Some(Carrier::again(link, still));
+        true
     }
 
     /// The connection that came for this protection's stream, which stands still.
