@@ -118,7 +118,8 @@ impl Daemon {
 
 impl VmImage {
     pub(crate) fn of(left: &Left, table: &mut Table) -> Result<Self, Errno> {
-        let Left { vm, run, kept, still: Still { qemu, carried, traffic } } = left;
+        // QEMU has taken the rest.
+        let Left { vm, run, kept, still: Still { qemu, rest: _, carried, traffic } } = left;
         let stream = table.put(qemu)?;
         Ok(Self { name: vm.clone(), run: *run, kept: *kept, stream, carried: *carried, traffic: *traffic })
     }
@@ -126,7 +127,7 @@ impl VmImage {
     fn left(&self, table: &mut Table) -> Option<Left> {
         let Self { name, run, kept, stream, carried, traffic } = self;
         let qemu = table.take(*stream)?.into();
-        let still = Still { qemu, carried: *carried, traffic: *traffic };
+        let still = Still { qemu, rest: Vec::new(), carried: *carried, traffic: *traffic };
         Some(Left { vm: name.clone(), run: *run, kept: *kept, still })
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Carrier {
 #[derive(Debug)]
 pub(crate) struct Still {
     pub qemu: OwnedFd,
+    /// Bytes that have come, and that QEMU has not taken yet.
+    pub rest: Vec<u8>,
     /// As [`Carrier::carried`].
     pub carried: [u64; 2],
     /// As [`Carrier::traffic`].
@@ -64,12 +66,12 @@ impl std::fmt::Display for Over {
 impl Carrier {
     /// Between these two.
     pub fn new(link: Link, qemu: OwnedFd) -> Self {
-        Self::again(link, Still { qemu, carried: [0; 2], traffic: [0; 2] })
+        Self::again(link, Still { qemu, rest: Vec::new(), carried: [0; 2], traffic: [0; 2] })
     }
 
     /// A stream that has stood still goes on over this connection.
-    pub fn again(link: Link, Still { qemu, carried, traffic }: Still) -> Self {
-        let (out, into) = (Vec::new(), Vec::new());
+    pub fn again(link: Link, Still { qemu, rest, carried, traffic }: Still) -> Self {
+        let (out, into) = (Vec::new(), rest);
         Self {
             link,
             qemu,
@@ -101,15 +103,21 @@ impl Carrier {
         self.is_paused && self.out_at == self.out.len() && self.link.is_flushed()
     }
 
-    /// After [`Carrier::pause`]: whether QEMU has all of so many bytes that the other host has read of its QEMU's.
+    /// After [`Carrier::pause`]: whether all of so many bytes has come that the other host has read of its QEMU's.
     pub fn has_all(&self, sent_there: u64) -> bool {
-        self.is_paused && self.into_at == self.into.len() && self.carried[1] == sent_there
+        self.is_paused && self.carried[1] == sent_there
+    }
+
+    /// Whether QEMU has all that has come.
+    pub fn is_delivered(&self) -> bool {
+        self.into_at == self.into.len()
     }
 
     /// QEMU's end, for [`Carrier::again`]. Ends the connection.
     pub fn into_still(self) -> Still {
-        let Self { qemu, carried, traffic, .. } = self;
-        Still { qemu, carried, traffic }
+        let Self { qemu, mut into, into_at, carried, traffic, .. } = self;
+        into.drain(..into_at);
+        Still { qemu, rest: into, carried, traffic }
     }
 
     /// Its descriptors, and what to wait for.

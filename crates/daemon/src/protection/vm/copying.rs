@@ -135,7 +135,7 @@ impl Copying {
 
     /// Whether nothing of the stream is under way, as far as this host knows.
     pub fn is_still(&self) -> bool {
-        self.has_all() && self.carrier.as_ref().is_some_and(Carrier::is_flushed)
+        self.has_all() && self.carrier.as_ref().is_some_and(|carrier| carrier.is_flushed() && carrier.is_delivered())
     }
 
     fn has_all(&self) -> bool {

@@ -42,8 +42,8 @@ pub(crate) struct Left {
 impl Left {
     /// The same, with another descriptor of QEMU's end.
     fn another(&self) -> io::Result<Self> {
-        let Self { vm, run, kept, still: Still { qemu, carried, traffic } } = self;
-        let still = Still { qemu: qemu.try_clone()?, carried: *carried, traffic: *traffic };
+        let Self { vm, run, kept, still: Still { qemu, rest, carried, traffic } } = self;
+        let still = Still { qemu: qemu.try_clone()?, rest: rest.clone(), carried: *carried, traffic: *traffic };
         Ok(Self { vm: vm.clone(), run: *run, kept: *kept, still })
     }
 }
