@@ -365,7 +365,9 @@ impl Owner {
         }
         match (self.stage, request) {
             // It has had the VM before, and another one since: this state is stale.
-            (_, Request::Begin) | (Stage::Begins, Request::Renew) if !answer.granted && answer.holder.is_none() => {
+            (_, Request::Begin) | (Stage::Begins, Request::Renew | Request::Found)
+                if !answer.granted && answer.holder.is_none() =>
+            {
                 return self.end(Ended::Taken);
             }
             (Stage::Begins, _) if is_alone(&answer, self.me) => self.settle("it has just begun"),

@@ -121,7 +121,8 @@ impl Qemu {
         }
     }
 
-    /// Why it cannot be asked.(&self) -> Option<&str> {
+    /// Why it cannot be asked.
+    pub fn why_not(&self) -> Option<&str> {
         self.why_not.as_deref()
     }
 

@@ -129,8 +129,11 @@ impl Vm {
             return;
         }
         match self.peer.stream(pairing, now) {
-            Ok(link) if self.copying.rejoin(link) => self.goes_on(now),
-            Ok(_) => {}
+            Ok(link) => {
+                if self.copying.rejoin(link) {
+                    self.goes_on(now);
+                }
+            }
             Err(why) => {
                 info!(vm = self.config.name, "no stream to the other host: {why}");
                 self.peer.hang();
@@ -193,9 +196,8 @@ impl Vm {
         let (Some(kept), Some(still)) = (self.role.kept(), self.copying.stand_still()) else { return };
         let left = Left { vm: self.config.name.clone(), run: self.run, kept, still };
         match left.another() {
-            // Whoever has asked does not wait any more, or gets it.
-            Ok(other) if answer.send(other).is_ok() => {}
-            Ok(_) => {}
+            // Whoever has asked gets it, or does not wait any more.
+            Ok(other) => _ = answer.send(other),
             Err(why) => warn!(vm = self.config.name, "its stream is not handed over: {why}"),
         }
         self.peer.hang();
