@@ -1,5 +1,6 @@
 //! QEMU's control socket, played by the test: it answers what a real one did (`crates/qmp/tests/golden`), and sends the events that the
 //! test wants.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::collections::BTreeMap;
 use std::io::{IoSliceMut, Write};
@@ -125,7 +126,6 @@ impl Qemu {
     }
 
     /// Its stream of copies.
-    #[allow(dead_code, reason = "not every test has a stream")]
     pub fn stream(&self) -> UnixStream {
         let stream = UnixStream::from(self.state().stream.as_ref().unwrap().try_clone().unwrap());
         stream.set_read_timeout(Some(SOON)).unwrap();
