@@ -352,7 +352,13 @@ impl Vm {
                 (Wire::Offer { run, facts, ports }, Role::Owner(_)) => {
                     self.copying.offer = Some(Offer { run, facts, ports, is_checked: false });
                 }
-                (Wire::Refused(why), Role::Twin(_)) => self.peer.refused(why, now),
+                (Wire::Refused(why), Role::Twin(twin)) => {
+                    self.peer.refused(why, now);
+                    // The protection that was to go on has ended there.
+                    if twin.is_paused() {
+                        twin.lost(time);
+                    }
+                }
                 (message, _) => self.hear_of_pause(message, now),
             }
         }
