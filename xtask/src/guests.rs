@@ -43,7 +43,7 @@ const ALONE: [&str; 11] = [
     "twins::links::a_link_that_is_slower_than_the_vm_writes_its_memory_ends_the_protection_and_the_vm_goes_on",
     "twins::links::a_vm_with_two_ports_and_its_lease_in_etcd_goes_on_at_its_twin_with_both",
     "twins::links::an_upgrade_of_the_twins_daemon_costs_no_takeover_and_a_kill_of_the_owners_keeper_one",
-    "twins::a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_is_protected_again",
+    "twins::a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_stays_or_is_protected_again",
     "twins::no_answered_request_is_forgotten_whatever_is_killed_and_a_host_that_stood_still_says_nothing_afterwards",
 ];
 

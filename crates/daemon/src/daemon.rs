@@ -57,7 +57,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::fabric::Joined;
 use crate::flows::Flows;
-use crate::protection::{Protection, Ready};
+use crate::protection::{Left, Protection, Ready};
 use crate::random::random;
 use crate::run::device::{PortDevice, irq_layout};
 use crate::run::fatal::fatal;
@@ -279,6 +279,8 @@ pub struct Daemon {
     opener: OnceLock<Arc<Opener>>,
     /// VMs that are copied to twins: what is ready for them, and then what runs.
     protection_ready: Mutex<Option<Ready>>,
+    /// Of the daemon before this one.
+    protection_left: Mutex<Vec<Left>>,
     protection: OnceLock<Protection>,
     /// The fabric that this host is in.
     fabric: OnceLock<Joined>,
@@ -352,6 +354,7 @@ impl Daemon {
             holder: OnceLock::new(),
             opener: OnceLock::new(),
             protection_ready: Mutex::default(),
+            protection_left: Mutex::default(),
             protection: OnceLock::new(),
             fabric: OnceLock::new(),
             guarded: Mutex::default(),
@@ -637,9 +640,7 @@ impl Daemon {
         if self.takes_over.load(Ordering::Relaxed) {
             return;
         }
-        if let Some(protection) = self.protection.get() {
-            protection.end();
-        }
+        self.end_protection();
         if let Some(fabric) = self.fabric.get() {
             fabric.end();
         }

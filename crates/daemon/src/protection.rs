@@ -24,7 +24,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -41,7 +41,9 @@ pub use note::Wish;
 use note::{Bell, Board, Note};
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-use vm::Vm;
+pub(crate) use carrier::Still;
+pub(crate) use vm::Left;
+use vm::{STILL, Vm};
 
 use crate::clock::Clock;
 
@@ -149,8 +151,15 @@ impl Ready {
 }
 
 impl Protection {
-    /// Starts the threads: the ports are there, and the process has not confined itself yet.
-    pub fn start(ready: Ready, gates: &Weak<dyn Gates>, clock: Clock, terms: Terms) -> Result<Self, ProtectionError> {
+    /// Starts the threads: the ports are there, and the process has not confined itself yet. `left`: what the daemon before this one has
+    /// left of its VMs' protections.
+    pub fn start(
+        ready: Ready,
+        gates: &Weak<dyn Gates>,
+        clock: Clock,
+        terms: Terms,
+        mut left: Vec<Left>,
+    ) -> Result<Self, ProtectionError> {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
@@ -163,7 +172,10 @@ impl Protection {
             boards.insert(config.name.clone(), Arc::clone(&board));
             let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
-            all.push(Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes)));
+            let of_it = left.iter().position(|left| left.vm == config.name).map(|at| left.swap_remove(at));
+            let mut vm = Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes));
+            of_it.into_iter().for_each(|left| vm.resume(left, std::time::Instant::now()));
+            all.push(vm);
         }
         let mut threads = Vec::new();
         for vm in all {
@@ -186,6 +198,28 @@ impl Protection {
             // One that has panicked has said so.
             let _panicked = thread.join();
         }
+    }
+
+    /// This daemon is about to be replaced: the protections that can go on in the next one stand still. Their VMs' threads do nothing more
+    /// before [`Protection::go_on`]. Takes some milliseconds, half a second at most.
+    pub fn leave(&self) -> Vec<Left> {
+        let (answer, answers) = channel();
+        self.boards.values().for_each(|board| board.tell(Note::Leave(answer.clone())));
+        // A thread that has nothing to hand over drops its end.
+        drop(answer);
+        let end = std::time::Instant::now() + 2 * STILL;
+        let mut left = Vec::new();
+        loop {
+            match answers.recv_timeout(end.saturating_duration_since(std::time::Instant::now())) {
+                Ok(one) => left.push(one),
+                Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => return left,
+            }
+        }
+    }
+
+    /// This daemon is not replaced after all.
+    pub fn go_on(&self) {
+        self.boards.values().for_each(|board| board.tell(Note::GoOn));
     }
 
     /// The states of all VMs.

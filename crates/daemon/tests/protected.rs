@@ -1,175 +1,22 @@
 //! VMs that are protected, at instants that a real QEMU does not let a test choose: the test plays both QEMUs and their guests.
 
+mod hosts;
 mod played;
 mod rings_guest;
+mod upgrade;
 
 use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use nicety_daemon::daemon::Daemon;
-use nicety_daemon::protection::{Terms, VmReport, VmRole, Wish};
-use nicety_daemon::serve;
-use nicety_host::Host;
+use hosts::{Hosts, Side, folder, goes_alone, terms};
+use nicety_daemon::protection::{Terms, VmRole, Wish};
 use played::Qemu;
-use rings_guest::{Guest, until};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rings_guest::until;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-const VM: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
-
-/// The test's machine may stand still for a while: nobody is lost for being silent, where a test is not about that.
-fn terms() -> Terms {
-    let long = Duration::from_secs(30);
-    Terms { silence: long, patience: long, ..Terms::default() }
-}
-
-/// A host: its daemon, its QEMU and its guest, and somebody else at the same switch who hears what the VM sends.
-struct Side {
-    daemon: Arc<Daemon>,
-    qemu: Option<Qemu>,
-    guest: Guest,
-    other: Guest,
-}
-
-impl Side {
-    fn new(folder: &Path, own: &str, peer: &str, waits: bool, terms: Terms) -> Self {
-        let mut side = Self::without(folder, own, peer, terms);
-        side.qemu = Some(Qemu::at(&folder.join(format!("{own}.qmp")), waits));
-        side
-    }
-
-    /// Its QEMU is not there.
-    fn without(folder: &Path, own: &str, peer: &str, terms: Terms) -> Self {
-        let port = |name: &str, number: u8| {
-            format!(
-                "[[port]]\nname = \"{name}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:{number:02x}\"\n\
-                 socket = \"{own}-{name}.sock\"\n"
-            )
-        };
-        let text = format!(
-            "[ft]\nlisten = \"unix:{own}.ft\"\nkey = \"key\"\nlease = \"leases\"\n{}{}\
-             [[vm]]\nname = \"guest\"\nports = \"vm1\"\nqmp = \"{own}.qmp\"\npeer = \"unix:{peer}.ft\"\n",
-            port("vm1", 1),
-            port("vm2", 2)
-        );
-        let host = Host::parse(&text, &folder.join("host.toml")).unwrap();
-        let daemon = Arc::new(serve::start(serve::prepare(&host, None).unwrap()).unwrap());
-        daemon.protect_vms(terms).unwrap();
-        let other = Guest::new(folder.join(format!("{own}-vm2.sock")));
-        let guest = Guest::waiting(folder.join(format!("{own}-vm1.sock")));
-        Self { daemon, qemu: None, guest, other }
-    }
-
-    fn qemu(&self) -> &Qemu {
-        self.qemu.as_ref().unwrap()
-    }
-
-    fn report(&self) -> VmReport {
-        self.daemon.vms().remove(0)
-    }
-
-    fn state(&self, wanted: &str) {
-        until(wanted, || self.report().state == wanted);
-    }
-
-    /// The VM sends a frame, whose descriptor is given back whatever happens to the frame.
-    fn send(&mut self, first: u8) {
-        let taken = self.guest.taken();
-        self.guest.send(VM, first);
-        until("a frame that is taken", || self.guest.taken() > taken);
-    }
-
-    /// First bytes of the frames that were heard.
-    fn heard(&self) -> Vec<u8> {
-        (0..self.other.received()).map(|number| self.other.first_byte(number)).collect()
-    }
-}
-
-/// Two hosts. The first one's VM runs, and the second one's QEMU waits.
-struct Hosts {
-    here: Side,
-    there: Side,
-    folder: TempDir,
-}
-
-fn folder() -> TempDir {
-    nicety_sandbox::begin_for_tests();
-    let folder = TempDir::new().unwrap();
-    std::fs::write(folder.path().join("key"), [7; 32]).unwrap();
-    std::fs::create_dir(folder.path().join("leases")).unwrap();
-    folder
-}
-
-impl Hosts {
-    /// The first copy begins.
-    fn joining(terms: Terms) -> Self {
-        let folder = folder();
-        let mut here = Side::new(folder.path(), "a", "b", false, terms);
-        here.state("alone");
-        here.guest.start([0, 0]);
-        let there = Side::new(folder.path(), "b", "a", true, terms);
-        here.qemu().hears("migrate");
-        there.qemu().hears("migrate-incoming");
-        let hosts = Self { here, there, folder };
-        for side in [&hosts.here, &hosts.there] {
-            side.qemu().event("MIGRATION", &json!({"status": "active"}));
-        }
-        hosts
-    }
-
-    /// QEMU stops the VM, and has the state of its port saved.
-    fn save(&mut self) -> ([u32; 2], Vec<u8>) {
-        self.here.qemu().event("STOP", &Value::Null);
-        let bases = self.here.guest.stop();
-        (bases, self.here.guest.save())
-    }
-
-    /// The other QEMU loads it.
-    fn load(&mut self, state: &[u8], bases: [u32; 2]) {
-        self.there.guest.load(state);
-        self.there.guest.start(bases);
-    }
-
-    fn goes_on(&mut self, bases: [u32; 2], is_first: bool) {
-        self.here.guest.start(bases);
-        if is_first {
-            self.here.qemu().event("MIGRATION", &json!({"status": "colo"}));
-            self.there.qemu().event("MIGRATION", &json!({"status": "colo"}));
-            self.there.qemu().event("RESUME", &Value::Null);
-        }
-        self.here.qemu().event("RESUME", &Value::Null);
-    }
-
-    fn kill_here(&mut self) {
-        self.here.qemu.take().unwrap().kill(&self.folder.path().join("a.qmp"));
-    }
-
-    fn kill_there(&mut self) {
-        self.there.qemu.take().unwrap().kill(&self.folder.path().join("b.qmp"));
-    }
-
-    fn protected(terms: Terms) -> Self {
-        let mut hosts = Self::joining(terms);
-        let (bases, state) = hosts.save();
-        hosts.load(&state, [0, 0]);
-        hosts.goes_on(bases, true);
-        hosts.here.state("protected");
-        hosts.there.state("heir");
-        hosts
-    }
-}
-
-/// QEMU answers whoever has it go on alone.
-fn goes_alone(qemu: &Qemu) {
-    qemu.answers("query-migrate", json!({"return": {"status": "completed"}}));
-    qemu.answers("query-status", json!({"return": {"status": "running", "running": true}}));
-}
 
 #[test]
 fn no_frame_of_an_epoch_leaves_before_the_other_host_has_loaded_the_copy_that_closed_it() {
@@ -280,12 +127,7 @@ fn an_owner_that_no_copy_answers_goes_on_alone_and_its_twin_ends() {
 #[test]
 fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_back() {
     let mut hosts = Hosts::protected(terms());
-    let lease = hosts.folder.path().join("leases/guest.lease");
-    // In one step, for a lease that is not there was removed by somebody.
-    let other = hosts.folder.path().join("other");
-    std::fs::create_dir(&other).unwrap();
-    let exchange = || renameat_with(CWD, &lease, CWD, &other, RenameFlags::EXCHANGE).unwrap();
-    exchange();
+    hosts.exchange_lease();
     // A twin whose owner speaks to it does not ask: both stay what they are.
     hosts.here.state("isolated");
     let why = hosts.here.report().why_not.unwrap();
@@ -297,7 +139,7 @@ fn an_owner_that_does_not_reach_the_lease_is_isolated_and_goes_on_when_it_is_bac
     hosts.goes_on(bases, false);
     std::thread::sleep(Duration::from_millis(200));
     assert!(!hosts.here.heard().contains(&8));
-    exchange();
+    hosts.exchange_lease();
     hosts.here.state("protected");
     until("the frame", || hosts.here.heard().contains(&8));
 }
@@ -368,10 +210,7 @@ fn a_vm_that_is_handed_over_goes_on_at_the_twin_which_the_lease_names_before_its
 #[test]
 fn administrators_who_want_a_handover_at_once_are_all_told_what_comes_of_it() {
     let hosts = Hosts::protected(terms());
-    let lease = hosts.folder.path().join("leases/guest.lease");
-    let other = hosts.folder.path().join("other");
-    std::fs::create_dir(&other).unwrap();
-    renameat_with(CWD, &lease, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    hosts.exchange_lease();
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asks = [(); 3].map(|()| scope.spawn(|| hosts.here.daemon.wish("guest", Wish::FailOver)));
         asks.into_iter().map(|ask| ask.join().unwrap().unwrap_err()).collect()

@@ -10,7 +10,7 @@ use nicety_daemon::protected::{ClosedEpoch, EpochEvent, Pairing, Protected};
 use nicety_daemon::protection::Gates;
 use nicety_daemon::serve;
 use nicety_host::Host;
-use nicety_plane::{Epochs, GateMode};
+use nicety_plane::{Epochs, GateMode, Waiting};
 use rings_guest::{Guest, two_ports, until};
 use tempfile::TempDir;
 
@@ -46,6 +46,14 @@ impl Side {
         self.events.try_iter().collect()
     }
 
+    /// The epoch that was closed: nothing else has happened.
+    fn closed(&self) -> ClosedEpoch {
+        match self.heard()[..] {
+            [EpochEvent::Closed(closed)] => closed,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
     /// The VM sends a frame, whose descriptor is given back whatever happens to the frame.
     fn send(&mut self, first: u8) {
         let taken = self.guest.taken();
@@ -75,8 +83,10 @@ fn frames_leave_when_the_twin_has_loaded_the_copy_that_they_were_sent_before_and
 
     let bases = here.guest.stop();
     let state = here.guest.save();
-    let first = ClosedEpoch { pairing: PAIRING, epoch: 1, ran: true };
-    assert_eq!(here.heard(), [EpochEvent::Closed(first)]);
+    let first = here.closed();
+    assert_eq!((first.pairing, first.epoch, first.ran), (PAIRING, 1, true));
+    let gate = first.gate.unwrap();
+    assert_eq!((gate.taken.packets, gate.waiting()), (1, Some(Waiting::default())), "it has left");
     here.guest.start(bases);
     here.send(2);
     there.guest.load(&state);
@@ -133,6 +143,28 @@ fn a_driver_that_resets_its_adapter_closes_no_epoch_and_a_state_of_another_prote
     let state = here.guest.save();
     there.guest.load(&state);
     assert_eq!(there.heard(), []);
+}
+
+/// A VMM that mixes states up cannot acknowledge what is not there.
+#[test]
+fn a_twin_acknowledges_no_copy_that_is_behind_the_last_one() {
+    let (mut here, mut there) = (Side::new(false), Side::new(true));
+    here.guest.start([0, 0]);
+    let mut copies = Vec::new();
+    for first in 1..=3 {
+        here.send(first);
+        let bases = here.guest.stop();
+        let _runs = here.heard();
+        copies.push((here.guest.save(), here.closed()));
+        here.guest.start(bases);
+    }
+    for (number, waits) in [(1, 1), (2, 2)] {
+        there.guest.load(&copies[number].0);
+        assert_eq!(there.heard(), [EpochEvent::Loaded(copies[number].1)]);
+        assert_eq!(there.protected.unseen().map(|unseen| unseen.packets), Some(waits), "the first one had left");
+        there.guest.load(&copies[0].0);
+        assert_eq!(there.heard(), []);
+    }
 }
 
 #[test]

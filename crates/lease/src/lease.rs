@@ -14,7 +14,7 @@ pub struct NodeId(pub u64);
 /// A request to the third party. Each is carried out as a whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Own a VM that nobody has ever owned.
+    /// Own a VM that nobody has ever owned. Not for a run that has had it, and lost it.
     Found,
     /// Own a VM that runs here: nobody owns it, or its owner's lease has run out. Not for a run that has had it, and lost it.
     Begin,
@@ -83,7 +83,7 @@ impl Lease {
     pub fn ask(&mut self, who: NodeId, request: Request, expired: bool) -> Answer {
         let owns = self.holder == Some(who);
         let granted = match request {
-            Request::Found => owns || (self.holder.is_none() && self.peer.is_none()),
+            Request::Found => owns || (self.holder.is_none() && self.peer.is_none() && !self.past.contains(&Some(who))),
             Request::Begin => owns || ((self.holder.is_none() || expired) && !self.past.contains(&Some(who))),
             Request::Renew | Request::Release => owns,
             Request::Give => owns && self.peer.is_some(),
@@ -189,6 +189,9 @@ mod tests {
         // The new owner need not wait for anything, and the old one never gets it again.
         assert!(lease.ask(two, Request::Take, false).granted);
         assert!(!lease.ask(one, Request::Begin, true).granted && !lease.ask(three, Request::Begin, false).granted);
+        // Nor when the new one has ended, and nobody has it.
+        assert!(lease.ask(two, Request::Release, false).granted);
+        assert!(!lease.ask(one, Request::Found, true).granted && !lease.ask(one, Request::Begin, true).granted);
     }
 
     /// A power cut, or a host that reads while another one writes, may leave part of a renewal.

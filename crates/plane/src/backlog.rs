@@ -28,6 +28,7 @@ use nicety_memory::{Map, MapError, Rights, Span, copy};
 use crate::order::{LaneKey, Order, peer_at};
 use crate::rounds::{Grant, Rounds};
 pub use saved::SavedFrame;
+pub(crate) use saved::SavedOffload;
 
 /// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;

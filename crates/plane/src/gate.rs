@@ -11,11 +11,14 @@
 //! With [`BYTES_MAX`] or [`PACKETS_MAX`] of them the gate fetches no more: descriptors wait in the guest's rings, as for any busy adapter.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::{Adapter, Batch, Budget, Context, Offload, PACKET_BYTES, Progress, Reason, Set, Time};
 use nicety_memory::{Map, MapError, Rights};
+use serde::{Deserialize, Serialize};
+
+use crate::backlog::SavedOffload;
 
 /// With so many bytes waiting a gate fetches no more. One fetch may go beyond.
 const BYTES_MAX: u64 = 1 << 20;
@@ -58,8 +61,10 @@ pub struct Epochs {
     until_ns: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
+    /// Packets and bytes that the guest has sent since the first epoch began. A twin's are not counted.
+    taken: [AtomicU64; 2],
     /// Called, with the port's lock held, when a gate is half full: the guest soon has to wait.
-    hurry: Box<dyn Fn() + Send + Sync>,
+    hurry: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Epochs {
@@ -70,8 +75,32 @@ impl std::fmt::Debug for Epochs {
     }
 }
 
+/// How far the gates of a port are in what the guest has sent since the protection began. Neither count of packets ever goes back, nor does
+/// one of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatePosition {
+    /// What the guest has sent.
+    pub taken: Waiting,
+    /// The part of it that has left.
+    pub left: Waiting,
+}
+
+impl GatePosition {
+    /// What waits at this position. `None`: more has left than was sent, which cannot be.
+    pub fn waiting(&self) -> Option<Waiting> {
+        let packets = self.taken.packets.checked_sub(self.left.packets)?;
+        Some(Waiting { packets, bytes: self.taken.bytes.checked_sub(self.left.bytes)? })
+    }
+
+    /// Whether it can be of a later copy than this one.
+    pub fn follows(&self, before: &Self) -> bool {
+        let is_so = |now: Waiting, then: Waiting| now.packets >= then.packets && now.bytes >= then.bytes;
+        is_so(self.taken, before.taken) && is_so(self.left, before.left)
+    }
+}
+
 /// Frames that wait in gates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// Packets.
     pub packets: u64,
@@ -89,8 +118,32 @@ impl Epochs {
             until_ns: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            hurry: Box::new(hurry),
+            taken: [AtomicU64::new(0), AtomicU64::new(0)],
+            hurry: OnceLock::from(Box::new(hurry) as Box<dyn Fn() + Send + Sync>),
         }
+    }
+
+    /// Epochs of another process go on. A twin stays mute. Nothing else leaves before the next release: the lease may have ended.
+    pub fn again(saved: SavedEpochs) -> Self {
+        let SavedEpochs { is_mute, current, released, taken } = saved;
+        let mode = if is_mute { GateMode::Mute } else { GateMode::Shut };
+        let epochs = Self { hurry: OnceLock::new(), ..Self::new(mode, || {}) };
+        epochs.current.store(current.max(1), Ordering::Relaxed);
+        epochs.released.store(released.min(current.saturating_sub(1)), Ordering::Relaxed);
+        [taken.packets, taken.bytes].iter().zip(&epochs.taken).for_each(|(count, own)| own.store(*count, Ordering::Relaxed));
+        epochs
+    }
+
+    /// For the process that goes on with them.
+    pub fn save(&self) -> SavedEpochs {
+        let taken = self.position().taken;
+        let is_mute = self.mode() == GateMode::Mute;
+        SavedEpochs { is_mute, current: self.current(), released: self.released(), taken }
+    }
+
+    /// For [`Epochs::again`]: as in [`Epochs::new`]. The first call counts.
+    pub fn set_hurry(&self, hurry: impl Fn() + Send + Sync + 'static) {
+        let _first = self.hurry.set(Box::new(hurry));
     }
 
     /// The rule by which frames leave now.
@@ -140,6 +193,16 @@ impl Epochs {
         Waiting { packets, bytes }
     }
 
+    /// How far the gates are. Exact while the guest stands still, but for packets that leave meanwhile.
+    pub fn position(&self) -> GatePosition {
+        let waiting = self.waiting();
+        let [packets, bytes] = self.taken.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let taken = Waiting { packets, bytes };
+        let left =
+            Waiting { packets: packets.saturating_sub(waiting.packets), bytes: bytes.saturating_sub(waiting.bytes) };
+        GatePosition { taken, left }
+    }
+
     /// The last epoch whose frames may leave now.
     fn limit(&self, now: Time) -> u64 {
         match self.mode() {
@@ -148,6 +211,34 @@ impl Epochs {
             GateMode::Shut | GateMode::Mute => 0,
         }
     }
+}
+
+/// [`Epochs`], for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedEpochs {
+    is_mute: bool,
+    current: u64,
+    released: u64,
+    taken: Waiting,
+}
+
+/// The gate of a part of a port, for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedGate {
+    /// Its port's epochs.
+    pub epochs: SavedEpochs,
+    held: Vec<SavedPacket>,
+}
+
+/// A packet that waits, for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedPacket {
+    epoch: u64,
+    queue: u16,
+    head: u16,
+    offload: SavedOffload,
+    #[serde(with = "crate::bytes")]
+    bytes: Vec<u8>,
 }
 
 /// A packet that waits.
@@ -182,6 +273,33 @@ impl Gate {
 
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// For the process that goes on with it.
+    pub fn save(&self) -> SavedGate {
+        let packet = |Held { epoch, queue, head, offload, bytes }: &Held| SavedPacket {
+            epoch: *epoch,
+            queue: *queue,
+            head: *head,
+            offload: (*offload).into(),
+            bytes: bytes.clone(),
+        };
+        SavedGate { epochs: self.epochs.save(), held: self.held.iter().map(packet).collect() }
+    }
+
+    /// Packets of another process wait here, behind none. Returns how many are impossible, and are dropped.
+    pub fn restore(&mut self, saved: SavedGate) -> usize {
+        let all = saved.held.len();
+        let is_possible = |packet: &SavedPacket| {
+            usize::from(packet.head) <= packet.bytes.len() && packet.bytes.len() <= PACKET_BYTES as usize
+        };
+        for SavedPacket { epoch, queue, head, offload, bytes } in saved.held.into_iter().filter(is_possible) {
+            self.bytes += bytes.len() as u64;
+            self.epochs.packets.fetch_add(1, Ordering::Relaxed);
+            self.epochs.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.held.push_back(Held { epoch, queue, head, offload: offload.into(), bytes });
+        }
+        all - self.held.len()
     }
 
     /// The memory of the packets that it gives.
@@ -238,15 +356,18 @@ impl Gate {
             bytes.resize(packet.len() as usize, 0);
             self.fetched.copy(packet, &mut bytes);
             self.bytes += bytes.len() as u64;
+            // First: what waits was taken.
+            self.epochs.taken[0].fetch_add(1, Ordering::Relaxed);
             self.epochs.packets.fetch_add(1, Ordering::Relaxed);
             let (queue, head) = (batch.queue, packet.head_len());
             self.held.push_back(Held { epoch, queue, head, offload: packet.offload, bytes });
         }
+        self.epochs.taken[1].fetch_add(self.bytes - before, Ordering::Relaxed);
         self.epochs.bytes.fetch_add(self.bytes - before, Ordering::Relaxed);
         adapter.complete(&self.fetched, cx);
         self.fetched.release();
         if before < BYTES_MAX / 2 && self.bytes >= BYTES_MAX / 2 && self.epochs.mode() == GateMode::Shut {
-            (self.epochs.hurry)();
+            self.epochs.hurry.get().into_iter().for_each(|hurry| hurry());
         }
         progress
     }

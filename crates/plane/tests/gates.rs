@@ -123,3 +123,37 @@ fn a_vm_without_a_twin_needs_no_lease() {
     host.turns(MS);
     assert_eq!(host.left(), 10);
 }
+
+/// As in an upgrade: each packet keeps its epoch, and nothing leaves before the next process has heard that it may.
+#[test]
+fn what_waits_in_a_gate_goes_to_another_process_in_its_epochs_and_waits_there_for_a_release() {
+    let host = Host::sent(100);
+    // Some are of the next epoch.
+    host.guest.lock().unwrap().outgoing.extend((0..10).map(|_| frame(u8::MAX, 1, 60)));
+    host.port.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
+    host.turns(0);
+    host.epochs.release(1, Time(900 * MS));
+    let before = host.epochs.position();
+    assert_eq!((before.taken.packets, before.waiting().map(|waiting| waiting.packets)), (110, Some(110)));
+    let saved = host.port.save_gate().unwrap();
+
+    let next = Host::sent(0);
+    let epochs = Arc::new(Epochs::again(saved.epochs));
+    next.port.restore_gate(&epochs, saved).unwrap();
+    let next = Host { epochs, ..next };
+    next.turns(MS);
+    assert_eq!((next.left(), next.epochs.position(), next.epochs.current()), (0, before, 2));
+    next.release(900 * MS);
+    next.turns(MS);
+    assert_eq!((next.left(), next.epochs.waiting().packets), (100, 10));
+    let after = next.epochs.position();
+    assert!(after.follows(&before) && !before.follows(&after), "{after:?}");
+    next.epochs.close();
+    next.epochs.release(2, Time(900 * MS));
+    next.port.release_frames();
+    next.turns(MS);
+    assert_eq!(next.left(), 110);
+    // A twin stays mute.
+    let twin = Epochs::new(GateMode::Mute, || {});
+    assert_eq!(Epochs::again(twin.save()).mode(), GateMode::Mute);
+}

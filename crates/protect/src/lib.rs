@@ -15,10 +15,15 @@
 //!   lease say that nobody may take over, and then goes on alone.
 //! - **A stale copy never runs.** Only a twin that the lease names may take over, and the owner has it named once it has a whole copy.
 //!
+//! - **One protection, one number.** A daemon that is replaced gives its part of a protection to the next one ([`Kept`]), and the other host
+//!   waits for that one. A daemon that was killed begins anew: what of the stream of copies was in it is lost. An acknowledgement of another
+//!   protection releases nothing.
+//!
 //! Time is a parameter; the machines give [`Action`]s, which a daemon carries out. The lease's rules are `nicety_lease`'s.
 #![forbid(unsafe_code)]
 
 mod call;
+mod kept;
 mod loads;
 mod owner;
 mod twin;
@@ -29,6 +34,7 @@ use nicety_adapter::Time;
 use nicety_lease::{NodeId, Request};
 use serde::{Deserialize, Serialize};
 
+pub use kept::Kept;
 pub use loads::Loads;
 pub use owner::{Ended, Leave, Owner, Stage};
 pub use twin::{Twin, TwinStage};
@@ -49,7 +55,8 @@ pub struct Terms {
     pub heartbeat: Duration,
     /// A host, or a stream of copies, that is silent for so long is lost.
     pub silence: Duration,
-    /// The same while a twin gets its first copy: nothing is protected yet, and both hosts are busy.
+    /// The same while a twin gets its first copy: nothing is protected yet, and both hosts are busy. And while one of the daemons is being
+    /// replaced.
     pub patience: Duration,
     /// Between two requests to a third party that did not answer, or refused.
     pub again: Duration,

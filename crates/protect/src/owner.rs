@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_lease::{Answer, Request};
+use nicety_lease::{Answer, NodeId, Request};
 
 use crate::call::{Call, is_alone};
-use crate::{Action, Death, Message, Pairing, Run, Terms, earlier};
+use crate::{Action, Death, Kept, Message, Pairing, Run, Terms, earlier};
 
 /// The stage of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +108,8 @@ pub struct Owner {
     heard: Time,
     sent: Time,
     copies: Copies,
+    /// One of the daemons is being replaced: by then both speak to each other again.
+    away_until: Option<Time>,
     /// Its QEMU last said something.
     spoke: Time,
     /// Its QEMU has not ended.
@@ -137,6 +139,7 @@ impl Owner {
             heard: Time::ZERO,
             sent: Time::ZERO,
             copies: Copies::default(),
+            away_until: None,
             spoke: Time::ZERO,
             is_alive: true,
             wants_handover: false,
@@ -157,6 +160,44 @@ impl Owner {
         let mut owner = Self { call, epoch: answer.epoch, actions: VecDeque::new(), ..Self::new(me, terms) };
         owner.settle("it has just been taken over");
         owner
+    }
+
+    /// Of a VM that the daemon before this one has protected, and whose gates have closed so many epochs. Nothing leaves before the lease was
+    /// renewed. `None`: it had a twin.
+    pub fn again(me: Run, terms: Terms, kept: Kept, closed: u64, now: Time) -> Option<Self> {
+        let Kept::Owner { pairing, peer, epoch, loaded } = kept else { return None };
+        let loaded = loaded.min(closed);
+        let copies = Copies { closed, loaded, waits_since: now, moved: now, ..Copies::default() };
+        let stage = Stage::Protected { pairing, peer: NodeId(peer) };
+        let mut owner = Self { stage, epoch, copies, actions: VecDeque::new(), heard: now, ..Self::new(me, terms) };
+        owner.pause(now);
+        owner.why = "its daemon was replaced";
+        Some(owner)
+    }
+
+    /// What the next daemon has to know. `None`: the protection ends with this one.
+    pub fn kept(&self) -> Option<Kept> {
+        let Stage::Protected { pairing, peer } = self.stage else { return None };
+        let kept = Kept::Owner { pairing, peer: peer.0, epoch: self.epoch, loaded: self.copies.loaded };
+        Some(kept).filter(|_| !self.wants_handover)
+    }
+
+    /// One of the daemons is about to be replaced: the stream of copies stands still, and nobody is lost for being silent for a while. Only
+    /// if [`Owner::kept`] says something.
+    pub fn pause(&mut self, now: Time) {
+        self.away_until = Some(now.after(self.terms.patience));
+    }
+
+    /// Whether the other host is waited for, after [`Owner::pause`].
+    pub fn is_paused(&self) -> bool {
+        self.away_until.is_some()
+    }
+
+    /// Both daemons speak to each other again, and the stream of copies goes on.
+    pub fn rejoined(&mut self, now: Time) {
+        self.away_until = None;
+        self.heard = now;
+        (self.copies.moved, self.copies.waits_since) = (now, now);
     }
 
     /// Its stage.
@@ -261,7 +302,8 @@ impl Owner {
             let moved = self.copies.moved.max(self.copies.waits_since);
             let waits = self.copies.loaded < self.copies.closed && self.spoke > moved;
             let copy = waits.then(|| moved.after(self.silence()));
-            earlier(Some(beat.min(silence)), copy).unwrap_or(beat)
+            let paused = self.away_until.map(|until| beat.min(until));
+            paused.or_else(|| earlier(Some(beat.min(silence)), copy)).unwrap_or(beat)
         });
         let pair = pair.filter(|_| !matches!(self.stage, Stage::Parting { .. }));
         earlier(earlier(Some(ask), pair), self.probe_at)
@@ -287,6 +329,12 @@ impl Owner {
     /// Ends a protection whose twin, or whose stream, is silent.
     fn watch(&mut self, now: Time) {
         let (Stage::Joining { .. } | Stage::Protected { .. }) = self.stage else { return };
+        if let Some(until) = self.away_until {
+            if now >= until {
+                self.part("a daemon was replaced, and the twin's host has not come back", now);
+            }
+            return;
+        }
         let (silence, copy) = (self.silence(), self.terms.copy);
         let waits = self.copies.loaded < self.copies.closed;
         let moved = self.copies.moved.max(self.copies.waits_since);
@@ -323,7 +371,9 @@ impl Owner {
         }
         match (self.stage, request) {
             // It has had the VM before, and another one since: this state is stale.
-            (_, Request::Begin) | (Stage::Begins, Request::Renew) if !answer.granted && answer.holder.is_none() => {
+            (_, Request::Begin) | (Stage::Begins, Request::Renew | Request::Found)
+                if !answer.granted && answer.holder.is_none() =>
+            {
                 return self.end(Ended::Taken);
             }
             (Stage::Begins, _) if is_alone(&answer, self.me) => self.settle("it has just begun"),
@@ -499,7 +549,7 @@ impl Owner {
     fn part(&mut self, why: &'static str, now: Time) {
         let Some(pairing) = self.pairing() else { return };
         (self.stage, self.why) = (Stage::Parting { pairing }, why);
-        (self.wants_handover, self.probe_at) = (false, None);
+        (self.wants_handover, self.probe_at, self.away_until) = (false, None, None);
         self.act(Action::Shut);
         self.call.hurry();
         self.tick(now);

@@ -7,7 +7,7 @@ use nicety_adapter::Time;
 use nicety_lease::{Answer, Request};
 
 use crate::call::Call;
-use crate::{Action, Message, Owner, Pairing, Run, Terms, earlier};
+use crate::{Action, Kept, Message, Owner, Pairing, Run, Terms, earlier};
 
 /// The stage of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,8 @@ pub struct Twin {
     call: Call,
     heard: Time,
     sent: Time,
+    /// One of the daemons is being replaced: by then both speak to each other again.
+    away_until: Option<Time>,
     /// The owner wants to know whether the lease is in reach.
     probed: Option<Pairing>,
     actions: VecDeque<Action>,
@@ -53,7 +55,40 @@ impl Twin {
     pub fn new(me: Run, terms: Terms) -> Self {
         let call = Call::default();
         let (heard, sent) = (Time::ZERO, Time::ZERO);
-        Self { me, terms, stage: TwinStage::Offers, call, heard, sent, probed: None, actions: VecDeque::new() }
+        let (stage, away_until, probed, actions) = (TwinStage::Offers, None, None, VecDeque::new());
+        Self { me, terms, stage, call, heard, sent, away_until, probed, actions }
+    }
+
+    /// Of a copy that is whole, and that the daemon before this one has followed. `None`: it had an owner.
+    pub fn again(me: Run, terms: Terms, kept: Kept, now: Time) -> Option<Self> {
+        let Kept::Twin { pairing, is_heir } = kept else { return None };
+        let stage = TwinStage::Copied { pairing, is_whole: true, is_heir };
+        let mut twin = Self { stage, heard: now, ..Self::new(me, terms) };
+        twin.pause(now);
+        Some(twin)
+    }
+
+    /// What the next daemon has to know. `None`: the protection ends with this one.
+    pub fn kept(&self) -> Option<Kept> {
+        match self.stage {
+            TwinStage::Copied { pairing, is_whole: true, is_heir } => Some(Kept::Twin { pairing, is_heir }),
+            _ => None,
+        }
+    }
+
+    /// See [`Owner::pause`].
+    pub fn pause(&mut self, now: Time) {
+        self.away_until = Some(now.after(self.terms.patience));
+    }
+
+    /// See [`Owner::is_paused`].
+    pub fn is_paused(&self) -> bool {
+        self.away_until.is_some()
+    }
+
+    /// See [`Owner::rejoined`].
+    pub fn rejoined(&mut self, now: Time) {
+        (self.away_until, self.heard) = (None, now);
     }
 
     /// Its stage.
@@ -82,6 +117,11 @@ impl Twin {
     /// Does what is due.
     pub fn tick(&mut self, now: Time) {
         match self.stage {
+            TwinStage::Copied { .. } if let Some(until) = self.away_until => {
+                if now >= until {
+                    self.ask(true, now);
+                }
+            }
             TwinStage::Copied { .. } if now.since(self.heard) >= self.silence() => self.ask(false, now),
             TwinStage::Asks { .. } => self.take(now),
             _ => {}
@@ -116,7 +156,7 @@ impl Twin {
         let call = Some(self.call.wake_at(&self.terms));
         let next = match self.stage {
             TwinStage::Copied { .. } if self.probed.is_some() => call,
-            TwinStage::Copied { .. } => Some(self.heard.after(self.silence())),
+            TwinStage::Copied { .. } => Some(self.away_until.unwrap_or(self.heard.after(self.silence()))),
             TwinStage::Asks { .. } => call,
             TwinStage::Offers | TwinStage::Stale => None,
         };
@@ -133,7 +173,7 @@ impl Twin {
         match self.stage {
             TwinStage::Copied { pairing, is_whole: true, .. } => {
                 self.stage = TwinStage::Asks { pairing, is_cut };
-                self.probed = None;
+                (self.probed, self.away_until) = (None, None);
                 self.call.hurry();
                 self.take(now);
             }

@@ -2,7 +2,7 @@
 
 use nicety_adapter::Time;
 use nicety_lease::{Keeper, Lease, NodeId, Request};
-use nicety_protect::{Action, Ended, Message, Owner, Pairing, Stage, Terms};
+use nicety_protect::{Action, Ended, Message, Owner, Pairing, Stage, Terms, Twin, TwinStage};
 
 const MS: u64 = 1_000_000;
 const ME: NodeId = NodeId(1);
@@ -160,4 +160,65 @@ fn an_owner_that_does_not_hear_its_twin_and_does_not_reach_the_lease_is_silent()
     assert!(said.contains(&(false, true)), "it speaks while it hopes: {said:?}");
     assert!(said.contains(&(true, false)) && !said.contains(&(true, true)), "{said:?}");
     assert!(world.owner.is_isolated(world.time()));
+}
+
+/// The lease may have ended in between, and its twin may have taken over.
+#[test]
+fn the_next_daemon_of_an_owner_releases_nothing_before_the_lease_is_renewed_and_then_what_its_own_twin_has() {
+    let mut world = World::copied();
+    world.pass(true);
+    let kept = world.owner.kept().unwrap();
+    world.now += 500 * MS;
+    world.owner = Owner::again(ME, Terms::default(), kept, 2, world.time()).unwrap();
+    let time = world.time();
+    world.owner.heard(Message::Loaded(Pairing(8), 2), time);
+    assert_eq!((world.owner.copies(), world.owner.is_isolated(time)), ((2, 1), true), "another protection's says nothing");
+    assert_eq!(released(&world.pass(false)), None);
+    world.now += 1000 * MS;
+    let done = world.pass(true);
+    assert!(done.iter().any(|action| matches!(action, Action::Ask(_, Request::Renew))), "{done:?}");
+    assert_eq!(released(&done), Some(1));
+    let time = world.time();
+    world.owner.rejoined(time);
+    world.owner.heard(Message::Loaded(PAIRING, 2), time);
+    assert_eq!(released(&world.pass(true)), Some(2));
+}
+
+#[test]
+fn an_owner_whose_twin_took_over_while_its_daemon_was_replaced_ends() {
+    let mut world = World::copied();
+    world.pass(true);
+    let kept = world.owner.kept().unwrap();
+    world.now += 2000 * MS;
+    assert!(world.lease.ask(TWIN, Request::Take, world.now).granted);
+    world.owner = Owner::again(ME, Terms::default(), kept, 1, world.time()).unwrap();
+    let done = world.pass(true);
+    assert_eq!((world.owner.stage(), released(&done)), (Stage::Ended(Ended::Taken), None));
+}
+
+/// Nobody is lost for being silent while a daemon is replaced. That has an end.
+#[test]
+fn hosts_that_wait_for_a_daemon_that_is_replaced_give_up_after_a_while() {
+    let terms = Terms::default();
+    let patience = terms.patience.as_nanos() as u64;
+    let mut world = World::copied();
+    world.pass(true);
+    let time = world.time();
+    world.owner.pause(time);
+    let mut twin = Twin::new(TWIN, terms);
+    twin.heard(Message::Begin(PAIRING), time);
+    twin.loaded(PAIRING, 1, time);
+    let kept = twin.kept().unwrap();
+    let mut twin = Twin::again(TWIN, terms, kept, time).unwrap();
+    let waits = TwinStage::Copied { pairing: PAIRING, is_whole: true, is_heir: false };
+    for (after, is_over) in [(patience - MS, false), (patience, true)] {
+        world.now = time.0 + after;
+        world.pass(true);
+        twin.tick(world.time());
+        assert_eq!(world.owner.pairing().is_none(), is_over, "{:?}", world.owner.stage());
+        assert_eq!(twin.stage() != waits, is_over, "{:?}", twin.stage());
+    }
+    assert_eq!(twin.stage(), TwinStage::Asks { pairing: PAIRING, is_cut: true });
+    assert_eq!(world.owner.why(), "a daemon was replaced, and the twin's host has not come back");
+    assert_eq!((world.owner.kept(), twin.kept()), (None, None));
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
 use nicety_lease::Keeper;
-use nicety_protect::{Action, Death, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
+use nicety_protect::{Action, Death, Kept, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
 
 const MS: u64 = 1_000_000;
 /// Ports of the VM: one closes and loads a moment after the other.
@@ -55,6 +55,36 @@ struct Qemu {
 enum Role {
     Owner(Owner),
     Twin(Twin),
+}
+
+impl Role {
+    fn kept(&self) -> Option<Kept> {
+        match self {
+            Self::Owner(owner) => owner.kept(),
+            Self::Twin(twin) => twin.kept(),
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        match self {
+            Self::Owner(owner) => owner.is_paused(),
+            Self::Twin(twin) => twin.is_paused(),
+        }
+    }
+
+    fn pause(&mut self, now: Time) {
+        match self {
+            Self::Owner(owner) => owner.pause(now),
+            Self::Twin(twin) => twin.pause(now),
+        }
+    }
+
+    fn rejoined(&mut self, now: Time) {
+        match self {
+            Self::Owner(owner) => owner.rejoined(now),
+            Self::Twin(twin) => twin.rejoined(now),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +137,8 @@ impl Daemon {
 struct Host {
     qemu: Option<Qemu>,
     daemon: Option<Daemon>,
+    /// The daemon is being replaced: when the next one is there, and what it goes on with.
+    next: Option<(u64, Kept, Daemon)>,
     /// When they are started again.
     qemu_at: u64,
     daemon_at: u64,
@@ -134,6 +166,8 @@ struct World {
     silenced: BTreeSet<Run>,
     takeovers: u32,
     protections: u32,
+    /// Protections that went on in a daemon that has replaced another one.
+    continued: u32,
     /// Each event, for a failure's message.
     story: Vec<String>,
 }
@@ -144,6 +178,7 @@ impl World {
         let host = || Host {
             qemu: None,
             daemon: None,
+            next: None,
             qemu_at: 0,
             daemon_at: 0,
             reaches: true,
@@ -166,6 +201,7 @@ impl World {
             silenced: BTreeSet::new(),
             takeovers: 0,
             protections: 0,
+            continued: 0,
             story: Vec::new(),
         };
         world.start(0, Mode::Owns);
@@ -199,13 +235,20 @@ impl World {
 
     /// Both hosts see the link end, as far as it carries that.
     fn hang(&mut self) {
+        // What the QEMUs' sockets have stays there while the stream stands still.
+        let is_still = self.is_still();
         for at in 0..2 {
             self.hosts[at].out.clear();
+            if is_still {
+                continue;
+            }
             self.hosts[at].stream.clear();
             let late = self.random.below(20) * MS;
             let now = self.now;
             let hears = self.hosts[1 - at].is_up;
-            if let Some(daemon) = self.hosts[at].daemon.as_mut().filter(|_| hears) {
+            let daemon = self.hosts[at].daemon.as_mut();
+            // One that waits for the other host's next daemon is not lost with the line.
+            if let Some(daemon) = daemon.filter(|daemon| hears && !daemon.role.is_paused()) {
                 daemon.lost_at = Some(now + late);
             }
         }
@@ -424,6 +467,7 @@ impl World {
         let time = self.time();
         if let Some((when, pairing, epoch, value)) = self.hosts[1 - at].stream.front().copied()
             && now >= when
+            && !self.is_still()
             && self.hosts[1 - at].is_up
             && self.hosts[at].is_up
         {
@@ -515,6 +559,7 @@ impl World {
         if self.hosts.iter().any(|host| !host.is_up || self.now < host.frozen_until) {
             return;
         }
+        self.rejoin();
         let time = self.time();
         for at in 0..2 {
             let peer = match self.hosts[1 - at].daemon.as_ref().map(|daemon| &daemon.role) {
@@ -563,16 +608,82 @@ impl World {
         self.actions(at);
     }
 
+    /// Whether a daemon is being replaced.
+    fn is_still(&self) -> bool {
+        self.hosts.iter().any(|host| {
+            host.next.is_some() || host.daemon.as_ref().is_some_and(|daemon| daemon.role.is_paused())
+        })
+    }
+
+    fn kept(&self, at: usize) -> Option<Kept> {
+        self.hosts[at].daemon.as_ref().filter(|daemon| !daemon.role.is_paused())?.role.kept()
+    }
+
+    /// Another daemon goes on with the protection, which stands still meanwhile.
+    fn replace(&mut self, at: usize) {
+        let (now, time) = (self.now, self.time());
+        let is_well = self.hosts.iter().all(|host| host.is_up && now >= host.frozen_until);
+        let (Some(kept), Some(theirs)) = (self.kept(at), self.kept(1 - at)) else { return };
+        if !is_well || kept.pairing() != theirs.pairing() {
+            return;
+        }
+        let Some(daemon) = self.hosts[at].daemon.take() else { return };
+        self.tell(format!("host {at}: the daemon is replaced"));
+        self.hosts[at].next = Some((now + (5 + self.random.below(400)) * MS, kept, daemon));
+        if let Some(daemon) = &mut self.hosts[1 - at].daemon {
+            daemon.role.pause(time);
+        }
+        self.hang();
+    }
+
+    /// The next daemon is there.
+    fn go_on(&mut self, at: usize) {
+        let (now, time, terms) = (self.now, self.time(), self.terms);
+        let Some((_, kept, old)) = self.hosts[at].next.take_if(|(when, ..)| now >= *when) else { return };
+        let (run, closed) = (old.run, old.current - 1);
+        let owner = Owner::again(run, terms, kept, closed, time).map(Role::Owner);
+        let Some(role) = owner.or_else(|| Twin::again(run, terms, kept, time).map(Role::Twin)) else { return };
+        let (released, loads, answers) = ((old.released.0, Time::ZERO), Loads::new(PORTS), VecDeque::new());
+        self.tell(format!("host {at}: the next daemon goes on: {role:?}"));
+        let mut daemon = Daemon { role, released, loads, answers, lost_at: None, ..old };
+        if self.hosts[at].qemu.as_ref().is_none_or(|qemu| qemu.run != run) {
+            match &mut daemon.role {
+                Role::Owner(owner) => owner.died(Death::Sudden, time),
+                Role::Twin(twin) => twin.died(),
+            }
+        }
+        self.hosts[at].daemon = Some(daemon);
+        self.actions(at);
+    }
+
+    /// Both speak to each other again.
+    fn rejoin(&mut self) {
+        let time = self.time();
+        let [one, other] = &self.hosts;
+        let pairing = |host: &Host| Some(host.daemon.as_ref()?.role.kept()?.pairing());
+        let is_paused = |host: &Host| host.daemon.as_ref().is_some_and(|daemon| daemon.role.is_paused());
+        if pairing(one).is_none() || pairing(one) != pairing(other) || !(is_paused(one) && is_paused(other)) {
+            return;
+        }
+        self.continued += 1;
+        self.tell("the protection goes on".to_owned());
+        for host in &mut self.hosts {
+            host.daemon.iter_mut().for_each(|daemon| daemon.role.rejoined(time));
+        }
+    }
+
     fn kill_daemon(&mut self, at: usize) {
         self.tell(format!("host {at}: the daemon is killed"));
         self.hosts[at].daemon = None;
+        self.hosts[at].next = None;
         self.hosts[at].daemon_at = self.now + (50 + self.random.below(300)) * MS;
         self.hang();
     }
 
     fn disturb(&mut self) {
         let at = self.random.below(2) as usize;
-        match self.random.below(9) {
+        match self.random.below(11) {
+            7 | 8 => self.replace(at),
             0 => {
                 self.hosts[at].is_up = !self.hosts[at].is_up;
                 let up = self.hosts[at].is_up;
@@ -616,6 +727,7 @@ impl World {
     /// Starts what is due.
     fn restart(&mut self) {
         for at in 0..2 {
+            self.go_on(at);
             if self.hosts[at].qemu.is_none() && self.now >= self.hosts[at].qemu_at {
                 // A daemon that still has to give a lease back does that first.
                 let is_busy = matches!(&self.hosts[at].daemon, Some(Daemon { role: Role::Owner(owner), .. }) if matches!(owner.stage(), Stage::Leaving { .. }));
@@ -623,7 +735,8 @@ impl World {
                     self.start(at, Mode::Incoming);
                 }
             }
-            if self.hosts[at].daemon.is_none() && self.now >= self.hosts[at].daemon_at {
+            let is_due = self.hosts[at].next.is_none() && self.now >= self.hosts[at].daemon_at;
+            if self.hosts[at].daemon.is_none() && is_due {
                 match &self.hosts[at].qemu {
                     // A stale copy: its mark says so, and it ends.
                     Some(qemu) if matches!(qemu.mode, Mode::Copy(_)) => {
@@ -686,7 +799,7 @@ impl World {
 
 #[test]
 fn nothing_that_left_is_forgotten_no_two_own_the_vm_and_it_is_protected_again() {
-    let (mut takeovers, mut protections) = (0, 0);
+    let (mut takeovers, mut protections, mut continued) = (0, 0, 0);
     for seed in 1..=500 {
         let mut world = World::new(seed);
         world.run(15_000 * MS, false);
@@ -700,7 +813,9 @@ fn nothing_that_left_is_forgotten_no_two_own_the_vm_and_it_is_protected_again() 
         }
         takeovers += world.takeovers;
         protections += world.protections;
+        continued += world.continued;
     }
-    println!("{takeovers} takeovers, {protections} protections");
-    assert!(takeovers > 300 && protections > 1000, "{takeovers} takeovers, {protections} protections");
+    let all = format!("{takeovers} takeovers, {protections} protections, of which {continued} went on in another daemon");
+    println!("{all}");
+    assert!(takeovers > 300 && protections > 1000 && continued > 200, "{all}");
 }

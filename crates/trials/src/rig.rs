@@ -24,7 +24,7 @@ const ADDRESSES: usize = 1 << 10;
 /// An adapter with guest memory, a switch, and a wire as the other port.
 pub struct Rig {
     /// The switch and its ports.
-    pub plane: Plane,
+    pub plane: Arc<Plane>,
     /// The adapter's port, number 1.
     pub port: Arc<Port>,
     /// The wire's port, number 0.
@@ -78,7 +78,7 @@ impl Rig {
     }
 
     fn build(adapter: Box<dyn Adapter>, memory: Arc<Map>, whole: bool, buffer: u32) -> Self {
-        let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
+        let plane = Arc::new(Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() }));
         let (wire, far) = Wire::new(whole).expect("private memory");
         let memo = Memo::default();
         let end = End::guest(adapter);

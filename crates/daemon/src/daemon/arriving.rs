@@ -11,7 +11,7 @@ use nicety_frame::Mac;
 use nicety_host::Role;
 use nicety_memory::Files;
 use nicety_peer::{Bell, PeerFd, Table};
-use nicety_plane::{Group, Neighbour, Saved, SavedAgent, SavedFrames, SavedNumbers};
+use nicety_plane::{Epochs, Group, Neighbour, Port, Saved, SavedAgent, SavedFrames, SavedGate, SavedNumbers};
 use nicety_socket::Listener;
 use nicety_switch::{Learned, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Session};
@@ -53,6 +53,7 @@ pub struct Arriving {
     signals: u64,
     waiting: SavedFrames,
     agents: Vec<SavedAgent>,
+    gate: Option<SavedGate>,
     link: ArrivingLink,
     journal: Option<Journal>,
     /// Its other parts, in order.
@@ -66,6 +67,7 @@ pub struct ArrivingPart {
     numbers: SavedNumbers,
     signals: u64,
     waiting: SavedFrames,
+    gate: Option<SavedGate>,
     kicks: Vec<(u16, Bell)>,
     state: Option<Saved>,
 }
@@ -73,12 +75,12 @@ pub struct ArrivingPart {
 impl ArrivingPart {
     /// Takes a part out of its worker's image. The error is a sentence for a person.
     pub(crate) fn take(image: PortImage, table: &mut Table) -> Result<Self, String> {
-        let PortImage { numbers, signals, waiting, link, .. } = image;
+        let PortImage { numbers, signals, waiting, link, gate, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
         };
         let state = state.map(|(at, state)| Saved { at: Time(at), state });
-        Ok(Self { numbers, signals, waiting, kicks: bells(&kicks, table, Bell::to_hear)?, state })
+        Ok(Self { numbers, signals, waiting, gate, kicks: bells(&kicks, table, Bell::to_hear)?, state })
     }
 }
 
@@ -124,7 +126,8 @@ fn function_again(expected: Expected, image: PortImage, table: &mut Table) -> Re
     running.blank = device.blank();
     let link = ArrivingLink::Function { listener, device: Box::new(device), vmm };
     let others = Vec::new();
-    Ok(Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost: false })
+    let gate = None;
+    Ok(Arriving { running, numbers, signals: written, waiting, agents, gate, link, journal, others, is_lost: false })
 }
 
 /// Takes descriptors of rings out of a table.
@@ -136,6 +139,16 @@ fn bells(
     let mut take = |index: u32| bell(table.take(index).ok_or(Errno::BADF)?);
     let taken = saved.iter().map(|(ring, index)| Ok((*ring, take(*index)?))).collect::<Result<_, Errno>>();
     taken.map_err(|errno| format!("connecting its eventfds: {errno}"))
+}
+
+/// The gate of a part of a port goes on, with the epochs that the port's parts share.
+fn restore_gate(part: &Port, epochs: Option<&Arc<Epochs>>, gate: Option<SavedGate>) {
+    if let (Some(epochs), Some(gate)) = (epochs, gate)
+        && let Err(why) = part.restore_gate(epochs, gate)
+    {
+        // The gate that it has is shut: nothing leaves too early.
+        warn!("what waited in the gate of port number {} is lost: {why}", part.id().0);
+    }
 }
 
 /// Kick descriptors by their rings.
@@ -252,7 +265,7 @@ impl Daemon {
         front: Front,
     ) -> Result<Arriving, String> {
         let Expected { mut trial, running, signals, device: _, journal: _ } = expected;
-        let PortImage { numbers, signals: written, waiting, agents, link, .. } = image;
+        let PortImage { numbers, signals: written, waiting, agents, link, gate, .. } = image;
         let LinkImage::Rings(RingsImage { kicks, state }) = link else {
             return Err("its image is another kind of port's".into());
         };
@@ -291,6 +304,7 @@ impl Daemon {
             signals: written,
             waiting,
             agents,
+            gate,
             link,
             journal: None,
             others,
@@ -303,7 +317,9 @@ impl Daemon {
     /// The first service is that of the port's first part.
     /// `since`: its VMM may have waited for answers since this time.
     pub(crate) fn arrive(&self, arriving: Arriving, since: Option<Time>) -> (Vec<Service>, Option<Preparing>) {
-        let Arriving { running, numbers, signals: written, waiting, agents, link, journal, others, is_lost } = arriving;
+        let Arriving { running, numbers, signals: written, waiting, agents, gate, link, journal, others, is_lost } =
+            arriving;
+        let epochs = gate.as_ref().map(|gate| Arc::new(Epochs::again(gate.epochs)));
         let Running { spec, port, schedule, log, .. } = &running;
         port.count_on(&numbers);
         schedule.count_on(written);
@@ -331,6 +347,7 @@ impl Daemon {
             }
             ArrivingLink::Rings { mut preparing, group, signals, kicks, calls, errors, state } => {
                 preparing.own();
+                restore_gate(port, epochs.as_ref(), gate);
                 let mut states = Vec::new();
                 for (own, part) in running.others.iter().zip(others) {
                     own.port.count_on(&part.numbers);
@@ -338,6 +355,7 @@ impl Daemon {
                     if state.is_some() {
                         own.port.attach_again(&part.numbers);
                     }
+                    restore_gate(&own.port, epochs.as_ref(), part.gate);
                     states.push((&own.port, part.state, part.waiting));
                     let link = Link::Rings { kicks: by_ring(part.kicks) };
                     let (log, port, schedule) = (&own.log, &own.port, &own.schedule);
@@ -419,6 +437,7 @@ impl Daemon {
             agents: Vec::new(),
             link,
             unread: None,
+            gate: None,
         };
         let mut arriving = self.expect(expected, image, &mut table, None)?;
         arriving.is_lost = true;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use nicety_host::Host;
+use nicety_peer::Table;
 use nicety_plane::{Epochs, GateMode, Group, Port};
+use rustix::io::Errno;
 
 use super::{Daemon, StartError};
-use crate::protection::{Gates, ProtectError, Protection, ProtectionError, Ready, Terms, VmReport, Wish};
+use crate::protection::{Gates, Left, ProtectError, Protection, ProtectionError, Ready, Still, Terms, VmReport, Wish};
+use crate::run::image::VmImage;
 use crate::run::protected::{Protected, release};
-use crate::run::rings::Moving;
+use crate::run::rings::{Moving, Preparing};
 
 const NO_FRONT_END: &str =
     "QEMU copies no VM whose adapter it does not emulate itself: a protected VM has virtio-net behind vhost-user";
@@ -61,10 +64,41 @@ impl Daemon {
         let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let Some(ready) = ready else { return Ok(()) };
         let gates = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>));
-        let protection = Protection::start(ready, &gates, self.clock, terms)?;
+        let left = std::mem::take(&mut *self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let protection = Protection::start(ready, &gates, self.clock, terms, left)?;
         // Called once.
         let _first = self.protection.set(protection);
         Ok(())
+    }
+
+    /// Another process takes over: what its VMs' protections need to go on there. They stand still from now on.
+    pub(crate) fn leave_vms(&self) -> Vec<Left> {
+        self.protection.get().map(Protection::leave).unwrap_or_default()
+    }
+
+    /// No process takes over after all.
+    pub(crate) fn go_on_with_vms(&self) {
+        self.protection.get().into_iter().for_each(Protection::go_on);
+    }
+
+    /// Ends the threads of its VMs' protections.
+    pub(crate) fn end_protection(&self) {
+        self.protection.get().into_iter().for_each(Protection::end);
+    }
+
+    /// A port that another process has served goes on with its part of its VM's protection. Call it when the port has its gate, and before
+    /// its front end is heard.
+    pub(crate) fn protect_again(&self, part: &Port, front: &Preparing, vm: &VmImage) {
+        if let (Some(epochs), Some(moving)) = (part.epochs(), front.moved()) {
+            let is_twin = epochs.mode() == GateMode::Mute;
+            moving.protect(Some(Arc::new(Protected::again(vm.kept.pairing(), epochs, is_twin))));
+        }
+    }
+
+    /// Protections that another process has begun go on when [`Daemon::protect_vms`] is called.
+    pub(crate) fn expect_vms(&self, images: &[VmImage], table: &mut Table) {
+        let mut left = self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        left.extend(images.iter().filter_map(|image| image.left(table)));
     }
 
     /// The states of the VMs that the host file names.
@@ -82,7 +116,27 @@ impl Daemon {
     }
 }
 
+impl VmImage {
+    pub(crate) fn of(left: &Left, table: &mut Table) -> Result<Self, Errno> {
+        // QEMU has taken the rest.
+        let Left { vm, run, kept, still: Still { qemu, rest: _, carried, traffic } } = left;
+        let stream = table.put(qemu)?;
+        Ok(Self { name: vm.clone(), run: *run, kept: *kept, stream, carried: *carried, traffic: *traffic })
+    }
+
+    fn left(&self, table: &mut Table) -> Option<Left> {
+        let Self { name, run, kept, stream, carried, traffic } = self;
+        let qemu = table.take(*stream)?.into();
+        let still = Still { qemu, rest: Vec::new(), carried: *carried, traffic: *traffic };
+        Some(Left { vm: name.clone(), run: *run, kept: *kept, still })
+    }
+}
+
 impl Gates for Daemon {
+    fn protected(&self, name: &str) -> Option<Arc<Protected>> {
+        self.moved(name).ok()?.1.protected()
+    }
+
     fn gate(&self, name: &str) -> Option<Arc<Epochs>> {
         let (parts, _) = self.moved(name).ok()?;
         parts.lead()?.epochs()

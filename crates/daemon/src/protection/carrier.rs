@@ -24,11 +24,25 @@ pub(super) struct Carrier {
     into_at: usize,
     /// QEMU has closed its end.
     is_over: bool,
+    /// Nothing more is read of QEMU's.
+    is_paused: bool,
     /// More can be carried at once, whatever the descriptors say.
     pub has_more: bool,
     /// Bytes of QEMU's stream, out and in.
     pub carried: [u64; 2],
     /// Bytes on the wire, out and in.
+    pub traffic: [u64; 2],
+}
+
+/// A stream of which nothing is under way, and which has no connection.
+#[derive(Debug)]
+pub(crate) struct Still {
+    pub qemu: OwnedFd,
+    /// Bytes that have come, and that QEMU has not taken yet.
+    pub rest: Vec<u8>,
+    /// As [`Carrier::carried`].
+    pub carried: [u64; 2],
+    /// As [`Carrier::traffic`].
     pub traffic: [u64; 2],
 }
 
@@ -52,7 +66,12 @@ impl std::fmt::Display for Over {
 impl Carrier {
     /// Between these two.
     pub fn new(link: Link, qemu: OwnedFd) -> Self {
-        let (out, into) = (Vec::new(), Vec::new());
+        Self::again(link, Still { qemu, rest: Vec::new(), carried: [0; 2], traffic: [0; 2] })
+    }
+
+    /// A stream that has stood still goes on over this connection.
+    pub fn again(link: Link, Still { qemu, rest, carried, traffic }: Still) -> Self {
+        let (out, into) = (Vec::new(), rest);
         Self {
             link,
             qemu,
@@ -61,16 +80,50 @@ impl Carrier {
             into,
             into_at: 0,
             is_over: false,
+            is_paused: false,
             has_more: false,
-            carried: [0; 2],
-            traffic: [0; 2],
+            carried,
+            traffic,
         }
+    }
+
+    /// From now on nothing more is read of QEMU's: the bytes that were, since the protection's begin.
+    pub fn pause(&mut self) -> u64 {
+        self.is_paused = true;
+        self.carried[0]
+    }
+
+    /// After [`Carrier::pause`]: it goes on.
+    pub fn go_on(&mut self) {
+        self.is_paused = false;
+    }
+
+    /// After [`Carrier::pause`]: whether the system has all that was read of QEMU's.
+    pub fn is_flushed(&self) -> bool {
+        self.is_paused && self.out_at == self.out.len() && self.link.is_flushed()
+    }
+
+    /// After [`Carrier::pause`]: whether all of so many bytes has come that the other host has read of its QEMU's.
+    pub fn has_all(&self, sent_there: u64) -> bool {
+        self.is_paused && self.carried[1] == sent_there
+    }
+
+    /// Whether QEMU has all that has come.
+    pub fn is_delivered(&self) -> bool {
+        self.into_at == self.into.len()
+    }
+
+    /// QEMU's end, for [`Carrier::again`]. Ends the connection.
+    pub fn into_still(self) -> Still {
+        let Self { qemu, mut into, into_at, carried, traffic, .. } = self;
+        into.drain(..into_at);
+        Still { qemu, rest: into, carried, traffic }
     }
 
     /// Its descriptors, and what to wait for.
     pub fn polled(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
         let mut events = PollFlags::empty();
-        events.set(PollFlags::IN, self.out_at == self.out.len() && !self.is_over);
+        events.set(PollFlags::IN, self.out_at == self.out.len() && !self.is_over && !self.is_paused);
         events.set(PollFlags::OUT, self.into_at < self.into.len());
         [(self.link.as_fd(), self.link.events()), (self.qemu.as_fd(), events)]
     }
@@ -104,7 +157,7 @@ impl Carrier {
 
     /// Carries bytes from QEMU to the connection.
     fn outwards(&mut self) -> bool {
-        if self.out_at == self.out.len() && !self.is_over {
+        if self.out_at == self.out.len() && !self.is_over && !self.is_paused {
             self.out.resize(PIECE, 0);
             self.out_at = 0;
             let count = match recv(&self.qemu, &mut self.out[..], RecvFlags::DONTWAIT) {
@@ -203,6 +256,52 @@ mod tests {
         assert_eq!((one.carried, other.carried), ([3_000_000, 3], [3, 3_000_000]));
         // TLS adds less than 3 %.
         assert!(one.traffic[0] < 3_090_000, "{:?}", one.traffic);
+    }
+
+    /// As when a daemon is replaced: nothing is lost or comes twice, wherever the bytes were.
+    #[test]
+    fn a_stream_that_stands_still_goes_on_over_another_connection() {
+        let ([mut one, mut other], [mut left, mut right]) = joined();
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| (n * 7 % 251) as u8).collect();
+        let sent = bytes.clone();
+        let writer = std::thread::spawn(move || left.write_all(&sent).map(|()| left).unwrap());
+        right.write_all(b"before").unwrap();
+        right.set_nonblocking(true).unwrap();
+        let (mut came, mut piece) = (Vec::new(), [0; 10_000]);
+        let mut take = |came: &mut Vec<u8>| {
+            if let Ok(count) = right.read(&mut piece) {
+                came.extend_from_slice(&piece[..count]);
+            }
+        };
+        while came.len() < 300_000 {
+            let _moved = (one.turn().ok().unwrap(), other.turn().ok().unwrap());
+            take(&mut came);
+        }
+        assert!(!one.is_flushed() && !other.has_all(other.carried[1]), "it was not paused");
+        let [from_one, from_other] = [one.pause(), other.pause()];
+        while !(one.is_flushed() && other.is_flushed() && one.has_all(from_other) && other.has_all(from_one)) {
+            let _moved = (one.turn().ok().unwrap(), other.turn().ok().unwrap());
+            take(&mut came);
+        }
+        let stills = [one, other].map(Carrier::into_still);
+        let secret = Secret::new(&[7; 32]).unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        let links = [Link::accept(near.into(), &secret).unwrap(), Link::connect(far.into(), &secret).unwrap()];
+        let [(link, still), (far_link, far_still)] = {
+            let [near, far] = links;
+            let [one, other] = stills;
+            [(near, one), (far, other)]
+        };
+        let (mut one, mut other) = (Carrier::again(link, still), Carrier::again(far_link, far_still));
+        while came.len() < bytes.len() {
+            let _moved = (one.turn().ok().unwrap(), other.turn().ok().unwrap());
+            take(&mut came);
+        }
+        assert!(came == bytes);
+        let mut left = writer.join().unwrap();
+        let mut answer = [0; 6];
+        left.read_exact(&mut answer).unwrap();
+        assert_eq!((&answer, one.carried, other.carried), (b"before", [1_000_000, 6], [6, 1_000_000]));
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub trait Gates: Send + Sync {
     /// The port is not there, or its state does not go with its guest.
     fn own(&self, port: &str) -> Result<(), ProtectError>;
 
+    /// The port's part of its VM's protection, if it has one.
+    fn protected(&self, port: &str) -> Option<Arc<Protected>>;
+
     /// The gate of the port, if it has one.
     fn gate(&self, port: &str) -> Option<Arc<Epochs>>;
 

@@ -99,9 +99,9 @@ impl Acceptor {
                 );
                 self.refuse(stranger, &why, now);
             }
-            Ok(Some(Wire::Hello { vm, stream, .. })) => match self.boards.get(&vm) {
+            Ok(Some(Wire::Hello { vm, stream, rejoins, .. })) => match self.boards.get(&vm) {
                 Some(board) => match stream {
-                    None => board.tell(Note::Line(stranger.line)),
+                    None => board.tell(Note::Line(stranger.line, rejoins)),
                     Some(pairing) => board.tell(Note::Stream(pairing, stranger.line.link)),
                 },
                 None => self.refuse(stranger, &format!("there is no [[vm]] {vm:?} in its host file"), now),

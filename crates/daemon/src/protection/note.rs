@@ -10,13 +10,14 @@ use nicety_protect::Pairing;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::report::VmReport;
+use super::vm::Left;
 use super::wire::Line;
 use crate::run::protected::EpochEvent;
 
 /// Something for the thread.
 pub(crate) enum Note {
-    /// The other daemon has connected: its first message was read.
-    Line(Line),
+    /// The other daemon has connected: its first message was read. It may say that a protection goes on.
+    Line(Line, Option<Pairing>),
     /// The stream of this protection.
     Stream(Pairing, Link),
     /// A port's front end says this.
@@ -25,6 +26,10 @@ pub(crate) enum Note {
     Hurry(Pairing),
     /// An administrator's wish, and where its answer goes: a sentence if it cannot be.
     Wish(Wish, Sender<Result<(), String>>),
+    /// The daemon is about to be replaced: the protection is to stand still, and goes there. Nothing goes there if it cannot go on.
+    Leave(Sender<Left>),
+    /// The daemon is not replaced after all.
+    GoOn,
 }
 
 /// An administrator's wish.

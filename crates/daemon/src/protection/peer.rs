@@ -14,6 +14,8 @@ use super::wire::{Line, VERSION, Wire};
 
 /// Between two tries to connect.
 const AGAIN: Duration = Duration::from_millis(200);
+/// The same while one of the daemons is being replaced: the VM waits for it.
+const AGAIN_SOON: Duration = Duration::from_millis(20);
 /// An offer that was refused is made again after this time.
 const REFUSED: Duration = Duration::from_secs(2);
 
@@ -56,21 +58,31 @@ impl Peer {
 
     /// Connects, if it is time to: the first message of its line is this.
     pub fn dial(&mut self, offer: impl FnOnce() -> Wire, now: Instant) {
+        let Some(mut line) = self.connected(None, AGAIN, now) else { return };
+        if line.send(&offer()) {
+            self.line = Some(line);
+        } else {
+            self.why_not = Some("what QEMU says of this VM is too long for a message".to_owned());
+        }
+    }
+
+    /// Connects, if it is time to, to go on with this protection.
+    pub fn dial_again(&mut self, pairing: Pairing, now: Instant) {
+        if let Some(line) = self.connected(Some(pairing), AGAIN_SOON, now) {
+            self.line = Some(line);
+        }
+    }
+
+    /// A line, if there is none and it is time to connect.
+    fn connected(&mut self, rejoins: Option<Pairing>, again: Duration, now: Instant) -> Option<Line> {
         if self.line.is_some() || now < self.dial_at {
-            return;
+            return None;
         }
-        self.dial_at = now + AGAIN;
-        match self.connect(None, now) {
-            Ok(Some(mut line)) => {
-                if line.send(&offer()) {
-                    self.line = Some(line);
-                } else {
-                    self.why_not = Some("what QEMU says of this VM is too long for a message".to_owned());
-                }
-            }
-            Ok(None) => {}
-            Err(why) => self.why_not = Some(why),
-        }
+        self.dial_at = now + again;
+        self.connect([None, rejoins], now).unwrap_or_else(|why| {
+            self.why_not = Some(why);
+            None
+        })
     }
 
     /// A connection that is the stream of this protection.
@@ -78,11 +90,12 @@ impl Peer {
     /// # Errors
     /// A sentence.
     pub fn stream(&mut self, pairing: Pairing, now: Instant) -> Result<Link, String> {
-        let line = self.connect(Some(pairing), now)?.ok_or("the other host's name has no address now")?;
+        let line = self.connect([Some(pairing), None], now)?.ok_or("the other host's name has no address now")?;
         line.into_link().ok_or_else(|| "the connection takes no bytes".to_owned())
     }
 
-    fn connect(&mut self, stream: Option<Pairing>, now: Instant) -> Result<Option<Line>, String> {
+    /// The connection is the stream of a protection, or goes on with one, or neither.
+    fn connect(&mut self, [stream, rejoins]: [Option<Pairing>; 2], now: Instant) -> Result<Option<Line>, String> {
         let Some(place) = self.addresses.next(&self.names, now)? else { return Ok(None) };
         let (socket, _) = Stream::connect(&place).map_err(|error| format!("{place}: {error}"))?;
         let socket = match socket {
@@ -91,7 +104,7 @@ impl Peer {
         };
         let link = Link::connect(socket, &self.secret).map_err(|why| format!("{place}: {why}"))?;
         let mut line = Line::new(link);
-        let hello = Wire::Hello { version: VERSION, vm: self.vm.clone(), stream };
+        let hello = Wire::Hello { version: VERSION, vm: self.vm.clone(), stream, rejoins };
         if line.send(&hello) { Ok(Some(line)) } else { Err("a message is too long".to_owned()) }
     }
 
@@ -139,6 +152,7 @@ impl Peer {
     }
 
     /// When something is due.
+    /// `dials`: without a line one is sought.
     pub fn wake_at(&self, dials: bool) -> Option<Instant> {
         match &self.line {
             Some(line) => line.link.deadline(),

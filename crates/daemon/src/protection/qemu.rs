@@ -77,6 +77,8 @@ pub(super) struct Qemu {
     path: PathBuf,
     state: State,
     colo: Option<Colo>,
+    /// A copy that was adopted goes on.
+    keeps_on: bool,
     signs: Signs,
     /// The kind of its end, not reported yet: it counts if QEMU does not come back.
     owes: Option<Death>,
@@ -96,12 +98,26 @@ impl Qemu {
             path: path.to_owned(),
             state: State::Away(now),
             colo: None,
+            keeps_on: false,
             signs: Signs::default(),
             owes: None,
             last: Identity::default(),
             ending: None,
             news: VecDeque::new(),
             why_not,
+        }
+    }
+
+    /// One that the daemon before this one knew. If it is not there, its end is told.
+    pub fn known(path: &Path, now: Instant) -> Self {
+        Self { owes: Some(Death::Sudden), ..Self::new(path, now) }
+    }
+
+    /// Goes on with the copies that it makes, or gets, already.
+    pub fn go_on(&mut self, role: Role, delay: Duration, now: Instant) {
+        if let State::There(..) = self.state {
+            self.colo = Some(Colo::adopted(role, settings(delay), now));
+            self.keeps_on = true;
         }
     }
 
@@ -152,8 +168,7 @@ impl Qemu {
 
     /// Has the VM go to the other host by this descriptor, its stream.
     pub fn copy(&mut self, role: Role, stream: OwnedFd, delay: Duration, now: Instant) {
-        let delay_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
-        let settings = Settings { uri: format!("fd:{STREAM}"), delay_ms, limits: StepLimits::default() };
+        let settings = settings(delay);
         if let State::There(monitor, _) = &mut self.state {
             monitor.give(STREAM, stream, now);
             self.colo = Some(match role {
@@ -170,8 +185,13 @@ impl Qemu {
 
     /// Has the VM go on alone, whatever it does. Without its control socket this is to be asked for again when it is back. News: [`News::Alone`], or [`News::Failed`].
     pub fn go_alone(&mut self, facts: Option<&Facts>, now: Instant) {
+        let keeps_on = std::mem::take(&mut self.keeps_on);
         if let Some(colo) = self.colo.as_mut().filter(|colo| !matches!(colo.phase(), Phase::Alone | Phase::Failed)) {
-            return colo.fail_over(now);
+            // One that is being adopted fails over when it is.
+            if !keeps_on || colo.phase() != Phase::Preparing {
+                colo.fail_over(now);
+            }
+            return;
         }
         // A QEMU that is not copying has nothing to do.
         if !matches!(self.state, State::There(..)) {
@@ -180,8 +200,7 @@ impl Qemu {
         if self.colo.is_some() || facts.is_some_and(|facts| !Qemu::copies(facts)) {
             return self.news.push_back(QemuNews::Colo(News::Alone));
         }
-        let settings = Settings { uri: format!("fd:{STREAM}"), delay_ms: 100, limits: StepLimits::default() };
-        self.colo = Some(Colo::adopted(Role::Primary, settings, now));
+        self.colo = Some(Colo::adopted(Role::Primary, settings(Duration::from_millis(100)), now));
     }
 
     /// Asks what it runs now. Only while nothing is copied.
@@ -314,8 +333,8 @@ impl Qemu {
             State::There(monitor, None) => {
                 let turned = carried(monitor, self.colo.as_mut(), None, &mut self.signs, now);
                 while let Some(news) = self.colo.as_mut().and_then(Colo::news) {
-                    // A copy that was adopted is to end.
-                    if matches!(news, News::Adopted) {
+                    // A copy that was adopted is to end, or its daemon was replaced.
+                    if matches!(news, News::Adopted) && !self.keeps_on {
                         self.colo.iter_mut().for_each(|colo| colo.fail_over(now));
                     }
                     self.news.push_back(QemuNews::Colo(news));
@@ -381,6 +400,11 @@ impl Qemu {
             self.state = State::Marks(monitor, Box::new(facts), fresh);
         }
     }
+}
+
+fn settings(delay: Duration) -> Settings {
+    let delay_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+    Settings { uri: format!("fd:{STREAM}"), delay_ms, limits: StepLimits::default() }
 }
 
 /// One turn of a dialogue over its monitor, to which another one listens.

@@ -58,6 +58,11 @@ pub struct VmReport {
     pub takeovers: u64,
     /// From the first sign that the owner is lost to the VM that runs here, at the last takeover, in microseconds. `null`: there was none.
     pub takeover_microseconds: Option<u64>,
+    /// Packets that waited in the other host's gate when the copy was made with which the VM went on here, at the last takeover. At most so
+    /// many that the guest has sent were never seen. `null`: there was no takeover.
+    pub takeover_unseen_packets: Option<u64>,
+    /// Their bytes.
+    pub takeover_unseen_bytes: Option<u64>,
 }
 
 /// Prints it as `nicety ft status` shows it.
@@ -93,6 +98,9 @@ impl fmt::Display for VmReport {
         }
         if let Some(took) = self.takeover_microseconds {
             write!(f, "\n    takeovers {}, the last one in {took} µs", self.takeovers)?;
+            if let (Some(packets), Some(bytes)) = (self.takeover_unseen_packets, self.takeover_unseen_bytes) {
+                write!(f, "; the other host held {packets} packets, {bytes} bytes, that nobody may have seen")?;
+            }
         }
         Ok(())
     }

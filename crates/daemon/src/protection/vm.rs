@@ -3,6 +3,7 @@
 mod act;
 mod copying;
 mod news;
+mod replaced;
 mod reporter;
 mod wishes;
 
@@ -13,13 +14,16 @@ use std::time::{Duration, Instant};
 use nicety_adapter::Time;
 use nicety_host::VmConfig;
 use nicety_lease::{Asker, NodeId};
-use nicety_plane::GateMode;
+use nicety_plane::{GateMode, Waiting};
 use nicety_protect::{Owner, Pairing, Stage, Terms, Twin, TwinStage};
 use nicety_qmp::{Facts, Marked};
 use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
 use copying::{Copying, Offer};
+pub(crate) use replaced::Left;
+use replaced::Leaving;
+pub(super) use replaced::STILL;
 use reporter::{Reporter, View};
 use wishes::Wishes;
 
@@ -52,6 +56,14 @@ pub(super) struct VmPort {
     closed: u64,
 }
 
+/// What waited in the owner's gates when the last copy was made. `None`: a port of the copy does not say.
+fn unseen(ports: &[VmPort]) -> Option<Waiting> {
+    ports.iter().try_fold(Waiting::default(), |sum, port| {
+        let one = port.protected.as_ref()?.unseen()?;
+        Some(Waiting { packets: sum.packets + one.packets, bytes: sum.bytes + one.bytes })
+    })
+}
+
 /// See the module's page.
 pub(super) struct Vm {
     config: VmConfig,
@@ -73,6 +85,12 @@ pub(super) struct Vm {
     ports: Vec<VmPort>,
     copying: Copying,
     reporter: Reporter,
+    /// The daemon is about to be replaced.
+    leaving: Option<Leaving>,
+    /// The next daemon has this, and this thread does nothing more.
+    parked: Option<Left>,
+    /// QEMU's control socket is sought, for copies that another daemon has begun.
+    is_adopting: bool,
 }
 
 impl Vm {
@@ -104,6 +122,9 @@ impl Vm {
             notes,
             peer,
             ports,
+            leaving: None,
+            parked: None,
+            is_adopting: false,
         }
     }
 
@@ -114,6 +135,10 @@ impl Vm {
     /// Runs until the daemon ends.
     pub fn run(mut self) {
         while !self.board.bell.has_ended() {
+            if self.parked.is_some() {
+                self.rest();
+                continue;
+            }
             let now = Instant::now();
             self.turn(now);
             self.wait();
@@ -130,7 +155,8 @@ impl Vm {
             Role::Twin(twin) => twin.wake_at(),
         };
         let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
-        let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers);
+        let dials =
+            matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers || twin.is_paused());
         for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }
@@ -156,6 +182,7 @@ impl Vm {
         self.come();
         self.hear(now);
         self.carry(now);
+        self.see_to_replaced(now);
         self.ask(now);
         self.tick(now);
         self.meet(now);
@@ -219,9 +246,12 @@ impl Vm {
     fn note(&mut self, note: Note, now: Instant) {
         let time = self.time(now);
         match note {
-            Note::Line(line) => {
+            Note::Line(line, rejoins) => {
+                let Some(line) = self.rejoin(line, rejoins) else { return };
                 // A daemon that connects again has forgotten what was before.
-                if let Role::Owner(owner) = &mut self.role {
+                if let Role::Owner(owner) = &mut self.role
+                    && rejoins.is_none()
+                {
                     owner.lost("the twin's daemon has begun anew", time);
                     self.copying.offer = None;
                     self.peer.accepted(line);
@@ -237,6 +267,8 @@ impl Vm {
                 }
             }
             Note::Wish(wish, answer) => self.wish(wish, answer, now),
+            Note::Leave(answer) => self.leave(answer, now),
+            Note::GoOn => {}
         }
     }
 
@@ -302,6 +334,9 @@ impl Vm {
             Err(why) => {
                 info!(vm = self.config.name, "the line to the other host: {why}");
                 self.copying.offer = None;
+                if self.role.is_paused() && self.leaving.is_none() {
+                    return;
+                }
                 match &mut self.role {
                     Role::None => {}
                     Role::Owner(owner) => owner.lost("the connection to the twin's host was cut", time),
@@ -317,8 +352,14 @@ impl Vm {
                 (Wire::Offer { run, facts, ports }, Role::Owner(_)) => {
                     self.copying.offer = Some(Offer { run, facts, ports, is_checked: false });
                 }
-                (Wire::Refused(why), Role::Twin(_)) => self.peer.refused(why, now),
-                _ => {}
+                (Wire::Refused(why), Role::Twin(twin)) => {
+                    self.peer.refused(why, now);
+                    // The protection that was to go on has ended there.
+                    if twin.is_paused() {
+                        twin.lost(time);
+                    }
+                }
+                (message, _) => self.hear_of_pause(message, now),
             }
         }
     }
@@ -385,7 +426,7 @@ impl Vm {
                 Role::Owner(owner) => owner.answered(number, answer, time),
                 Role::Twin(twin) => {
                     if let Some(owner) = twin.answered(number, answer, time) {
-                        self.reporter.takes_over();
+                        self.reporter.takes_over(unseen(&self.ports));
                         self.role = Role::Owner(owner);
                         self.peer.hang();
                         // What the old owner may still send is no copy of this VM any more.

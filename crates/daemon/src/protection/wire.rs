@@ -7,6 +7,14 @@
 //!          ◄─ Say(Begin), … ───────────  (or Refused)
 //! connects ── Hello { vm, stream } ───► the same connection is from then on the stream of copies
 //! ```
+//! A daemon that is about to be replaced, either one, has the stream stand still first, so that nothing of it is under way:
+//! ```text
+//! leaves                                 stays
+//!          ── Pause { sent } ─────────►  reads nothing more of its QEMU
+//!          ◄─ Paused { sent } ─────────  and both carry to their QEMUs what the other one has read
+//! ends, and the next one is there        the twin's daemon connects:
+//!                 ── Hello { vm, rejoins } ──► ◄── Rejoined ──   and the stream as above
+//! ```
 
 use nicety_link::{Link, LinkError, Messages};
 use nicety_protect::{Message, Pairing};
@@ -14,7 +22,7 @@ use nicety_qmp::Facts;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +35,8 @@ pub(super) enum Wire {
         vm: String,
         /// The connection is to be the stream of this protection.
         stream: Option<Pairing>,
+        /// This protection goes on: one of the daemons was replaced.
+        rejoins: Option<Pairing>,
     },
     /// A QEMU that waits for a VM.
     Offer {
@@ -38,6 +48,14 @@ pub(super) enum Wire {
     },
     /// A sentence: the offer is not taken.
     Refused(String),
+    /// The daemon is about to be replaced, and has read so many bytes of its QEMU's stream.
+    Pause { pairing: Pairing, sent: u64 },
+    /// This one reads nothing more, and has read so many.
+    Paused { pairing: Pairing, sent: u64 },
+    /// The daemon is not replaced after all.
+    GoOn(Pairing),
+    /// The protection goes on: now the stream.
+    Rejoined(Pairing),
     /// See [`Message`].
     Say(Message),
 }

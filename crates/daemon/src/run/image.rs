@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_adapter::snapshot::{RestoreError, Version, decode, encode};
-use nicety_plane::{ClassState, SavedAgent, SavedFrames, SavedNumbers, SavedSteering};
+use nicety_plane::{ClassState, SavedAgent, SavedFrames, SavedGate, SavedNumbers, SavedSteering};
 use nicety_switch::{Interest, Wanted};
 use nicety_vfio_user::{SavedConnections, SavedSession, Unread};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,8 @@ pub struct PortImage {
     pub link: LinkImage,
     /// Messages of its VMM that are in the socket still. `None`: they do not stay there until they were handled.
     pub unread: Option<Unread>,
+    /// Its gate, if its VM is to be protected. A part of a port has one too, with the port's epochs.
+    pub gate: Option<SavedGate>,
 }
 
 /// The adapter and VMM of a port, or an uplink's link.
@@ -272,6 +274,23 @@ impl InterestImage {
     }
 }
 
+/// A VM's protection that goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmImage {
+    /// The VM's name.
+    pub name: String,
+    /// The run of its QEMU.
+    pub run: u64,
+    /// Its part of the protection.
+    pub kept: nicety_protect::Kept,
+    /// The descriptor of QEMU's stream, which stands still.
+    pub stream: u32,
+    /// Bytes of that stream so far, out and in.
+    pub carried: [u64; 2],
+    /// Bytes on the wire for it, out and in.
+    pub traffic: [u64; 2],
+}
+
 /// A port's neighbour by LLDP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourImage {
@@ -299,10 +318,10 @@ pub struct Checks {
 }
 
 impl Version for Image {
-    const NUMBER: u16 = 3;
-    type Before = before::Image2;
+    const NUMBER: u16 = 4;
+    type Before = before::Image3;
 
-    fn from_before(before: before::Image2) -> Result<Self, RestoreError> {
+    fn from_before(before: before::Image3) -> Result<Self, RestoreError> {
         Ok(before.into())
     }
 }
@@ -354,7 +373,7 @@ pub(crate) mod tests {
     }
 
     /// An image with a value in every field that a version has. Version 1 has no state of uplinks, and no frames that wait; version 2 has no
-    /// agents, and no messages that stay in the socket.
+    /// agents, and no messages that stay in the socket; version 3 has no gates.
     fn image(version: u16) -> Image {
         let state = if version >= 2 { vec![28, 29] } else { Vec::new() };
         let unread = (version > 2).then_some(Unread { batch: Some(Batch { first: [35; 16], len: 36 }) });
@@ -377,6 +396,14 @@ pub(crate) mod tests {
         let agents =
             json!(if version >= 3 { vec![querier, json!({ "Herald": [[47, 48], [49]] })] } else { Vec::new() });
         let agents: Vec<SavedAgent> = serde_json::from_value(agents).unwrap();
+        let gate = json!({
+            "epochs": { "is_mute": true, "current": 50, "released": 51, "taken": { "packets": 52, "bytes": 53 } },
+            "held": [{
+                "epoch": 54, "queue": 55, "head": 1, "bytes": [56, 57],
+                "offload": { "checksum": "AsIs", "segment": ["Udp", 58, 59] }
+            }]
+        });
+        let gate: Option<SavedGate> = (version > 3).then(|| serde_json::from_value(gate).unwrap());
         let counters = SavedCounters {
             transmit: vec![(1, 2, 3)],
             receive: vec![(4, 5, 6), (7, 8, 9)],
@@ -409,6 +436,7 @@ pub(crate) mod tests {
             agents: agents.clone(),
             link,
             unread,
+            gate: gate.clone(),
         };
         Image { ports: (1..).zip(links).map(port).collect() }
     }

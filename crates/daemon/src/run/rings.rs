@@ -105,6 +105,11 @@ impl Preparing {
         self
     }
 
+    /// What of the port goes with its guest. `None`: `device_state = false`.
+    pub fn moved(&self) -> Option<&Arc<Moving>> {
+        self.served.moving.get()
+    }
+
     /// Goes on with the front end of another process. The error is a sentence.
     ///
     /// # Errors

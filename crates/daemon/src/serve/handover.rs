@@ -39,7 +39,7 @@ use rustix::net::{SocketAddrUnix, getsockname};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::run::image::{CountsImage, InterestImage, LearnedImage, NeighbourImage, TeamImage};
+use crate::run::image::{CountsImage, InterestImage, LearnedImage, NeighbourImage, TeamImage, VmImage};
 
 /// The new daemon has this long to start, and to prepare. Meanwhile the old one serves.
 const PREPARES: Duration = Duration::from_secs(10);
@@ -125,6 +125,20 @@ struct Rest {
     neighbours: Vec<NeighbourImage>,
     /// Counts of classes, and of teams' former members.
     counts: Vec<CountsImage>,
+    /// Protections of VMs that go on.
+    vms: Vec<VmImage>,
+}
+
+/// Version 3: protections ended with their daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Rest3 {
+    stopped_ns: u64,
+    learned: Vec<LearnedImage>,
+    teams: Vec<TeamImage>,
+    announcements: Vec<(String, Vec<u8>)>,
+    interests: Option<Vec<InterestImage>>,
+    neighbours: Vec<NeighbourImage>,
+    counts: Vec<CountsImage>,
 }
 
 /// Version 2: those counts were not handed over.
@@ -146,6 +160,16 @@ struct Rest1 {
 }
 
 impl Version for Rest {
+    const NUMBER: u16 = 4;
+    type Before = Rest3;
+
+    fn from_before(before: Rest3) -> Result<Self, RestoreError> {
+        let Rest3 { stopped_ns, learned, teams, announcements, interests, neighbours, counts } = before;
+        Ok(Self { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms: Vec::new() })
+    }
+}
+
+impl Version for Rest3 {
     const NUMBER: u16 = 3;
     type Before = Rest2;
 

@@ -1,5 +1,6 @@
 //! QEMU's control socket, played by the test: it answers what a real one did (`crates/qmp/tests/golden`), and sends the events that the
 //! test wants.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::collections::BTreeMap;
 use std::io::{IoSliceMut, Write};
@@ -25,10 +26,10 @@ struct State {
     answers: BTreeMap<String, Value>,
     overrides: BTreeMap<String, Value>,
     objects: Vec<Value>,
-    /// The last descriptor that `getfd` brought.
+    /// The stream of copies, which `getfd` brought.
     stream: Option<OwnedFd>,
     /// A descriptor has come, and its `getfd` was not read yet.
-    has_descriptor: bool,
+    descriptor: Option<OwnedFd>,
     /// It answers nothing any more, and its sockets stay open.
     is_hung: bool,
     has_ended: bool,
@@ -124,6 +125,13 @@ impl Qemu {
         client.shutdown(std::net::Shutdown::Both).unwrap();
     }
 
+    /// Its stream of copies.
+    pub fn stream(&self) -> UnixStream {
+        let stream = UnixStream::from(self.state().stream.as_ref().unwrap().try_clone().unwrap());
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
     /// It is killed: its sockets close.
     pub fn kill(self, socket: &Path) {
         std::fs::remove_file(socket).unwrap();
@@ -146,7 +154,7 @@ fn serve(client: UnixStream, state: &Mutex<State>) {
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 let mut state = state.lock().unwrap();
-                (state.stream, state.has_descriptor) = (fds.last(), true);
+                state.descriptor = fds.last();
             }
         }
         text.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
@@ -181,9 +189,15 @@ fn answer(state: &mut State, asked: &Value) -> Value {
     let recorded =
         state.answers.get(&format!("{}{}", asked.get("execute").unwrap_or(&Value::Null), asked["arguments"]));
     match (name, recorded) {
-        ("getfd", _) if !std::mem::take(&mut state.has_descriptor) => {
-            json!({"error": {"class": "GenericError", "desc": "No file descriptor supplied via SCM_RIGHTS"}})
-        }
+        ("getfd", _) => match state.descriptor.take() {
+            Some(descriptor) => {
+                if asked["arguments"]["fdname"] == "nicety" {
+                    state.stream = Some(descriptor);
+                }
+                json!({"return": {}})
+            }
+            None => json!({"error": {"class": "GenericError", "desc": "No file descriptor supplied via SCM_RIGHTS"}}),
+        },
         ("qom-list", _) => json!({"return": state.objects}),
         ("object-add", _) => {
             state.objects.push(json!({"name": asked["arguments"]["id"], "type": "child<secret>"}));

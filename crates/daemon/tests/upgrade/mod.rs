@@ -56,3 +56,35 @@ pub fn replaced_without(
         (new, upgraded)
     })
 }
+
+/// The new daemon ends when it is prepared, and has got whatever comes then: the old one goes on. What the old one says.
+#[allow(dead_code, reason = "not every test has a new daemon that ends")]
+pub fn refused(old: &Daemon, host: &Host) -> UpgradeError {
+    const HELLO: u8 = 1;
+    const PREPARED: u8 = 3;
+    const END: u8 = 6;
+    let ids = old.names().into_iter().map(|(id, name)| (name, id.0)).collect();
+    let text = host.document.text();
+    let (path, origin_ns) = (host.path.clone(), old.clock_origin_ns());
+    let offer = Offer { path, file: text.clone(), running: text, origin_ns, ids };
+    let (ours, theirs) = Channel::pair().unwrap();
+    let (control, _far) = Channel::pair().unwrap();
+    let control = OwnedFd::from(control);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            assert_eq!(theirs.receive(WITHIN).unwrap().kind, kind::UPGRADE);
+            let (near, far) = Channel::pair().unwrap();
+            theirs.send(kind::STARTED, b"", &[far.as_fd()], WITHIN).unwrap();
+            drop(far);
+            near.send(HELLO, b"0.2.0", &[], WITHIN).unwrap();
+            near.receive(WITHIN).unwrap();
+            near.send(PREPARED, b"", &[], WITHIN).unwrap();
+            while near.receive(WITHIN).unwrap().kind != END {}
+            drop(near);
+            theirs.send(kind::ENDED, b"it ended with exit code 7", &[], WITHIN).unwrap();
+        });
+        let kept = KeptBy::from(ours);
+        let offering = Offering { offer: &offer, control: control.as_fd(), page: None };
+        upgrade(&kept, "/usr/bin/nicety".as_ref(), old, offering, &[], &|_| {}).unwrap_err()
+    })
+}

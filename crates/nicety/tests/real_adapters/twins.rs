@@ -326,9 +326,10 @@ fn outside_pings(mut outside: Guest) -> (Guest, String, Duration) {
     (outside, text, longest)
 }
 
-/// The keeper starts the next daemon, which goes on with the VM that runs there: nobody takes over.
+/// The keeper starts the next daemon, which goes on with the VM that runs there: nobody takes over. A protection goes on in a daemon that
+/// replaces another one, and ends with one that is killed.
 #[test]
-fn a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_is_protected_again() {
+fn a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_stays_or_is_protected_again() {
     let mut hosts = Hosts::new("50ms", &["--keeper"]);
     let mut outside = hosts.begin();
     stream(hosts.vm(0), &mut outside, &address(2));
@@ -345,13 +346,20 @@ fn a_vm_stays_where_it_is_when_its_daemon_is_killed_or_replaced_and_is_protected
             let said = hosts.namespace.run(&command, SOON);
             println!("{}", hosts.ready(said));
         }
-        hosts.twin_again(1);
+        if what == "kill" {
+            hosts.twin_again(1);
+        }
         let (back, _, outage) = requests.join().unwrap_or_else(|_| panic!("the requests"));
         outside = back;
         println!("{what}: silent for {outage:?}");
         hosts.is_soon(outage);
         hosts.protected(0);
         assert_eq!(hosts.report(1)["takeovers"], 0, "{}", hosts.said());
+        if what == "upgrade" {
+            // On a busy machine the twin may have been lost by itself, which is counted.
+            let goes_on = hosts.said().contains("a daemon was replaced: the protection goes on");
+            assert!(goes_on || hosts.restarts > 0, "{}", hosts.said());
+        }
     }
     finish(hosts.vm(0), &mut outside);
 }

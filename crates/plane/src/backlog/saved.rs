@@ -52,7 +52,7 @@ impl From<SavedEdit> for Edit {
 
 /// An [`Offload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedOffload {
+pub(crate) struct SavedOffload {
     checksum: SavedChecksum,
     /// The kind, the maximum segment size, and the bytes of all headers.
     segment: Option<(SavedKind, u16, u16)>,

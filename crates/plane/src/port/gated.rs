@@ -6,7 +6,7 @@ use nicety_adapter::{Reason, Time};
 use nicety_memory::MapError;
 
 use super::{End, Port};
-use crate::gate::{Epochs, Gate, RELEASED};
+use crate::gate::{Epochs, Gate, RELEASED, SavedGate};
 
 impl Port {
     /// From now on what the guest sends waits as these epochs say. Waits until no batch is in flight: not for the port's owner. A link has
@@ -19,6 +19,31 @@ impl Port {
         if let End::Guest(guest) = &mut self.quiet().end {
             *guest.gate() = Some(gate);
         }
+        self.release_frames();
+        Ok(())
+    }
+
+    /// Its gate, for the process that goes on with the port. Changes nothing. Call it while the port stands still.
+    pub fn save_gate(&self) -> Option<SavedGate> {
+        match &mut self.lock().end {
+            End::Guest(guest) => guest.gate().as_ref().map(|gate| gate.save()),
+            End::Link(_) => None,
+        }
+    }
+
+    /// As [`Port::set_gate`], and what waited in the gate of another process waits here. Call it before the port is served.
+    ///
+    /// # Errors
+    /// There is no memory for the packets of a batch.
+    pub fn restore_gate(&self, epochs: &Arc<Epochs>, saved: SavedGate) -> Result<(), MapError> {
+        let mut gate = Box::new(Gate::new(Arc::clone(epochs))?);
+        let dropped = gate.restore(saved);
+        let mut inner = self.quiet();
+        if let End::Guest(guest) = &mut inner.end {
+            *guest.gate() = Some(gate);
+        }
+        (0..dropped).for_each(|_| inner.counters.transmit_drop(Reason::Removed));
+        drop(inner);
         self.release_frames();
         Ok(())
     }

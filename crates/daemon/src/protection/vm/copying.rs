@@ -8,7 +8,7 @@ use nicety_protect::{Loads, Pairing};
 use nicety_qmp::{Facts, Role as Side, differences};
 use rustix::event::PollFlags;
 
-use crate::protection::carrier::{Carrier, Over};
+use crate::protection::carrier::{Carrier, Over, Still};
 use crate::protection::report::Stops;
 
 /// Within this time after QEMU has closed its stream, its messages may still have been on their way.
@@ -54,6 +54,10 @@ pub(super) struct Copying {
     /// The twin's QEMU listens, and the connection was not there yet.
     waits_for_link: Option<Pairing>,
     carrier: Option<Carrier>,
+    /// One of the daemons is being replaced: the bytes that the other one has read of its QEMU's stream, once it has said so.
+    sent_there: Option<u64>,
+    /// The stream stands still, and has no connection.
+    still: Option<Still>,
     /// QEMU has closed its stream, and may be ending.
     cut_at: Option<Instant>,
     /// The copies that the twin has loaded, at the twin.
@@ -66,7 +70,17 @@ impl Copying {
     /// Nothing is under way for a VM with so many ports.
     pub fn new(ports: usize) -> Self {
         let (loads, stops) = (Loads::new(ports), Stops::default());
-        Self { offer: None, link: None, waits_for_link: None, carrier: None, cut_at: None, loads, stops }
+        Self {
+            offer: None,
+            link: None,
+            waits_for_link: None,
+            carrier: None,
+            sent_there: None,
+            still: None,
+            cut_at: None,
+            loads,
+            stops,
+        }
     }
 
     /// This VM is copied from now on.
@@ -103,14 +117,75 @@ impl Copying {
         self.carrier = Some(Carrier::new(link, qemu));
     }
 
+    /// Nothing more is read of QEMU's stream: the bytes that were. `None`: there is no stream, or it is ending.
+    pub fn pause(&mut self) -> Option<u64> {
+        if self.is_cut() { None } else { self.carrier.as_mut().map(Carrier::pause) }
+    }
+
+    /// The other host's daemon has read so many bytes of its QEMU's stream, and reads nothing more.
+    pub fn pauses_there(&mut self, sent: u64) {
+        self.sent_there = Some(sent);
+    }
+
+    /// After [`Copying::pause`]: it goes on.
+    pub fn go_on(&mut self) {
+        self.sent_there = None;
+        self.carrier.iter_mut().for_each(Carrier::go_on);
+    }
+
+    /// Whether nothing of the stream is under way, as far as this host knows.
+    pub fn is_still(&self) -> bool {
+        self.has_all() && self.carrier.as_ref().is_some_and(|carrier| carrier.is_flushed() && carrier.is_delivered())
+    }
+
+    fn has_all(&self) -> bool {
+        let sent = self.sent_there;
+        sent.zip(self.carrier.as_ref()).is_some_and(|(sent, carrier)| carrier.has_all(sent))
+    }
+
+    /// The stream stands still. Ends its connection.
+    pub fn stand_still(&mut self) -> Option<Still> {
+        if self.has_all() {
+            self.still = self.carrier.take().map(Carrier::into_still);
+            self.sent_there = None;
+        }
+        self.still.take()
+    }
+
+    /// The stream of another process, which stands still.
+    pub fn stands_still(&mut self, still: Still) {
+        self.still = Some(still);
+    }
+
+    /// Whether the stream can go on over another connection.
+    pub fn waits(&self) -> bool {
+        self.still.is_some() || self.has_all()
+    }
+
+    /// The stream goes on over this connection. `false`: it does not stand still.
+    pub fn rejoin(&mut self, link: Link) -> bool {
+        let Some(still) = self.stand_still() else { return false };
+        self.carrier = Some(Carrier::again(link, still));
+        true
+    }
+
+    /// The connection that came for this protection's stream, which stands still.
+    pub fn take_rejoined(&mut self, pairing: Pairing) -> Option<Link> {
+        if !self.waits() {
+            return None;
+        }
+        self.link.take_if(|(of, _)| *of == pairing).map(|(_, link)| link)
+    }
+
     /// The stream is of no use any more.
     pub fn stop_carrying(&mut self) {
-        self.carrier = None;
+        (self.carrier, self.still, self.sent_there) = (None, None, None);
     }
 
     /// The protection's streams are of no use any more.
     pub fn hang(&mut self) {
-        (self.carrier, self.cut_at, self.link, self.waits_for_link) = (None, None, None, None);
+        self.stop_carrying();
+        (self.cut_at, self.link, self.waits_for_link) = (None, None, None);
     }
 
     /// Carries what is there. Returns whether anything moved.
@@ -119,7 +194,16 @@ impl Copying {
     /// The stream has ended.
     pub fn turn(&mut self) -> Result<bool, Over> {
         let Some(carrier) = &mut self.carrier else { return Ok(false) };
-        carrier.turn().inspect_err(|_| self.carrier = None)
+        let turned = carrier.turn();
+        if turned.is_err() {
+            // A daemon that is replaced ends its connections when nothing is under way.
+            if let Some(still) = self.stand_still() {
+                self.still = Some(still);
+                return Ok(false);
+            }
+            self.carrier = None;
+        }
+        turned
     }
 
     /// Bytes that QEMU has written into the stream that there is.

@@ -15,6 +15,10 @@ impl Vm {
         match news {
             QemuNews::There(facts, marked) => {
                 let is_same = marked.run == self.run && marked.is_known;
+                if self.adopt(is_same, now) {
+                    self.facts = Some(facts);
+                    return;
+                }
                 match &mut self.role {
                     // Its control socket was lost, and it is the same.
                     Role::Owner(owner) if is_same && !matches!(owner.stage(), Stage::Ended(_)) => {

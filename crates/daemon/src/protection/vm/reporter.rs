@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::Time;
 use nicety_host::VmConfig;
+use nicety_plane::Waiting;
 use nicety_protect::{Ended, Stage, TwinStage};
 use tracing::{info, warn};
 
@@ -87,9 +88,12 @@ impl Reporter {
     }
 
     /// The lease says that this host goes on with the VM.
-    pub fn takes_over(&mut self) {
+    /// `unseen`: what waited in the owner's gates when the last copy was made.
+    pub fn takes_over(&mut self, unseen: Option<Waiting>) {
         warn!(vm = self.report.name, "the lease says that this host goes on with the VM");
         self.report.takeovers += 1;
+        self.report.takeover_unseen_packets = unseen.map(|unseen| unseen.packets);
+        self.report.takeover_unseen_bytes = unseen.map(|unseen| unseen.bytes);
     }
 
     /// The VM's frames leave here.

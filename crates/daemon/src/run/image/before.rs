@@ -1,11 +1,56 @@
 //! Earlier versions of images, which earlier builds hand over. They never change.
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version};
-use nicety_plane::{SavedFrames, SavedNumbers};
+use nicety_plane::{SavedAgent, SavedFrames, SavedNumbers};
+use nicety_vfio_user::Unread;
 use nicety_vhost_user::SavedSession1;
 use serde::{Deserialize, Serialize};
 
 use super::{FrontImage, FunctionImage, Image, LinkImage, PortImage, RingsImage, UplinkImage};
+
+/// Version 3: gates were not handed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image3 {
+    ports: Vec<PortImage3>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PortImage3 {
+    name: String,
+    id: u16,
+    numbers: SavedNumbers,
+    signals: u64,
+    waiting: SavedFrames,
+    agents: Vec<SavedAgent>,
+    link: LinkImage,
+    unread: Option<Unread>,
+}
+
+impl Version for Image3 {
+    const NUMBER: u16 = 3;
+    type Before = Image2;
+
+    fn from_before(before: Image2) -> Result<Self, RestoreError> {
+        Ok(before.into())
+    }
+}
+
+impl From<Image3> for Image {
+    fn from(before: Image3) -> Self {
+        let port = |PortImage3 { name, id, numbers, signals, waiting, agents, link, unread }| PortImage {
+            name,
+            id,
+            numbers,
+            signals,
+            waiting,
+            agents,
+            link,
+            unread,
+            gate: None,
+        };
+        Self { ports: before.ports.into_iter().map(port).collect() }
+    }
+}
 
 /// Version 2: agents were not handed over, and no handled messages were in a VMM's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +77,9 @@ impl Version for Image2 {
     }
 }
 
-impl From<Image2> for Image {
+impl From<Image2> for Image3 {
     fn from(before: Image2) -> Self {
-        let port = |PortImage2 { name, id, numbers, signals, waiting, link }| PortImage {
+        let port = |PortImage2 { name, id, numbers, signals, waiting, link }| PortImage3 {
             name,
             id,
             numbers,

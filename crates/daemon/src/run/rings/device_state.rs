@@ -11,7 +11,7 @@ use nicety_plane::{GateMode, Group, Plane, SavedNumbers};
 use nicety_vhost_user::STATE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::run::protected::{self, ClosedEpoch, Protected};
+use crate::run::protected::{self, ClosedEpoch, Pairing, Protected};
 
 /// The name in the envelope.
 const KIND: &str = "nicety-port";
@@ -34,6 +34,34 @@ struct DeviceState {
 }
 
 impl Version for DeviceState {
+    const NUMBER: u16 = 2;
+    type Before = DeviceState1;
+
+    fn from_before(before: DeviceState1) -> Result<Self, RestoreError> {
+        let DeviceState1 { name, group, counters, addresses, epoch } = before;
+        let closed = |ClosedEpoch1 { pairing, epoch, ran }| ClosedEpoch { pairing, epoch, ran, gate: None };
+        Ok(Self { name, group, counters, addresses, epoch: epoch.map(closed) })
+    }
+}
+
+/// Version 1: the gate's position did not go along.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct DeviceState1 {
+    name: String,
+    group: Option<String>,
+    counters: Vec<SavedCounters>,
+    addresses: Vec<(u16, [u8; 6], u64)>,
+    epoch: Option<ClosedEpoch1>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ClosedEpoch1 {
+    pairing: Pairing,
+    epoch: u64,
+    ran: bool,
+}
+
+impl Version for DeviceState1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
@@ -136,6 +164,9 @@ impl Moving {
             return Err("it has impossible counts".to_owned());
         }
         let lead = parts.lead().ok_or("the port is being closed")?;
+        if let (Some(protected), Some(epoch)) = (self.protected(), epoch) {
+            protected.check(epoch)?;
+        }
         for (part, counters) in parts.ports().zip(counters) {
             part.count_on(&SavedNumbers { counters, ..SavedNumbers::default() });
         }
@@ -168,7 +199,7 @@ impl Moving {
 mod tests {
     use std::path::PathBuf;
 
-    use nicety_protect::Pairing;
+    use nicety_plane::{GatePosition, Waiting};
 
     use super::*;
 
@@ -190,12 +221,14 @@ mod tests {
             bad_accesses: 17,
             guest_errors: 18,
         };
+        let count = |packets, bytes| Waiting { packets, bytes };
+        let gate = GatePosition { taken: count(26, 27), left: count(24, 25) };
         let state = DeviceState {
             name: "vm1".to_owned(),
             group: Some("web".to_owned()),
             counters: vec![counters],
             addresses: vec![(19, [2, 0, 0, 0, 0, 20], 21)],
-            epoch: Some(ClosedEpoch { pairing: Pairing(22), epoch: 23, ran: true }),
+            epoch: Some(ClosedEpoch { pairing: Pairing(22), epoch: 23, ran: true, gate: Some(gate) }),
         };
         let bytes = encode(KIND, DeviceState::NUMBER, &state);
         if !of(DeviceState::NUMBER).exists() && std::env::var_os("NICETY_GOLDEN").is_some_and(|what| what == "write") {
@@ -203,7 +236,11 @@ mod tests {
         }
         for version in 1..=DeviceState::NUMBER {
             let golden = std::fs::read(of(version)).unwrap();
-            assert_eq!(decode(KIND, &golden), Ok(state.clone()), "version {version}");
+            let mut wanted = state.clone();
+            if version == 1 {
+                wanted.epoch.iter_mut().for_each(|closed| closed.gate = None);
+            }
+            assert_eq!(decode(KIND, &golden), Ok(wanted), "version {version}");
         }
         assert_eq!(std::fs::read(of(DeviceState::NUMBER)).unwrap(), bytes);
     }

@@ -169,5 +169,7 @@ fn of(service: &mut Service, table: &mut Table, now: Time, is_without: bool) -> 
         }
     };
     let (id, numbers, signals, waiting) = (port.id().0, port.numbers(), schedule.written(), port.waiting_frames());
-    Ok(PortImage { name: name(), id, numbers, signals, waiting, agents: port.agents(), link, unread })
+    // Frames of a VM that does not go along are dropped, as when it is detached.
+    let gate = port.save_gate().filter(|_| !is_without);
+    Ok(PortImage { name: name(), id, numbers, signals, waiting, agents: port.agents(), link, unread, gate })
 }

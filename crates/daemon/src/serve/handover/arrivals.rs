@@ -134,6 +134,11 @@ impl<'a> Arrivals<'a> {
         let mut waiting: Vec<(String, Vec<PortId>)> = Vec::new();
         for (name, (services, front)) in ports {
             let first = services.first().map(|service| (service.port.id(), Arc::clone(&service.log)));
+            let vm = host.vms.iter().find(|vm| vm.ports.contains(&name));
+            let vm = vm.and_then(|vm| rest.vms.iter().find(|image| image.name == vm.name));
+            if let (Some(vm), Some(service), Some(front)) = (vm, services.first(), &front) {
+                daemon.protect_again(&service.port, front, vm);
+            }
             waiting.push((name, ids(&services)));
             services.into_iter().for_each(|service| daemon.queue(service));
             fronts_to_hear.extend(first.zip(front));

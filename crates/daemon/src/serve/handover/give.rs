@@ -13,6 +13,8 @@ use super::{
     kind, send_state, to_bytes, understood, wanted,
 };
 use crate::daemon::{Daemon, Frozen, Stopped};
+use crate::protection::Left;
+use crate::run::image::VmImage;
 use crate::run::order::Without;
 
 /// The keeper reports the end of a process at once, on a machine that keeps up. The ports are served meanwhile.
@@ -76,8 +78,11 @@ pub fn upgrade(
     let taken = prepared.and_then(|build| {
         stops(true);
         kept.stops();
-        let taken = hand_over(&channel, daemon, &Arc::new(without.iter().cloned().collect()));
+        // Their streams stand still before anything else does: the workers serve meanwhile.
+        let left = daemon.leave_vms();
+        let taken = hand_over(&channel, daemon, &Arc::new(without.iter().cloned().collect()), &left);
         if taken.is_err() {
+            daemon.go_on_with_vms();
             stops(false);
         }
         taken.map(|steps| (build, steps))
@@ -170,10 +175,12 @@ fn goes_on(daemon: &Daemon) -> Result<(), String> {
 }
 
 /// Stops the workers and sends all state. On an error the workers go on.
-fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>) -> Result<Steps, String> {
+fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>, left: &[Left]) -> Result<Steps, String> {
     let (frozen, stopped) = daemon.freeze(without)?;
-    match give(channel, daemon, &frozen, stopped) {
+    match give(channel, daemon, &frozen, stopped, left) {
         Ok(steps) => {
+            // QEMU serves one client of its control socket at a time.
+            daemon.end_protection();
             frozen.for_ever();
             daemon.end_flows();
             Ok(steps)
@@ -189,7 +196,13 @@ fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>) -> Resu
 }
 
 /// Sends all state, and has the other process go on with it. Returns the steps so far.
-fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -> Result<Steps, String> {
+fn give(
+    channel: &Channel,
+    daemon: &Daemon,
+    frozen: &Frozen,
+    stopped: Stopped,
+    left: &[Left],
+) -> Result<Steps, String> {
     let words = |error: ChannelError| error.to_string();
     let Stopped { stopped_ns, still_ns, fronts } = stopped;
     let images = frozen.images();
@@ -209,8 +222,11 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
     let counts = daemon.counts();
-    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts };
-    send(kind::END, &to_bytes(REST_KIND, &rest), &Table::default())?;
+    let mut table = Table::default();
+    let vms = left.iter().map(|left| VmImage::of(left, &mut table)).collect::<Result<_, _>>();
+    let vms = vms.map_err(|errno| format!("the stream of a protected VM: {errno}"))?;
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms };
+    send(kind::END, &to_bytes(REST_KIND, &rest), &table)?;
     let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;
     goes_on(daemon)?;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use nicety_adapter::Time;
 use nicety_plane::{SavedRule, SavedSteering};
+use nicety_protect::{Kept, Pairing};
 
 use super::give::{GOING_KIND, Going};
 use super::*;
@@ -94,8 +95,13 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
     assert_eq!(std::fs::read(file(REST_KIND, 1)).unwrap(), bytes);
     let class = ClassImage { name: "vm".to_owned(), packets: 25, bytes: 26, dropped: 27, marked: 28 };
     let counts = CountsImage { port: 18, carried: [(19, 20, 21), (22, 23, 24)], classes: [vec![class], Vec::new()] };
-    let rest = Rest { counts: vec![counts], ..second.clone() };
-    held(REST_KIND, &rest, &[(1, first), (2, second)]);
+    let third = Rest { counts: vec![counts], ..second.clone() };
+    let (pairing, carried, traffic) = (Pairing(30), [31, 32], [33, 34]);
+    let owner = Kept::Owner { pairing, peer: 35, epoch: 36, loaded: 37 };
+    let twin = Kept::Twin { pairing, is_heir: true };
+    let vm = |(stream, kept)| VmImage { name: "web".to_owned(), run: 29, kept, stream, carried, traffic };
+    let rest = Rest { vms: (0..).zip([owner, twin]).map(vm).collect(), ..third.clone() };
+    held(REST_KIND, &rest, &[(1, first), (2, second), (3, third)]);
 }
 
 #[test]

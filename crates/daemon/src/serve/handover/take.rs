@@ -136,7 +136,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
     let words = |error: ChannelError| error.to_string();
     let mut arrivals = Arrivals::prepare(daemon, host, ids)?;
     channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
-    let rest: Rest = loop {
+    let (rest, mut streams): (Rest, Table) = loop {
         let message = channel.receive(PREPARES).map_err(words)?;
         let mut table = match message.kind {
             kind::IMAGE | kind::FRONT | kind::END => table_of(channel, &message)?,
@@ -146,7 +146,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         let kind = message.kind;
         let bytes = bytes_of(message.fds.into_iter().next())?;
         if kind == kind::END {
-            break from_bytes(REST_KIND, &bytes)?;
+            break (from_bytes(REST_KIND, &bytes)?, table);
         }
         if kind == kind::FRONT {
             let front: FrontImage = from_bytes(FRONT_KIND, &bytes)?;
@@ -174,5 +174,6 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         Ok(message) => return Err(format!("message {} was not expected", message.kind)),
         Err(error) => return Err(error.to_string()),
     }
+    daemon.expect_vms(&rest.vms, &mut streams);
     Ok(Going(arrivals.go_on(&rest)))
 }

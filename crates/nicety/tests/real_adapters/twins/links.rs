@@ -68,7 +68,7 @@ fn a_link_that_is_slower_than_the_vm_writes_its_memory_ends_the_protection_and_t
     assert_eq!(hosts.report(1)["takeovers"], 0);
 }
 
-/// A protection ends with the daemon of either host, and begins anew. Without its keeper a daemon ends, and its VM goes on at the twin.
+/// A protection goes on in the next daemon of the twin's host. Without its keeper a daemon ends, and its VM goes on at the twin.
 #[test]
 fn an_upgrade_of_the_twins_daemon_costs_no_takeover_and_a_kill_of_the_owners_keeper_one() {
     let mut hosts = Hosts::new("50ms", &["--keeper"]);
@@ -79,10 +79,11 @@ fn an_upgrade_of_the_twins_daemon_costs_no_takeover_and_a_kill_of_the_owners_kee
         let command = format!("'{}' upgrade --control {}", env!("CARGO_BIN_EXE_nicety"), control.display());
         let said = hosts.namespace.run(&command, SOON);
         println!("{}", hosts.ready(said));
-        hosts.twin_again(1);
     });
     outside = back;
     hosts.protected(0);
+    let goes_on = hosts.said().contains("a daemon was replaced: the protection goes on");
+    assert!(goes_on || hosts.restarts > 0, "{}", hosts.said());
     println!("the twin's daemon is replaced: silent for {silence:?}");
     assert_eq!((&hosts.report(0)["takeovers"], &hosts.report(1)["takeovers"]), (&json!(0), &json!(0)));
 
