@@ -24,7 +24,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,6 +80,8 @@ pub enum ProtectionError {
 #[derive(Debug)]
 pub(crate) struct Protection {
     boards: BTreeMap<String, Arc<Board>>,
+    /// Each thread waits for the gates here.
+    waiting: Mutex<Vec<Sender<Weak<dyn Gates>>>>,
     /// Ends the thread that accepts.
     bell: Arc<Bell>,
     /// Of the VMs.
@@ -150,36 +152,59 @@ impl Ready {
 }
 
 impl Protection {
-    /// Starts the threads: the ports are there, and the process has not confined itself yet.
-    pub fn start(ready: Ready, gates: &Weak<dyn Gates>, clock: Clock, terms: Terms) -> Result<Self, ProtectionError> {
+    /// Starts the threads, which wait until [`Protection::begin`]. To be called before the process confines itself: later threads reach
+    /// neither peers nor etcd by TCP.
+    pub fn start(ready: Ready, clock: Clock, terms: Terms) -> Result<Self, ProtectionError> {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
-        let mut all = Vec::new();
+        let (mut waiting, mut threads) = (Vec::new(), Vec::new());
         for config in vms {
             let (tell, notes) = channel();
             let shown = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
             let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
             let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
             boards.insert(config.name.clone(), Arc::clone(&board));
-            let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
-            all.push(Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes)));
-        }
-        let mut threads = Vec::new();
-        for vm in all {
-            let thread = nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run());
-            threads.push(thread.map_err(ProtectionError::Thread)?);
+            let (begin, begins) = channel();
+            let (secret, names) = (secret.clone(), names.clone());
+            let run = move || {
+                // Without gates the daemon ends before it has begun.
+                let Ok(gates) = begins.recv() else { return };
+                let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
+                Vm::new((config, terms, clock.began()), gates, peer, lease, (board, notes)).run();
+            };
+            waiting.push(begin);
+            threads.push(nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, run).map_err(ProtectionError::Thread)?);
         }
         let acceptor = Acceptor::new(listener, secret, boards.clone(), Arc::clone(&bell));
-        let _detached =
-            nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, || acceptor.run()).map_err(ProtectionError::Thread)?;
-        Ok(Self { boards, bell, threads: Mutex::new(threads) })
+        let (begin, begins) = channel();
+        let run = move || {
+            if begins.recv().is_ok() {
+                acceptor.run();
+            }
+        };
+        waiting.push(begin);
+        let _detached = nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, run).map_err(ProtectionError::Thread)?;
+        Ok(Self { boards, waiting: Mutex::new(waiting), bell, threads: Mutex::new(threads) })
+    }
+
+    /// The ports are there: it begins. The second time nothing happens.
+    pub fn begin(&self, gates: &Weak<dyn Gates>) {
+        for waiting in self.take_waiting() {
+            // It waits until here.
+            let _begun = waiting.send(Weak::clone(gates));
+        }
+    }
+
+    fn take_waiting(&self) -> Vec<Sender<Weak<dyn Gates>>> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends its threads, before the ports are closed. A VM whose ports close in front of it would be said to go on alone, and its twin
     /// could not take over: QEMU ends the copies when it loses a port.
     pub fn end(&self) {
+        drop(self.take_waiting());
         self.bell.end();
         self.boards.values().for_each(|board| board.bell.end());
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

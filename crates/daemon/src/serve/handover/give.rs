@@ -208,8 +208,8 @@ fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped) -
     }
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
-    let counts = daemon.counts();
-    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts };
+    let (counts, fabric) = (daemon.counts(), daemon.fabric_for_next());
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts, fabric };
     send(kind::END, &to_bytes(REST_KIND, &rest), &Table::default())?;
     let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;

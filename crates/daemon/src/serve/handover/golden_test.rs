@@ -49,8 +49,10 @@ fn held<T: Version + Serialize + Debug + PartialEq>(kind: &'static str, value: &
 #[test]
 fn an_offer_is_read_by_each_later_version() {
     let (path, ids) = ("/etc/nicety/host.toml".into(), BTreeMap::from([("vm1".to_owned(), 3)]));
-    let offer = Offer { path, file: "[daemon]".to_owned(), running: "[switch]".to_owned(), origin_ns: 1, ids };
-    held(OFFER_KIND, &offer, &[]);
+    let (file, running) = ("[daemon]".to_owned(), "[switch]".to_owned());
+    let first = Offer { path, file, running, origin_ns: 1, ids, groups: None };
+    let offer = Offer { groups: Some("format = 1".to_owned()), ..first.clone() };
+    held(OFFER_KIND, &offer, &[(1, first)]);
     held(GOING_KIND, &Going(vec![("vm1".to_owned(), 2)]), &[]);
 }
 
@@ -94,8 +96,9 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
     assert_eq!(std::fs::read(file(REST_KIND, 1)).unwrap(), bytes);
     let class = ClassImage { name: "vm".to_owned(), packets: 25, bytes: 26, dropped: 27, marked: 28 };
     let counts = CountsImage { port: 18, carried: [(19, 20, 21), (22, 23, 24)], classes: [vec![class], Vec::new()] };
-    let rest = Rest { counts: vec![counts], ..second.clone() };
-    held(REST_KIND, &rest, &[(1, first), (2, second)]);
+    let third = Rest { counts: vec![counts], ..second.clone() };
+    let rest = Rest { fabric: Some(vec![29, 30]), ..third.clone() };
+    held(REST_KIND, &rest, &[(1, first), (2, second), (3, third)]);
 }
 
 #[test]
