@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use nicety_adapter::{PortId, Time};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Ringed, Silent, Wire, frame, link};
-use nicety_plane::{End, Epochs, GateMode, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Epochs, GateMode, Plane, Port, Presence, Shell, Turn};
 use nicety_switch::Limits;
 
 const MS: u64 = 1_000_000;
@@ -122,4 +122,17 @@ fn a_vm_without_a_twin_needs_no_lease() {
     host.port.release_frames();
     host.turns(MS);
     assert_eq!(host.left(), 10);
+}
+
+/// A fabric tells other hosts where guests are: the twin's host would draw the frames of the VM that runs elsewhere.
+#[test]
+fn a_twin_waits_at_its_port_until_it_goes_on_there() {
+    let host = Host::sent(1);
+    assert_eq!(host.port.presence(), Presence::Running, "its gate is shut, and it runs");
+    host.epochs.set_mode(GateMode::Mute);
+    assert_eq!(host.port.presence(), Presence::Waiting);
+    host.epochs.set_mode(GateMode::Open);
+    assert_eq!(host.port.presence(), Presence::Running);
+    host.port.detach(Time::ZERO);
+    assert_eq!(host.port.presence(), Presence::Nobody);
 }

@@ -201,16 +201,16 @@ impl Fabric {
         for (name, group) in &self.groups {
             let own = group.own.get(&mac);
             let is_here = own.is_some_and(|own| own.is_here());
+            let best = group.best(mac, &self.hosts).map(|(hop, _)| hop).filter(|_| !is_here);
             if let Some(wanted) = own.and_then(|own| own.wanted.as_ref()) {
                 places.push(Place {
                     group: name.clone(),
                     host: self.me.host.clone(),
                     port: wanted.port.clone(),
                     sequence: wanted.sequence,
-                    is_current: is_here,
+                    is_current: is_here || (wanted.waits && best.is_none()),
                 });
             }
-            let best = group.best(mac, &self.hosts).map(|(hop, _)| hop).filter(|_| !is_here);
             for (hop, claim) in group.of(mac) {
                 let Some(host) = self.hosts.get(hop) else { continue };
                 places.push(Place {

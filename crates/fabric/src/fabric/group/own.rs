@@ -53,7 +53,7 @@ pub(crate) struct Wanted {
     first: i64,
     is_learned: bool,
     /// No guest runs there.
-    waits: bool,
+    pub(crate) waits: bool,
 }
 
 /// An own key, as it is known to be in the store.
