@@ -103,7 +103,7 @@ pub struct Offer {
 
 /// Version 1: the fabric's configuration was read from the file of the last known state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Offer1 {
+pub struct Offer1 {
     path: PathBuf,
     file: String,
     running: String,
