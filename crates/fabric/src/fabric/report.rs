@@ -126,7 +126,9 @@ impl Fabric {
         }
         if self.standing.stage != Stage::Registered || is_forgotten {
             let since = self.standing.lease.map_or(Duration::ZERO, |lease| now.since(lease.until));
-            return Connection::Away { since, why: self.standing.why.clone(), is_forgotten };
+            let why = Some(self.standing.why.clone()).filter(|why| !why.is_empty());
+            let why = why.unwrap_or_else(|| "it answers again, and this host is not registered yet".to_owned());
+            return Connection::Away { since, why, is_forgotten };
         }
         Connection::Connected
     }
