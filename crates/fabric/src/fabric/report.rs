@@ -122,13 +122,11 @@ impl Fabric {
         let is_forgotten = self.standing.lease.is_none_or(|lease| now >= lease.until);
         let silent = self.courses.values().filter(|course| !course.is_in_touch()).min_by_key(|course| course.since);
         if let Some(course) = silent {
-            return Connection::Away { since: now.since(course.since), why: course.why.clone(), is_forgotten };
+            return Connection::Away { since: now.since(course.since), why: reason(&course.why), is_forgotten };
         }
         if self.standing.stage != Stage::Registered || is_forgotten {
             let since = self.standing.lease.map_or(Duration::ZERO, |lease| now.since(lease.until));
-            let why = Some(self.standing.why.clone()).filter(|why| !why.is_empty());
-            let why = why.unwrap_or_else(|| "it answers again, and this host is not registered yet".to_owned());
-            return Connection::Away { since, why, is_forgotten };
+            return Connection::Away { since, why: reason(&self.standing.why), is_forgotten };
         }
         Connection::Connected
     }
@@ -226,6 +224,11 @@ impl Fabric {
         }
         places
     }
+}
+
+/// Why a host is not connected, if the last call had an answer.
+fn reason(why: &str) -> String {
+    if why.is_empty() { "it answers again, and this host is not registered yet".to_owned() } else { why.to_owned() }
 }
 
 /// An address that was overtaken so often in a row is in two places.
