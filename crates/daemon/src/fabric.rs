@@ -20,7 +20,7 @@ mod tunnel;
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use nicety_adapter::Time;
@@ -58,6 +58,8 @@ type Question = Box<dyn FnOnce(&Fabric, Time) + Send>;
 
 /// Something for the thread.
 pub(crate) enum Note {
+    /// What the process before this one knew, as the file of the last known state has it. It is newer than that file.
+    Resume(Vec<u8>),
     /// The ports are served: it begins.
     Begin(Weak<dyn Around>),
     /// etcd says something.
@@ -68,8 +70,8 @@ pub(crate) enum Note {
     Kept(Result<(), String>),
     /// Asks the machine.
     Ask(Question),
-    /// It does nothing until it is told to go on: another process may serve the ports now. Answers when it stands still.
-    Pause(bool, SyncSender<()>),
+    /// It does nothing until it is told to go on: another process may serve the ports now. Answers when it stands still, with what it knows.
+    Pause(bool, SyncSender<Option<Vec<u8>>>),
     /// This host leaves the fabric, and the thread ends. Answers then.
     End(SyncSender<()>),
 }
@@ -91,6 +93,8 @@ pub struct Joined {
     notes: UnboundedSender<Note>,
     /// What the thread for changes needs, until it is started.
     waiting: Mutex<Option<change::Waiting>>,
+    /// What is known, for the process that takes the ports over.
+    for_next: Mutex<Option<Vec<u8>>>,
 }
 
 /// The tunnel of a host's fabric.
@@ -146,14 +150,16 @@ impl Joined {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
         let tunnel = tunnel::Tunnel::new(config.tunnel.clone(), hops);
-        let before = Before { settings, kept: kept.map(LastKnown::into_state), clock, tunnel, jobs };
+        let groups = host.fabric_groups.clone();
+        let before = Before { settings, kept: kept.map(LastKnown::into_state), groups, clock, tunnel, jobs };
         let tell = notes.clone();
         let run = move || {
             runtime.block_on(before.run(heard, |keys| Store::new(client, keys, tell)));
         };
         let _detached = nicety_sandbox::spawn(Kind::Fabric, "fabric", 0, run).map_err(failed)?;
         let waiting = change::Waiting { work, notes: notes.clone(), path: crate::paths::fabric_state(host) };
-        Ok(Self { config: config.clone(), host: own, address, notes, waiting: Mutex::new(Some(waiting)) })
+        let (waiting, for_next) = (Mutex::new(Some(waiting)), Mutex::default());
+        Ok(Self { config: config.clone(), host: own, address, notes, waiting, for_next })
     }
 
     /// The ports are served, and this is how they are changed. Called once.
@@ -198,7 +204,23 @@ impl Joined {
     pub(crate) fn pause(&self, is_paused: bool) {
         let (answer, answered) = sync_channel(1);
         self.tell(Note::Pause(is_paused, answer));
-        let _late = answered.recv_timeout(ANSWER);
+        // Without an answer the next process reads the file of the last known state.
+        let known = answered.recv_timeout(ANSWER).ok().flatten();
+        *self.for_next() = known.filter(|_| is_paused);
+    }
+
+    fn for_next(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.for_next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known, once it is paused. `None` the second time.
+    pub(crate) fn take_known(&self) -> Option<Vec<u8>> {
+        self.for_next().take()
+    }
+
+    /// Goes on with what another process knew. To be called before [`Joined::begin`].
+    pub(crate) fn resume(&self, known: Vec<u8>) {
+        self.tell(Note::Resume(known));
     }
 
     /// The daemon stops. Its addresses leave with it, if etcd answers in time.

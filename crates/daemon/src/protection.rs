@@ -24,7 +24,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -81,6 +81,8 @@ pub enum ProtectionError {
 #[derive(Debug)]
 pub(crate) struct Protection {
     boards: BTreeMap<String, Arc<Board>>,
+    /// Threads that wait until they may begin: of the VM with this name, or the one that accepts connections.
+    waiting: Mutex<Vec<(Option<String>, Sender<Begin>)>>,
     /// Ends the thread that accepts.
     bell: Arc<Bell>,
     /// The threads of the VMs.
@@ -123,6 +125,18 @@ pub(crate) fn check(config: &ToleranceConfig) -> Result<(), ProtectionError> {
     config.listen.as_ref().map_or(Ok(()), |address| at(address, Listener::check))
 }
 
+/// The parts that a thread needs to begin: the ports' gates, and the state that the daemon before this one has left.
+struct Begin {
+    gates: Weak<dyn Gates>,
+    left: Option<Left>,
+}
+
+impl std::fmt::Debug for Begin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Begin({:?})", self.left.as_ref().map(|left| &left.vm))
+    }
+}
+
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ready({:?})", self.vms)
@@ -151,46 +165,63 @@ impl Ready {
 }
 
 impl Protection {
-    /// Starts the threads: the ports are there, and the process has not confined itself yet. `left`: what the daemon before this one has
-    /// left of its VMs' protections.
-    pub fn start(
-        ready: Ready,
-        gates: &Weak<dyn Gates>,
-        clock: Clock,
-        terms: Terms,
-        mut left: Vec<Left>,
-    ) -> Result<Self, ProtectionError> {
+    /// Starts the threads, which wait until [`Protection::begin`]. To be called before the process confines itself: later threads reach
+    /// neither peers nor etcd by TCP.
+    pub fn start(ready: Ready, clock: Clock, terms: Terms) -> Result<Self, ProtectionError> {
         let Ready { secret, listener, place, names, vms } = ready;
         let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
         let mut boards = BTreeMap::new();
-        let mut all = Vec::new();
+        let (mut waiting, mut threads) = (Vec::new(), Vec::new());
         for config in vms {
             let (tell, notes) = channel();
             let shown = VmReport { name: config.name.clone(), peer: config.peer.to_string(), ..VmReport::default() };
             let bell = Arc::new(Bell::new().map_err(ProtectionError::Thread)?);
             let board = Arc::new(Board { bell, notes: tell, shown: Mutex::new(shown) });
             boards.insert(config.name.clone(), Arc::clone(&board));
-            let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
             let lease = leases::start(&place, &config, &names, terms.lease).map_err(ProtectionError::Lease)?;
-            let of_it = left.iter().position(|left| left.vm == config.name).map(|at| left.swap_remove(at));
-            let mut vm = Vm::new((config, terms, clock.began()), Weak::clone(gates), peer, lease, (board, notes));
-            of_it.into_iter().for_each(|left| vm.resume(left, std::time::Instant::now()));
-            all.push(vm);
-        }
-        let mut threads = Vec::new();
-        for vm in all {
-            let thread = nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, || vm.run());
-            threads.push(thread.map_err(ProtectionError::Thread)?);
+            let (begin, begins) = channel();
+            let (name, secret, names) = (config.name.clone(), secret.clone(), names.clone());
+            let run = move || {
+                // Without gates the daemon ends before it has begun.
+                let Ok(Begin { gates, left }) = begins.recv() else { return };
+                let peer = Peer::new(&config.name, &config.peer, &secret, &names, std::time::Instant::now());
+                let mut vm = Vm::new((config, terms, clock.began()), gates, peer, lease, (board, notes));
+                left.into_iter().for_each(|left| vm.resume(left, std::time::Instant::now()));
+                vm.run();
+            };
+            waiting.push((Some(name), begin));
+            threads.push(nicety_sandbox::spawn(Kind::Tolerance, "vm", 0, run).map_err(ProtectionError::Thread)?);
         }
         let acceptor = Acceptor::new(listener, secret, boards.clone(), Arc::clone(&bell));
-        let _detached =
-            nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, || acceptor.run()).map_err(ProtectionError::Thread)?;
-        Ok(Self { boards, bell, threads: Mutex::new(threads) })
+        let (begin, begins) = channel();
+        let run = move || {
+            if begins.recv().is_ok() {
+                acceptor.run();
+            }
+        };
+        waiting.push((None, begin));
+        let _detached = nicety_sandbox::spawn(Kind::Tolerance, "ft", 0, run).map_err(ProtectionError::Thread)?;
+        Ok(Self { boards, waiting: Mutex::new(waiting), bell, threads: Mutex::new(threads) })
+    }
+
+    /// The ports are there: it begins. The second time nothing happens. `left`: what the daemon before this one has left of its VMs'
+    /// protections.
+    pub fn begin(&self, gates: &Weak<dyn Gates>, mut left: Vec<Left>) {
+        for (vm, waiting) in self.take_waiting() {
+            let of_it = left.iter().position(|left| vm.as_ref() == Some(&left.vm)).map(|at| left.swap_remove(at));
+            // It waits until here.
+            let _begun = waiting.send(Begin { gates: Weak::clone(gates), left: of_it });
+        }
+    }
+
+    fn take_waiting(&self) -> Vec<(Option<String>, Sender<Begin>)> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends its threads, before the ports are closed. A VM whose ports close in front of it would be said to go on alone, and its twin
     /// could not take over: QEMU ends the copies when it loses a port.
     pub fn end(&self) {
+        drop(self.take_waiting());
         self.bell.end();
         self.boards.values().for_each(|board| board.bell.end());
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

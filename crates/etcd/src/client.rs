@@ -67,6 +67,8 @@ pub(crate) struct Question {
     pub body: Value,
     /// Whether etcd may carry it out twice.
     pub may_repeat: bool,
+    /// Whether it changes nothing, so that its outcome is known without an answer.
+    pub only_reads: bool,
     pub needs_leader: bool,
     /// `read the key a`.
     pub what: String,
@@ -75,7 +77,7 @@ pub(crate) struct Question {
 
 impl Question {
     pub fn new(path: &'static str, body: Value, what: String) -> Self {
-        Self { path, body, may_repeat: true, needs_leader: true, what, lease: 0 }
+        Self { path, body, may_repeat: true, only_reads: false, needs_leader: true, what, lease: 0 }
     }
 }
 
@@ -138,11 +140,13 @@ impl Client {
 
     /// Asks, and reads the answer as this type.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, Error> {
-        let may_repeat = question.may_repeat;
+        let (may_repeat, only_reads) = (question.may_repeat, question.only_reads);
         let as_user = self.as_user(question, move |shared, call, deadline| async move {
             if may_repeat { shared.ask_all(call, deadline).await } else { shared.ask_one(call, deadline).await }
         });
-        let (body, target) = as_user.await?;
+        let answer = as_user.await;
+        let (body, target) =
+            answer.map_err(|error| Error { unknown_outcome: error.unknown_outcome && !only_reads, ..error })?;
         wire::parse(&body).map_err(|error| error.at(&target.text()))
     }
 

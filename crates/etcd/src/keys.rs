@@ -330,7 +330,7 @@ impl Client {
         body["limit"] = json!(limit.to_string());
         body["revision"] = json!(revision.to_string());
         let question = Question::new("/v3/kv/range", body, format!("read {}", keys.text()));
-        self.ask::<RangeAnswer>(question).await.map(Found::from)
+        self.ask::<RangeAnswer>(Question { only_reads: true, ..question }).await.map(Found::from)
     }
 
     /// Writes a key, which ends with this lease unless that is 0. Returns the revision. It is sent once.
@@ -376,7 +376,9 @@ impl Client {
             _ => None,
         });
         let question = Question::new("/v3/kv/txn", body, what);
-        let question = Question { may_repeat: txn.may_repeat, lease: lease.unwrap_or(0), ..question };
+        let only_reads = txn.then.iter().chain(&txn.otherwise).all(|op| matches!(op, Op::Range(_)));
+        let (may_repeat, lease) = (txn.may_repeat, lease.unwrap_or(0));
+        let question = Question { may_repeat, only_reads, lease, ..question };
         let TxnJson { header, succeeded, responses } = self.ask(question).await?;
         let answer = |op: OpJson| match op {
             OpJson { response_range: Some(mut range), .. } => {

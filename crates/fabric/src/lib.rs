@@ -30,7 +30,7 @@ use nicety_frame::{Mac, Vni};
 
 pub use change::{Basis, Change};
 pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX};
-pub use fabric::group::own::{LEARNED_MAX, OWN_MAX};
+pub use fabric::group::own::{LEARNED_MAX, OWN_MAX, Waiting};
 pub use fabric::kept::Kept;
 pub use fabric::report::{Connection, GroupReport, HostReport, Place, Report};
 pub use fabric::{Fabric, Settings};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nicety_adapter::Time;
 use nicety_fabric::{
     Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
-    Transaction, Trouble, WatchId,
+    Transaction, Trouble, Waiting, WatchId,
 };
 use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
@@ -37,6 +37,8 @@ struct Host {
     /// Why the daemon refuses each configuration.
     refuses: Option<&'static str>,
     is_cut: bool,
+    /// Its watches tell later.
+    is_late: bool,
     /// Its next transaction is carried out, and the answer is lost.
     loses_answer: bool,
 }
@@ -80,6 +82,7 @@ impl Lab {
             transactions: 0,
             refuses: None,
             is_cut: false,
+            is_late: false,
             loses_answer: false,
         });
         self.settle();
@@ -119,7 +122,7 @@ impl Lab {
                 let upto = self.store.revision;
                 let host = &mut self.hosts[at];
                 let mut events = Vec::new();
-                for (&watch, (prefix, due)) in host.watches.iter_mut().filter(|_| !host.is_cut) {
+                for (&watch, (prefix, due)) in host.watches.iter_mut().filter(|_| !host.is_cut && !host.is_late) {
                     let changes = self.store.changes(*due, upto);
                     for change in changes.iter().filter(|change| change.key().starts_with(prefix)) {
                         events.push(match change.clone() {
@@ -211,9 +214,15 @@ impl Lab {
         }
     }
 
-    fn started(&mut self, at: usize, group: &str, last: u8, brought: u64) {
+    fn started(&mut self, at: usize, group: &str, last: u8) {
         let now = Time(self.now);
-        self.hosts[at].fabric.started(&name(group), mac(last), &name("vm"), brought, now);
+        self.hosts[at].fabric.started(&name(group), mac(last), &name("vm"), now);
+        self.settle();
+    }
+
+    fn waits(&mut self, at: usize, last: u8, waiting: Waiting) {
+        let now = Time(self.now);
+        self.hosts[at].fabric.waits(&name("web"), mac(last), &name("vm"), waiting, now);
         self.settle();
     }
 
@@ -273,7 +282,7 @@ fn pair() -> Lab {
 #[test]
 fn an_address_is_told_to_the_other_host_and_goes_with_its_port() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     assert_eq!(lab.keys(), ["at/web/a/02:00:00:00:00:01", "config", "host/a", "host/b"]);
     assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
     let now = Time(lab.now);
@@ -296,7 +305,7 @@ fn a_second_host_with_a_name_is_refused_until_the_first_is_gone() {
          (tunnel address 192.0.2.9, run 0000000000000066) is refused: give it another name. If that was an earlier run on this host, its \
          lease ends within 10s"
     );
-    lab.started(2, "web", 1, 0);
+    lab.started(2, "web", 1);
     assert_eq!((lab.hosts[2].hops.len(), lab.hosts[2].table.len(), lab.hosts[1].hops.len()), (0, 0, 1));
     assert_eq!(lab.connection(0), Connection::Connected);
     let now = Time(lab.now);
@@ -329,7 +338,7 @@ fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
 #[test]
 fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     lab.write("host/a", "no JSON");
     lab.write("at/web/a/02:00:00:00:00:01x", "{}");
     lab.write("at/web/x/02:00:00:00:00:05", r#"{"port":"p","sequence":-1}"#);
@@ -351,7 +360,7 @@ fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
 #[test]
 fn a_claim_that_a_stranger_deletes_or_overwrites_is_written_again() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     lab.delete("at/web/a/02:00:00:00:00:01");
     assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
     lab.write("at/web/a/02:00:00:00:00:01", r#"{"port":"other","sequence":1}"#);
@@ -365,7 +374,7 @@ fn a_claim_that_a_stranger_deletes_or_overwrites_is_written_again() {
 #[test]
 fn a_configuration_that_cannot_be_used_leaves_the_last_one_in_force() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     lab.write("config", "format = 2\n");
     let newer = "format = 2 is of a newer version of this program, which reads format = 1: upgrade it on this host";
     let version = lab.store.revision;
@@ -410,7 +419,7 @@ fn a_change_is_made_from_the_newest_version_by_one_administrator() {
     lab.wait(Duration::from_secs(2));
     let transaction = change(&mut lab, &taken).unwrap();
     assert!(lab.carry_out(&transaction));
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     assert_eq!(lab.to(1, 10, 1).as_deref(), Some("192.0.2.1"));
     assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty());
     assert_eq!(lab.connection(0), Connection::Connected);
@@ -435,22 +444,77 @@ fn a_host_that_does_not_reach_the_store_says_how_long_and_whether_others_take_it
 #[test]
 fn the_higher_sequence_number_wins_and_the_loser_gives_up() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
-    let image = lab.hosts[0].fabric.sequence(&name("web"), mac(1));
-    lab.started(1, "web", 1, image);
+    lab.started(0, "web", 1);
+    lab.started(1, "web", 1);
     assert_eq!(lab.hosts[0].moved, [(mac(1), name("b"))]);
     assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.2"));
     assert_eq!((lab.to(1, 5, 1), lab.keys().len()), (None, 4), "the loser's key is gone");
-    // Without an image, too: the number is above the store's revision.
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     assert_eq!(lab.to(1, 5, 1).as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn a_host_that_expects_a_guest_gets_its_frames_when_it_has_stopped_elsewhere_and_not_before() {
+    let mut lab = pair();
+    lab.add("c", "192.0.2.3");
+    let (now, groups) = (Time(lab.now), BTreeSet::from([name("web")]));
+    lab.hosts[2].fabric.needs(&groups, now);
+    lab.started(0, "web", 1);
+    lab.waits(1, 1, Waiting::Expected);
+    assert_eq!((lab.to(2, 5, 1).as_deref(), lab.to(1, 5, 1).as_deref()), (Some("192.0.2.1"), Some("192.0.2.1")));
+    lab.waits(0, 1, Waiting::Stopped);
+    assert_eq!((lab.to(2, 5, 1).as_deref(), lab.to(0, 5, 1).as_deref()), (Some("192.0.2.2"), Some("192.0.2.2")));
+    lab.started(1, "web", 1);
+    assert_eq!((lab.to(2, 5, 1).as_deref(), lab.to(1, 5, 1)), (Some("192.0.2.2"), None));
+    assert!(lab.hosts.iter().all(|host| host.moved.is_empty()), "nobody's guest was taken away");
+    // It stands still for a while, and goes on there: frames wait for it at that host.
+    lab.waits(1, 1, Waiting::Stopped);
+    assert_eq!(lab.to(2, 5, 1).as_deref(), Some("192.0.2.2"), "of equal ones the later");
+    lab.started(1, "web", 1);
+    assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.2"));
+    // A move that fails: the guest goes on at its old place, and the other VMM leaves.
+    lab.waits(0, 1, Waiting::Expected);
+    lab.waits(1, 1, Waiting::Stopped);
+    assert_eq!(lab.to(2, 5, 1).as_deref(), Some("192.0.2.1"));
+    lab.started(1, "web", 1);
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.stopped(&name("web"), mac(1), now);
+    lab.settle();
+    assert_eq!(lab.to(2, 5, 1).as_deref(), Some("192.0.2.2"));
+    assert_eq!(lab.keys().iter().filter(|key| key.starts_with("at/")).count(), 1);
+}
+
+/// A number alone does not order claims whose hosts have not heard of each other. etcd's revisions do.
+#[test]
+fn of_two_claims_the_one_that_etcd_wrote_last_counts_although_its_host_had_not_heard_of_the_other() {
+    for is_last in [true, false] {
+        let mut lab = pair();
+        lab.hosts[1].is_late = true;
+        // The number of a rises, and b hears nothing of it.
+        let claims = |lab: &mut Lab| (0..5).for_each(|_| lab.started(0, "web", 1));
+        if is_last {
+            claims(&mut lab);
+            lab.started(1, "web", 1);
+        } else {
+            lab.started(1, "web", 1);
+            claims(&mut lab);
+        }
+        lab.hosts[1].is_late = false;
+        lab.settle();
+        let (loser, winner) = if is_last { (0, 1) } else { (1, 0) };
+        let of = |host: usize| ["a", "b"][host];
+        assert_eq!(lab.hosts[loser].moved.last(), Some(&(mac(1), name(of(winner)))), "{is_last}");
+        assert_eq!(lab.to(loser, 5, 1), Some(format!("192.0.2.{}", winner + 1)));
+        assert_eq!((lab.to(winner, 5, 1), &lab.hosts[winner].moved[..]), (None, &[][..]), "it has never lost it");
+        assert!(lab.keys().contains(&format!("at/web/{}/02:00:00:00:00:01", of(winner))) && lab.keys().len() == 4);
+    }
 }
 
 #[test]
 fn two_guests_with_one_address_are_told_apart_less_and_less_often_and_reported() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
-    lab.started(1, "web", 1, 0);
+    lab.started(0, "web", 1);
+    lab.started(1, "web", 1);
     let before: usize = lab.hosts.iter().map(|host| host.transactions).sum();
     for _ in 0..600 {
         lab.learned(0, 1);
@@ -496,7 +560,7 @@ fn a_guest_that_makes_addresses_up_costs_the_store_little() {
 #[test]
 fn a_store_that_was_restored_from_an_older_state_is_read_anew() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     let mut older = Store::new(10 * SECOND);
     std::mem::swap(&mut lab.store, &mut older);
     lab.write("config", TEXT);
@@ -513,7 +577,7 @@ fn a_store_that_was_restored_from_an_older_state_is_read_anew() {
 #[test]
 fn a_host_that_dies_is_gone_with_its_lease_and_one_that_was_away_has_a_lease_more() {
     let mut lab = pair();
-    lab.started(0, "web", 1, 0);
+    lab.started(0, "web", 1);
     lab.cut(0, true);
     lab.wait(Duration::from_secs(9));
     // Renewed at most a third of the lease ago.
@@ -555,13 +619,13 @@ fn a_host_that_comes_back_yields_to_a_claim_that_knew_nothing_of_its_own() {
     let mut lab = pair();
     // The number rises.
     for at in [0, 1, 0, 1, 0] {
-        lab.started(at, "web", 1, 0);
+        lab.started(at, "web", 1);
     }
     lab.add("c", "192.0.2.3");
     lab.cut(0, true);
     lab.wait(Duration::from_secs(25));
     assert_eq!(lab.keys(), ["config", "host/b", "host/c"], "the claim is gone with its lease");
-    lab.started(2, "web", 1, 0);
+    lab.started(2, "web", 1);
     let before = lab.hosts[0].moved.len();
     lab.cut(0, false);
     lab.wait(Duration::from_secs(5));
@@ -574,7 +638,7 @@ fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
     let mut lab = pair();
     lab.hosts[0].loses_answer = true;
     let now = Time(lab.now);
-    lab.hosts[0].fabric.started(&name("web"), mac(1), &name("vm"), 0, now);
+    lab.hosts[0].fabric.started(&name("web"), mac(1), &name("vm"), now);
     // Its answer is on its way when the last port leaves the group.
     while let Some(action) = lab.hosts[0].fabric.action() {
         if let Action::Transact { call, transaction } = action {
@@ -599,7 +663,7 @@ fn a_daemon_that_ends_before_it_has_applied_what_it_had_known_knows_it_at_its_ne
     let me = Me { host: name("a"), address: [192, 0, 2, 1].into(), mtu: 1500, version: "0.1.0".to_owned() };
     let settings = || Settings { fabric: name("lab"), me: me.clone(), run: 1, seed: 1, terms: Terms::default() };
     // Nobody calls `applied`.
-    let again = Fabric::resume(settings(), kept, Time(lab.now)).keep();
+    let again = Fabric::resume(settings(), kept, false, Time(lab.now)).keep();
     assert_eq!(again.config(), Some(TEXT));
     assert!(again.is_of(&name("lab"), &name("a")) && !again.is_of(&name("lab"), &name("b")));
 }

@@ -93,6 +93,16 @@ impl FabricGroups {
         Some(Self { groups, document })
     }
 
+    /// Their text. Comments are left out.
+    pub fn text(&self) -> String {
+        self.document.text()
+    }
+
+    /// Whether this text says the same.
+    pub fn is(&self, text: &str) -> bool {
+        Document::parse(text, Path::new("")).is_some_and(|document| document == self.document)
+    }
+
     /// Whether it has a group of this name.
     pub fn has(&self, name: &str) -> bool {
         self.groups.iter().any(|group| group.name == name)

@@ -3,14 +3,16 @@
 
 #[path = "../../daemon/tests/namespace/again.rs"]
 mod again;
+mod far;
 mod station;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use far::{Far, HERE, THERE, sh};
 use serde_json::{Value, json};
 use station::{Process, Station, is_daemon, keep, serve};
 use tempfile::TempDir;
@@ -113,59 +115,19 @@ fn inside(test: &str) -> bool {
     })
 }
 
-/// Another network namespace, with the kernel's end of the tunnel. It ends with this.
-struct Far(Child);
-
-impl Far {
-    /// The kernel has 10.0.0.9 in network 5010, at 192.0.2.2. It computes checksums itself, as for a card that cannot: a veth passes on
-    /// frames that are not complete, and a user's socket shows them as they are.
-    fn new() -> Self {
-        let mut child = Command::new("unshare");
-        child.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        let mut message = [0; 6];
-        child.stdout.as_mut().unwrap().read_exact(&mut message).unwrap();
-        let this = Self(child);
+/// The kernel's end of the tunnel has 10.0.0.9 in network 5010. It computes checksums itself, as for a card that cannot: a veth passes on
+/// frames that are not complete, and a user's socket shows them as they are.
+fn kernel() -> Far {
+    let far = Far::new(MTU);
+    far.run(|| {
         sh(&format!(
-            "ip link add wire0 type veth peer name far0 netns {} && ip address add 192.0.2.1/24 dev wire0 && \
-             ip link set wire0 mtu {MTU} up && ip link set lo up",
-            this.0.id()
+            "ip link add vx10 type vxlan id 5010 dstport 4789 local {THERE} remote {HERE} dev far0 && \
+             ip address add 10.0.0.9/24 dev vx10 && ip link set vx10 mtu 1500"
         ));
-        this.run(|| {
-            sh(&format!(
-                "ip address add 192.0.2.2/24 dev far0 && ip link set far0 mtu {MTU} up && \
-                 ip link add vx10 type vxlan id 5010 dstport 4789 local 192.0.2.2 remote 192.0.2.1 dev far0 && \
-                 ip address add 10.0.0.9/24 dev vx10 && ip link set vx10 mtu 1500"
-            ));
-            checksums_in_software("vx10");
-            sh("ip link set vx10 up");
-        });
-        this
-    }
-
-    fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
-        let namespace = std::fs::File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
-        std::thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind).unwrap();
-                act()
-            });
-            there.join().unwrap()
-        })
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ended = self.0.wait();
-    }
-}
-
-fn sh(script: &str) {
-    let output = Command::new("sh").args(["-c", script]).output().unwrap();
-    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        checksums_in_software("vx10");
+        sh("ip link set vx10 up");
+    });
+    far
 }
 
 /// `ethtool -K NAME tx off` (ETHTOOL_STXCSUM of linux/ethtool.h).
@@ -214,7 +176,7 @@ fn a_guest_keeps_its_connection_to_linux_s_vxlan_device_while_its_daemon_is_repl
     if !inside("a_guest_keeps_its_connection_to_linux_s_vxlan_device_while_its_daemon_is_replaced") {
         return;
     }
-    let far = Far::new();
+    let far = kernel();
     echoes(far.run(|| TcpListener::bind("10.0.0.9:7").unwrap()));
     let dir = TempDir::new().unwrap();
     host_file(dir.path(), "192.0.2.1", "192.0.2.2", "vmxnet3", 1);

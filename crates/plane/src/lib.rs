@@ -56,7 +56,9 @@ pub use order::LaneKey;
 pub use plane::{
     AdapterLink, Loop, MIRRORS_MAX, Mirror, Mirrored, Outcome, Plane, PlaneError, Slot, Trace, TraceError, Turn,
 };
-pub use port::{End, Intake, Port, Prospect, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught};
+pub use port::{
+    End, Intake, Port, Presence, Prospect, Saved, SavedFrames, SavedNumbers, SharedFamily, Shell, State, caught,
+};
 pub use querier::Querier;
 pub use stage::ClassState;
 pub use team::{

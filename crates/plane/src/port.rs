@@ -45,7 +45,7 @@ pub use family::SharedFamily;
 pub use handover::{SavedFrames, SavedNumbers};
 pub(crate) use inner::HeldSender;
 use mirrored::MirrorRate;
-pub use questions::{Intake, Prospect};
+pub use questions::{Intake, Presence, Prospect};
 pub use state::State;
 use state::misplaced;
 pub(crate) use voice::is_unforwarded;

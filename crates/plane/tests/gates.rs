@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use nicety_adapter::{PortId, Time};
 use nicety_memory::Map;
 use nicety_plane::doubles::{Ringed, Silent, Wire, frame, link};
-use nicety_plane::{End, Epochs, GateMode, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Epochs, GateMode, Plane, Port, Presence, Shell, Turn};
 use nicety_switch::Limits;
 
 const MS: u64 = 1_000_000;
@@ -156,4 +156,17 @@ fn what_waits_in_a_gate_goes_to_another_process_in_its_epochs_and_waits_there_fo
     // A twin stays mute.
     let twin = Epochs::new(GateMode::Mute, || {});
     assert_eq!(Epochs::again(twin.save()).mode(), GateMode::Mute);
+}
+
+/// A fabric tells other hosts where guests are: the twin's host would draw the frames of the VM that runs elsewhere.
+#[test]
+fn a_twin_waits_at_its_port_until_it_goes_on_there() {
+    let host = Host::sent(1);
+    assert_eq!(host.port.presence(), Presence::Running, "its gate is shut, and it runs");
+    host.epochs.set_mode(GateMode::Mute);
+    assert_eq!(host.port.presence(), Presence::Waiting);
+    host.epochs.set_mode(GateMode::Open);
+    assert_eq!(host.port.presence(), Presence::Running);
+    host.port.detach(Time::ZERO);
+    assert_eq!(host.port.presence(), Presence::Nobody);
 }

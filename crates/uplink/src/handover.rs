@@ -138,6 +138,21 @@ pub(crate) fn held<T: Version + Serialize + std::fmt::Debug + PartialEq>(kind: &
     assert!((0..bytes.len()).all(|len| decode::<T>(kind, &bytes[..len]).is_err()), "{kind}: a part");
 }
 
+/// The same, and each earlier version's file reads as the value beside it.
+#[cfg(test)]
+pub(crate) fn held_since<T: Version + Serialize + std::fmt::Debug + PartialEq>(
+    kind: &'static str,
+    value: &T,
+    before: &[(u16, T)],
+) {
+    held(kind, value);
+    for (version, value) in before {
+        let name = format!("tests/golden/{}-v{version}.state", &kind["nicety-".len()..]);
+        let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+        assert_eq!(decode::<T>(kind, &bytes).as_ref(), Ok(value), "{kind}, version {version}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use nicety_adapter::{Bucket, Rate};

@@ -102,7 +102,8 @@ impl Vxlan {
         Ok(Self { narrow, is_alone, ..Self::with(settings, hops, seed, sockets)? })
     }
 
-    /// Goes on with the parts of another process's tunnel, which has the same settings. It sends nothing before its first turn.
+    /// Goes on with the parts of another process's tunnel, which has the same settings, and with its hops if these are none. It sends nothing
+    /// before its first turn.
     ///
     /// # Errors
     /// The state is damaged or another version's.
@@ -117,6 +118,7 @@ impl Vxlan {
         let wrong = VxlanError::State(RestoreError::Impossible("descriptors"));
         let sockets = Sockets::go_on(descriptors).ok_or(wrong)?;
         let mut this = Self::with(settings, hops, seed, sockets)?;
+        this.hops.lock().restore(&saved.hops, &saved.places);
         this.arriving.restore(&saved.arrived);
         this.leaving.restore(&saved, this.sockets.sending.len()).map_err(VxlanError::State)?;
         this.watch_room();
@@ -334,7 +336,8 @@ impl Uplink for Vxlan {
     }
 
     fn hand_over(&self) -> HandOver<'_> {
-        let mut saved = SavedTunnel { arrived: self.arriving.save(), ..SavedTunnel::default() };
+        let (hops, places) = self.hops.lock().save();
+        let mut saved = SavedTunnel { arrived: self.arriving.save(), hops, places, ..SavedTunnel::default() };
         self.leaving.save(&mut saved);
         let descriptors = std::iter::once(&self.sockets.receiving).chain(&self.sockets.sending).map(AsFd::as_fd);
         HandOver::Parts { descriptors: descriptors.collect(), state: saved.to_bytes() }

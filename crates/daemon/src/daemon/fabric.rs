@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nicety_adapter::PortId;
 use nicety_frame::Mac;
 use nicety_host::{FabricGroups, Host};
+use nicety_plane::Presence;
 use nicety_switch::Learned;
 
 use super::{Daemon, PortSpec};
@@ -50,12 +51,25 @@ impl Daemon {
     pub(crate) fn pause_fabric(&self, is_paused: bool) {
         self.fabric.get().into_iter().for_each(|joined| joined.pause(is_paused));
     }
+
+    /// What is known of the fabric, for the process that takes the ports over. `None`: there is no fabric, or it is not paused.
+    pub(crate) fn fabric_for_next(&self) -> Option<Vec<u8>> {
+        self.fabric.get()?.take_known()
+    }
+
+    /// This is known of the fabric, from the process before this one. To be called before [`Daemon::begin_fabric`].
+    pub(crate) fn resume_fabric(&self, known: Vec<u8>) {
+        if let Some(joined) = self.fabric.get() {
+            joined.resume(known);
+        }
+    }
 }
 
 impl Around for Daemon {
-    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, bool)) {
+    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {
         for (id, running) in self.ports().iter().filter(|(_, running)| running.spec.config.in_fabric) {
-            visit(*id, &running.spec, running.parts().any(|part| part.is_up()));
+            let presence = running.parts().map(|part| part.presence()).max();
+            visit(*id, &running.spec, presence.unwrap_or(Presence::Nobody));
         }
     }
 

@@ -56,18 +56,32 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins to protect the host file's VMs, if it has any, within these time limits. Their ports are open.
+    /// Starts the threads that protect the host file's VMs, if it has any, within these time limits. They wait until
+    /// [`Daemon::protect_vms`]. To be called before the process confines itself, and after [`Daemon::ready_to_protect`]. The second time
+    /// nothing happens.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub(crate) fn prepare_to_protect(&self, terms: Terms) -> Result<(), ProtectionError> {
+        let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let Some(ready) = ready else { return Ok(()) };
+        let protection = Protection::start(ready, self.clock, terms)?;
+        // There is one host file.
+        let _first = self.protection.set(protection);
+        Ok(())
+    }
+
+    /// Begins to protect the host file's VMs, if it has any. Their ports are open. A process that took them over has started the threads
+    /// before it has confined itself; in any other this starts them, with these time limits.
     ///
     /// # Errors
     /// Threads cannot be started.
     pub fn protect_vms(self: &Arc<Self>, terms: Terms) -> Result<(), ProtectionError> {
-        let ready = self.protection_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        let Some(ready) = ready else { return Ok(()) };
-        let gates = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>));
-        let left = std::mem::take(&mut *self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-        let protection = Protection::start(ready, &gates, self.clock, terms, left)?;
-        // Called once.
-        let _first = self.protection.set(protection);
+        self.prepare_to_protect(terms)?;
+        if let Some(protection) = self.protection.get() {
+            let left = std::mem::take(&mut *self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            protection.begin(&Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>)), left);
+        }
         Ok(())
     }
 

@@ -3,14 +3,15 @@
 use nicety_adapter::PortId;
 use nicety_frame::Mac;
 use nicety_host::FabricGroups;
+use nicety_plane::Presence;
 use nicety_switch::Learned;
 
 use crate::spec::PortSpec;
 
 /// The ports, and the switch.
 pub(crate) trait Around: Send + Sync {
-    /// Each port in a group of the fabric, and whether a guest uses it.
-    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, bool));
+    /// Each port in a group of the fabric, and who uses it.
+    fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, Presence));
 
     /// The addresses that the switch has learned.
     fn learned(&self) -> Vec<Learned>;

@@ -72,24 +72,32 @@ pub fn last_known(host: &Host) -> Result<Option<LastKnown>, NotKnown> {
 }
 
 fn read(path: &Path) -> Result<Option<Kept>, String> {
-    let Some(bytes) = whole::read(path, MAX).map_err(|error| error.to_string())? else { return Ok(None) };
-    let text = checked(&bytes).ok_or("its digest is wrong")?;
+    let bytes = whole::read(path, MAX).map_err(|error| error.to_string())?;
+    bytes.map(|bytes| parse(&bytes)).transpose()
+}
+
+/// Reads what [`text`] has written. The error is a sentence.
+pub(super) fn parse(bytes: &[u8]) -> Result<Kept, String> {
+    let text = checked(bytes).ok_or("its digest is wrong")?;
     let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version > VERSION {
         return Err(format!("it is of version {version}, and this program knows {VERSION}"));
     }
     let file: File<Kept> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    Ok(Some(file.state))
+    Ok(file.state)
+}
+
+/// The contents of the file.
+pub(super) fn text(state: &Kept) -> serde_json::Result<String> {
+    let file = File { version: VERSION, program: nicety_version::BUILD.to_owned(), state };
+    let mut text = serde_json::to_string(&file)? + "\n";
+    text += &digest(text.as_bytes());
+    Ok(text)
 }
 
 /// Replaces the file. The error is a sentence for a person.
 pub(super) fn write(path: &Path, state: &Kept) -> Result<(), String> {
-    let file = File { version: VERSION, program: nicety_version::BUILD.to_owned(), state };
-    let write = || {
-        let mut text = serde_json::to_string(&file)? + "\n";
-        text += &digest(text.as_bytes());
-        Whole::begin(path)?.finish(text.as_bytes())
-    };
+    let write = || Whole::begin(path)?.finish(text(state)?.as_bytes());
     write().map_err(|error| format!("{}: {error}{}", path.display(), nicety_sandbox::refused_here()))
 }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nicety_adapter::{PortId, Time};
-use nicety_fabric::{Fabric, Name};
+use nicety_fabric::{Fabric, Name, Waiting};
 use nicety_frame::Mac;
+use nicety_plane::Presence;
 use nicety_switch::{Learned, Vlan};
 
 use super::around::Around;
@@ -26,16 +27,24 @@ struct Port {
     vlan: Option<u16>,
     /// Its own addresses.
     addresses: Vec<Mac>,
-    /// A VM is attached, and its driver has started the adapter.
-    is_up: bool,
+    presence: Presence,
+    /// Its guest has run since its VMM came.
+    has_run: bool,
+}
+
+/// What the machine is told of an own address: the higher counts if two ports have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Waits(Waiting),
+    Runs,
 }
 
 /// See the module's page.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     ports: BTreeMap<PortId, Port>,
-    /// Own addresses of ports that are up.
-    here: BTreeMap<Address, PortId>,
+    /// Own addresses of ports that are in use.
+    here: BTreeMap<Address, (Use, PortId)>,
     /// Other addresses behind ports.
     learned: BTreeMap<Address, PortId>,
     /// Addresses that another host has claimed since.
@@ -44,7 +53,8 @@ pub(super) struct Ports {
 }
 
 impl Port {
-    fn of(spec: &PortSpec, is_up: bool) -> Option<Self> {
+    /// `before`: as it was at the last look.
+    fn of(spec: &PortSpec, presence: Presence, before: Option<&Self>) -> Option<Self> {
         let config = &spec.config;
         let vlan = match config.policy.vlan {
             Vlan::Access(id) if !config.waits_for_group => Some(id.number()),
@@ -56,13 +66,28 @@ impl Port {
             group: Name::new(config.group.as_deref()?).ok()?,
             vlan,
             addresses: config.policy.addresses.clone(),
-            is_up,
+            presence,
+            has_run: match presence {
+                Presence::Nobody => false,
+                Presence::Waiting => before.is_some_and(|before| before.has_run),
+                Presence::Running => true,
+            },
         })
     }
 
-    fn is(&self, spec: &PortSpec, is_up: bool) -> bool {
+    fn used(&self) -> Option<Use> {
+        match (self.presence, self.has_run) {
+            _ if self.vlan.is_none() => None,
+            (Presence::Nobody, _) => None,
+            (Presence::Waiting, false) => Some(Use::Waits(Waiting::Expected)),
+            (Presence::Waiting, true) => Some(Use::Waits(Waiting::Stopped)),
+            (Presence::Running, _) => Some(Use::Runs),
+        }
+    }
+
+    fn is(&self, spec: &PortSpec, presence: Presence) -> bool {
         let config = &spec.config;
-        self.is_up == is_up
+        self.presence == presence
             && self.vlan.is_none() == config.waits_for_group
             && self.name.as_str() == config.name
             && config.group.as_deref() == Some(self.group.as_str())
@@ -75,13 +100,14 @@ impl Ports {
     /// Looks at the ports, and tells the machine what has changed.
     pub(super) fn look(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let (mut seen, mut is_changed) = (0, false);
-        daemon.each_fabric_port(&mut |id, spec, is_up| {
+        daemon.each_fabric_port(&mut |id, spec, presence| {
             seen += 1;
-            if self.ports.get(&id).is_some_and(|port| port.is(spec, is_up)) {
+            let before = self.ports.get(&id);
+            if before.is_some_and(|port| port.is(spec, presence)) {
                 return;
             }
             is_changed = true;
-            match Port::of(spec, is_up) {
+            match Port::of(spec, presence, before) {
                 Some(port) => drop(self.ports.insert(id, port)),
                 None => drop(self.ports.remove(&id)),
             }
@@ -105,24 +131,33 @@ impl Ports {
     }
 
     fn tell(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
-        let mut here: BTreeMap<Address, PortId> = BTreeMap::new();
-        for (id, port) in self.ports.iter().filter(|(_, port)| port.is_up && port.vlan.is_some()) {
-            // Of two ports with one address the other stands by.
-            port.addresses.iter().for_each(|mac| {
-                here.entry((port.group.clone(), *mac)).or_insert(*id);
-            });
+        let mut here: BTreeMap<Address, (Use, PortId)> = BTreeMap::new();
+        for (id, port) in &self.ports {
+            let Some(used) = port.used() else { continue };
+            for mac in &port.addresses {
+                // Of two ports with one address the other stands by.
+                let first = here.entry((port.group.clone(), *mac)).or_insert((used, *id));
+                if used > first.0 {
+                    *first = (used, *id);
+                }
+            }
         }
         let before = std::mem::replace(&mut self.here, here);
         for (address, _) in before.iter().filter(|(address, _)| !self.here.contains_key(*address)) {
             self.moved.remove(address);
             fabric.stopped(&address.0, address.1, now);
         }
-        for (address, id) in self.here.iter().filter(|(address, id)| before.get(*address) != Some(id)) {
+        for (address, (used, id)) in self.here.iter().filter(|(address, now)| before.get(*address) != Some(now)) {
             let Some(port) = self.ports.get(id) else { continue };
             self.moved.remove(address);
-            // The switch may know it behind the tunnel, from when it was at another host.
-            port.vlan.iter().for_each(|vlan| daemon.leads_to_port(*id, address.1, *vlan));
-            fabric.started(&address.0, address.1, &port.name, 0, now);
+            match used {
+                Use::Waits(waiting) => fabric.waits(&address.0, address.1, &port.name, *waiting, now),
+                Use::Runs => {
+                    // The switch may know it behind the tunnel, from when it was at another host.
+                    port.vlan.iter().for_each(|vlan| daemon.leads_to_port(*id, address.1, *vlan));
+                    fabric.started(&address.0, address.1, &port.name, now);
+                }
+            }
         }
     }
 

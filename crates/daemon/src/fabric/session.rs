@@ -16,7 +16,7 @@ use super::around::Around;
 use super::ports::Ports;
 use super::store::Store;
 use super::tunnel::Tunnel;
-use super::{Job, Note};
+use super::{Job, Note, kept};
 use crate::clock::Clock;
 
 /// Between two looks at the ports: a guest that has come is told of within this time and what etcd takes.
@@ -35,6 +35,8 @@ const REFUSED_AT_ONCE: usize = 8;
 pub(super) struct Before {
     pub(super) settings: Settings,
     pub(super) kept: Option<Kept>,
+    /// The groups of the fabric that this host's ports are in.
+    pub(super) groups: Option<FabricGroups>,
     pub(super) clock: Clock,
     pub(super) tunnel: Tunnel,
     pub(super) jobs: Sender<Job>,
@@ -82,13 +84,14 @@ struct Said {
 
 impl Before {
     /// Waits until the ports are served, and then serves the fabric until the daemon ends.
-    pub(super) async fn run(self, mut notes: UnboundedReceiver<Note>, store: impl FnOnce(Keys) -> Store) {
+    pub(super) async fn run(mut self, mut notes: UnboundedReceiver<Note>, store: impl FnOnce(Keys) -> Store) {
         let daemon = loop {
             match notes.recv().await {
                 Some(Note::Begin(daemon)) => break daemon,
-                Some(Note::Pause(_, answer)) => stands_still(&answer),
+                Some(Note::Resume(known)) => self.resume(&known),
+                Some(Note::Pause(_, answer)) => answers(&answer, None),
                 Some(Note::End(answer)) => {
-                    stands_still(&answer);
+                    answers(&answer, ());
                     return;
                 }
                 // Nobody is answered before that.
@@ -96,12 +99,15 @@ impl Before {
                 None => return,
             }
         };
-        let Self { settings, kept, clock, tunnel, jobs } = self;
+        let Self { settings, kept, groups, clock, mut tunnel, jobs } = self;
         let now = clock.now();
+        let in_force =
+            groups.filter(|groups| kept.as_ref().and_then(Kept::config).is_some_and(|config| groups.is(config)));
         let fabric = match kept {
-            Some(kept) => Fabric::resume(settings, kept, now),
+            Some(kept) => Fabric::resume(settings, kept, in_force.is_some(), now),
             None => Fabric::new(settings, now),
         };
+        in_force.iter().for_each(|groups| tunnel.has_groups(groups));
         let store = store(fabric.keys().clone());
         let session = Session {
             fabric,
@@ -121,11 +127,18 @@ impl Before {
         };
         session.run(notes).await;
     }
+
+    fn resume(&mut self, known: &[u8]) {
+        match kept::parse(known) {
+            Ok(known) => self.kept = Some(known),
+            Err(why) => warn!("fabric: what the daemon before knew cannot be used: {why}; it is read from etcd"),
+        }
+    }
 }
 
-fn stands_still(answer: &SyncSender<()>) {
+fn answers<T>(to: &SyncSender<T>, answer: T) {
     // Whoever waits for it may have given up.
-    let _late = answer.send(());
+    let _late = to.send(answer);
 }
 
 impl Session {
@@ -144,7 +157,7 @@ impl Session {
                 let Some(note) = next.take().or_else(|| notes.try_recv().ok()) else { break };
                 if let ControlFlow::Break(answer) = self.hear(note) {
                     self.leave().await;
-                    stands_still(&answer);
+                    answers(&answer, ());
                     return;
                 }
             }
@@ -174,10 +187,11 @@ impl Session {
                     self.write_now();
                 }
                 self.is_paused = is_paused;
-                stands_still(&answer);
+                let known = is_paused.then(|| kept::text(&self.fabric.keep()).ok().map(String::into_bytes));
+                answers(&answer, known.flatten());
             }
             Note::End(answer) => return ControlFlow::Break(answer),
-            Note::Begin(_) => {}
+            Note::Resume(_) | Note::Begin(_) => {}
         }
         ControlFlow::Continue(())
     }
@@ -217,7 +231,7 @@ impl Session {
                 _ => {}
             }
         }
-        self.tunnel.flush();
+        self.tunnel.told_all();
     }
 
     fn apply(&mut self, revision: i64, text: String) {

@@ -30,6 +30,8 @@ pub(super) struct Tunnel {
     changed: BTreeSet<Hop>,
     /// The VLANs of the groups on the switch.
     vlans: BTreeMap<Vni, u16>,
+    /// The machine knows the numbers of the groups, and tells all that it knows.
+    has_groups: bool,
     /// An address that could not be told was reported.
     has_warned: bool,
 }
@@ -37,13 +39,14 @@ pub(super) struct Tunnel {
 impl Tunnel {
     pub(super) fn new(name: String, hops: Hops) -> Self {
         let (hosts, changed, vlans) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { name, hops, hosts, changed, vlans, has_warned: false }
+        Self { name, hops, hosts, changed, vlans, has_groups: false, has_warned: false }
     }
 
     /// These groups are in force.
     pub(super) fn has_groups(&mut self, groups: &FabricGroups) {
         let vlan = |network: nicety_uplink::Network| Some((network.vni, network.vlan?));
         self.vlans = groups.networks().filter_map(vlan).collect();
+        self.has_groups = true;
     }
 
     /// Tells the tunnel. Returns an action that is not for it.
@@ -96,8 +99,17 @@ impl Tunnel {
         }
     }
 
+    /// All actions were carried out that the machine has for now.
+    pub(super) fn told_all(&mut self) {
+        self.flush();
+        if self.has_groups {
+            // What only the process before this one was told is not so any more.
+            self.hops.forget_unconfirmed();
+        }
+    }
+
     /// Tells the tunnel which networks hosts have now: once, however many have changed.
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         for hop in std::mem::take(&mut self.changed) {
             let Some(Host { address: Some(address), networks }) = self.hosts.get(&hop) else { continue };
             self.hops.put(TunnelHop { address: *address, networks: Some(networks.iter().copied().collect()) });

@@ -97,9 +97,30 @@ pub struct Offer {
     pub origin_ns: u64,
     /// The numbers of the ports on the switch.
     pub ids: BTreeMap<String, u16>,
+    /// The configuration of the fabric that is in force.
+    pub groups: Option<String>,
+}
+
+/// Version 1: the fabric's configuration was read from the file of the last known state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer1 {
+    path: PathBuf,
+    file: String,
+    running: String,
+    origin_ns: u64,
+    ids: BTreeMap<String, u16>,
 }
 
 impl Version for Offer {
+    const NUMBER: u16 = 2;
+    type Before = Offer1;
+
+    fn from_before(Offer1 { path, file, running, origin_ns, ids }: Offer1) -> Result<Self, RestoreError> {
+        Ok(Self { path, file, running, origin_ns, ids, groups: None })
+    }
+}
+
+impl Version for Offer1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
@@ -127,9 +148,11 @@ struct Rest {
     counts: Vec<CountsImage>,
     /// Protections of VMs that go on.
     vms: Vec<VmImage>,
+    /// What is known of the fabric, as the file of the last known state has it. `None`: there is no fabric.
+    fabric: Option<Vec<u8>>,
 }
 
-/// Version 3: protections ended with their daemon.
+/// Version 3: protections ended with their daemon, and what is known of the fabric was read from that file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Rest3 {
     stopped_ns: u64,
@@ -165,7 +188,7 @@ impl Version for Rest {
 
     fn from_before(before: Rest3) -> Result<Self, RestoreError> {
         let Rest3 { stopped_ns, learned, teams, announcements, interests, neighbours, counts } = before;
-        Ok(Self { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms: Vec::new() })
+        Ok(Self { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms: Vec::new(), fabric: None })
     }
 }
 

@@ -274,6 +274,7 @@ impl Live {
             running: running.host.document.text(),
             origin_ns: self.daemon.clock_origin_ns(),
             ids: self.daemon.numbers(),
+            groups: running.host.fabric_groups.as_ref().map(FabricGroups::text),
         };
         let program = program.unwrap_or_else(|| kept.program.clone());
         let page = kept.page.as_ref().map(|page| page.as_fd());

@@ -60,6 +60,8 @@ pub struct Guest {
     pub features: u64,
     bells: Option<[Bells; 2]>,
     sent: u16,
+    /// Frames that [`Guest::take`] has returned.
+    took: u16,
 }
 
 impl Guest {
@@ -87,7 +89,7 @@ impl Guest {
         let mut front = Frontend::connect(socket).unwrap();
         let features = front.negotiate(VERSION_1).unwrap();
         front.share(&[Shared { base: 0, len: MEMORY, fd: memory.as_fd(), offset: 0 }]).unwrap();
-        Self { front, memory, features, bells: None, sent: 0 }
+        Self { front, memory, features, bells: None, sent: 0, took: 0 }
     }
 
     /// Starts both rings from these positions.
@@ -129,7 +131,12 @@ impl Guest {
 
     /// Sends a broadcast of 60 bytes from `source`, whose payload begins with `first`.
     pub fn send(&mut self, source: [u8; 6], first: u8) {
-        let mut frame = [&[0xff; 6][..], &source, &[0x88, 0xb5], &[first]].concat();
+        self.send_to([0xff; 6], source, first);
+    }
+
+    /// The same to one address.
+    pub fn send_to(&mut self, target: [u8; 6], source: [u8; 6], first: u8) {
+        let mut frame = [&target[..], &source, &[0x88, 0xb5], &[first]].concat();
         frame.resize(60, 0);
         let slot = u64::from(self.sent % TRANSMIT.size);
         let at = FRAME + 128 * (slot % 32);
@@ -150,6 +157,21 @@ impl Guest {
     /// Frames of its own that were taken.
     pub fn taken(&self) -> usize {
         self.used(TRANSMIT)
+    }
+
+    /// The first bytes of the payloads that have come since the last call. Their buffers are available again.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut index = [0; 2];
+        rustix::io::pread(&self.memory, &mut index, RECEIVE.device + 2).unwrap();
+        let used = u16::from_le_bytes(index);
+        let mut came = Vec::new();
+        while self.took != used {
+            came.push(self.first_byte((self.took % RECEIVE.size).into()));
+            self.took = self.took.wrapping_add(1);
+        }
+        // The available ring names the buffers in their order, and they are used in it.
+        self.write(RECEIVE.driver + 2, &used.wrapping_add(RECEIVE.size).to_le_bytes());
+        came
     }
 
     fn used(&self, ring: RingPlace) -> usize {

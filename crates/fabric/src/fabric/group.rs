@@ -13,7 +13,7 @@ use crate::hosts::{Hop, Host, Hosts, Known};
 use crate::record::{ClaimRecord, HostRecord, Name};
 use crate::store::{Entry, Scope};
 use crate::{Action, CLAIMS_MAX, earlier};
-use own::Own;
+use own::{Own, WAITING_MAX};
 
 /// Another host's claim.
 #[derive(Clone, Debug)]
@@ -56,10 +56,12 @@ impl Group {
         self.claims.range((mac, Hop(0))..=(mac, Hop(u16::MAX))).map(|(&(_, hop), claim)| (hop, claim))
     }
 
-    /// The claim of another host that counts. One whose key is there counts more than one that has vanished.
+    /// The claim of another host that counts: one of a guest that runs before one that waits. Of these, one whose key is there before one
+    /// that has vanished.
     pub(crate) fn best(&self, mac: Mac, hosts: &Hosts) -> Option<(Hop, &Claim)> {
         let reachable = self.of(mac).filter(|(hop, _)| hosts.get(*hop).is_some_and(|host| host.peer.is_some()));
-        reachable.max_by_key(|(_, claim)| (claim.gone_at.is_none(), claim.sequence, claim.modified))
+        let runs = |claim: &Claim| claim.sequence > WAITING_MAX;
+        reachable.max_by_key(|(_, claim)| (runs(claim), claim.gone_at.is_none(), claim.sequence, claim.modified))
     }
 
     /// Changes the number. Nothing is told of the old one any more.

@@ -93,7 +93,8 @@ impl Fabric {
 
     /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of
     /// another host or fabric, of which nothing is taken. It takes a new lease: keys of ports that are gone end with the old one.
-    pub fn resume(settings: Settings, kept: Kept, now: Time) -> Self {
+    /// `is_in_force`: the daemon has applied the configuration that was kept, so all addresses are told at once.
+    pub fn resume(settings: Settings, kept: Kept, is_in_force: bool, now: Time) -> Self {
         if !kept.is_of(&settings.fabric, &settings.me.host) {
             return Self::new(settings, now);
         }
@@ -127,9 +128,13 @@ impl Fabric {
             && let Ok(config) = Config::parse(text.as_bytes())
         {
             fabric.configs.revision = revision;
-            fabric.configs.last_known = Some((revision, config.clone()));
-            fabric.configs.next = Some((revision, config));
-            fabric.offer(now);
+            if is_in_force {
+                fabric.put_in_force(revision, config);
+            } else {
+                fabric.configs.last_known = Some((revision, config.clone()));
+                fabric.configs.next = Some((revision, config));
+                fabric.offer(now);
+            }
         }
         fabric.tick(now);
         fabric

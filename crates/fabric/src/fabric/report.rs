@@ -122,11 +122,11 @@ impl Fabric {
         let is_forgotten = self.standing.lease.is_none_or(|lease| now >= lease.until);
         let silent = self.courses.values().filter(|course| !course.is_in_touch()).min_by_key(|course| course.since);
         if let Some(course) = silent {
-            return Connection::Away { since: now.since(course.since), why: course.why.clone(), is_forgotten };
+            return Connection::Away { since: now.since(course.since), why: reason(&course.why), is_forgotten };
         }
         if self.standing.stage != Stage::Registered || is_forgotten {
             let since = self.standing.lease.map_or(Duration::ZERO, |lease| now.since(lease.until));
-            return Connection::Away { since, why: self.standing.why.clone(), is_forgotten };
+            return Connection::Away { since, why: reason(&self.standing.why), is_forgotten };
         }
         Connection::Connected
     }
@@ -201,16 +201,16 @@ impl Fabric {
         for (name, group) in &self.groups {
             let own = group.own.get(&mac);
             let is_here = own.is_some_and(|own| own.is_here());
+            let best = group.best(mac, &self.hosts).map(|(hop, _)| hop).filter(|_| !is_here);
             if let Some(wanted) = own.and_then(|own| own.wanted.as_ref()) {
                 places.push(Place {
                     group: name.clone(),
                     host: self.me.host.clone(),
                     port: wanted.port.clone(),
                     sequence: wanted.sequence,
-                    is_current: is_here,
+                    is_current: is_here || (wanted.waits && best.is_none()),
                 });
             }
-            let best = group.best(mac, &self.hosts).map(|(hop, _)| hop).filter(|_| !is_here);
             for (hop, claim) in group.of(mac) {
                 let Some(host) = self.hosts.get(hop) else { continue };
                 places.push(Place {
@@ -224,6 +224,11 @@ impl Fabric {
         }
         places
     }
+}
+
+/// Why a host is not connected, if the last call had an answer.
+fn reason(why: &str) -> String {
+    if why.is_empty() { "it answers again, and this host is not registered yet".to_owned() } else { why.to_owned() }
 }
 
 /// An address that was overtaken so often in a row is in two places.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Call, Event, Fabric, Hop, Kept, Me, Name, Peer, Scope, Settings, Terms, Transaction, Trouble, WatchId,
+    Action, Call, Event, Fabric, Hop, Kept, Me, Name, Peer, Scope, Settings, Terms, Transaction, Trouble, Waiting,
+    WatchId,
 };
 use nicety_frame::{Mac, Vni};
 
@@ -114,7 +115,8 @@ pub struct Guest {
     pub group: usize,
     pub mac: Mac,
     pub at: Option<usize>,
-    brought: u64,
+    /// The host whose VMM waits for it, while it moves.
+    expected_at: Option<usize>,
     moves: u64,
 }
 
@@ -182,7 +184,7 @@ impl World {
             group: random.below(groups.len() as u64) as usize,
             mac: Mac([2, 0, 0, 0, (n >> 8) as u8, n as u8]),
             at: None,
-            brought: 0,
+            expected_at: None,
             moves: 0,
         };
         let guests = (0..hosts.len() * 2).map(|n| guest(n, &mut random)).collect();
@@ -480,11 +482,17 @@ impl World {
         let settings = Settings { fabric: fabric(), me, run, seed: run, terms: terms() };
         let kept = self.hosts[host].kept.take();
         self.tell(format!("h{host}: the daemon begins, {}", if kept.is_some() { "with its state" } else { "anew" }));
+        let mut tunnel = Tunnel::default();
         let fabric = match kept {
             // It is kept as bytes.
             Some(kept) => {
                 let bytes = serde_json::to_vec(&kept).unwrap();
-                Fabric::resume(settings, serde_json::from_slice(&bytes).unwrap(), now)
+                // A daemon that replaces another one has the groups from the start.
+                let in_force = kept.config().filter(|_| self.random.below(2) == 0);
+                if let Some(text) = in_force {
+                    tunnel.groups = nicety_fabric::Config::parse(text.as_bytes()).unwrap().groups;
+                }
+                Fabric::resume(settings, serde_json::from_slice(&bytes).unwrap(), in_force.is_some(), now)
             }
             None => Fabric::new(settings, now),
         };
@@ -492,7 +500,7 @@ impl World {
         self.hosts[host].daemon = Some(Daemon {
             number,
             fabric,
-            tunnel: Tunnel::default(),
+            tunnel,
             watches: BTreeMap::new(),
             pending: BTreeMap::new(),
             woken_at: None,
@@ -502,6 +510,8 @@ impl World {
         for guest in 0..self.guests.len() {
             if self.guests[guest].at == Some(host) {
                 self.started(guest, host);
+            } else if self.guests[guest].expected_at == Some(host) {
+                self.expects(guest, host);
             }
         }
         self.at(self.now + 300 * MS, What::Save { host, number });
@@ -510,7 +520,8 @@ impl World {
 
     /// The groups in which a host has ports.
     fn groups_at(&self, host: usize) -> BTreeSet<Name> {
-        let of_guests = self.guests.iter().filter(|guest| guest.at == Some(host)).map(|guest| guest.group);
+        let has = |guest: &&Guest| guest.at == Some(host) || guest.expected_at == Some(host);
+        let of_guests = self.guests.iter().filter(has).map(|guest| guest.group);
         let groups = self.hosts[host].ports.iter().copied().chain(of_guests);
         groups.map(|group| self.groups[group].clone()).collect()
     }
@@ -525,10 +536,20 @@ impl World {
 
     fn started(&mut self, guest: usize, host: usize) {
         let now = self.local(host);
-        let Guest { group, mac, brought, .. } = self.guests[guest];
+        let Guest { group, mac, .. } = self.guests[guest];
         let group = self.groups[group].clone();
         if let Some(daemon) = &mut self.hosts[host].daemon {
-            daemon.fabric.started(&group, mac, &port(guest), brought, now);
+            daemon.fabric.started(&group, mac, &port(guest), now);
+        }
+    }
+
+    /// A VMM waits for the guest.
+    fn expects(&mut self, guest: usize, host: usize) {
+        let now = self.local(host);
+        let Guest { group, mac, .. } = self.guests[guest];
+        let group = self.groups[group].clone();
+        if let Some(daemon) = &mut self.hosts[host].daemon {
+            daemon.fabric.waits(&group, mac, &port(guest), Waiting::Expected, now);
         }
     }
 

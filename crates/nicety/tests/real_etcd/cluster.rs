@@ -1,114 +1,50 @@
-//! A cluster of etcd on addresses of this machine, and the commands in a folder.
+//! Servers of etcd, and the commands in a folder.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::ops::{Deref, DerefMut};
 
-use nicety_etcd::{Answer, Blocking, Client, Error, Keys, Settings, User};
+use nicety_etcd::{Blocking, Error, Keys, User};
 use nicety_guests::Etcd;
 use serde_json::{Value, json};
 
+use crate::etcd_servers::Servers;
+pub use crate::etcd_servers::{SOON, addresses, newer, older};
 use crate::scratch::{Ended, Scratch};
 
-/// Time limit for everything that should take a second or two, on a busy machine.
-pub const SOON: Duration = Duration::from_secs(60);
 /// The password of etcd's own administrator.
 pub const ROOT: &str = "r00t";
 
-pub fn newer() -> Etcd {
-    Etcd::lay(&mut |line| eprintln!("{line}")).unwrap()
+/// etcd, and a folder in which commands run. Both end with this value.
+pub struct Cluster {
+    servers: Servers,
+    pub scratch: Scratch,
 }
 
-pub fn older() -> Etcd {
-    Etcd::lay_older(&mut |line| eprintln!("{line}")).unwrap()
-}
+impl Deref for Cluster {
+    type Target = Servers;
 
-struct Member(Child);
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ended = (self.0.kill(), self.0.wait());
+    fn deref(&self) -> &Servers {
+        &self.servers
     }
 }
 
-/// etcd, and a folder in which commands run. Both end with this value.
-pub struct Cluster {
-    pub scratch: Scratch,
-    pub addresses: Vec<String>,
-    members: Vec<Member>,
-    scheme: &'static str,
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Servers {
+        &mut self.servers
+    }
 }
 
 impl Cluster {
-    /// Addresses of this process and cluster alone, so that ports need not be looked for.
-    pub fn new_addresses(count: usize) -> Vec<String> {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
-        let [_, _, high, low] = std::process::id().to_be_bytes();
-        let number = usize::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        (0..count).map(|member| format!("127.{}.{low}.{}", 16 + high % 200, number * 8 + member)).collect()
-    }
-
     /// One server that has an answer.
     pub fn start(etcd: &Etcd) -> Self {
-        let cluster = Self::start_at(etcd, Scratch::new(), ("http", Self::new_addresses(1)), &[]);
+        let cluster = Self::start_at(etcd, Scratch::new(), ("http", addresses::<1>().into()), &[]);
         cluster.ready();
         cluster
     }
 
-    pub fn start_at(
-        etcd: &Etcd,
-        scratch: Scratch,
-        (scheme, addresses): (&'static str, Vec<String>),
-        more: &[&str],
-    ) -> Self {
-        let peer = |(member, address): (usize, &String)| format!("m{member}=http://{address}:2380");
-        let peers: Vec<String> = addresses.iter().enumerate().map(peer).collect();
-        let mut members = Vec::new();
-        for (member, address) in addresses.iter().enumerate() {
-            let (client, peer) = (format!("{scheme}://{address}:2379"), format!("http://{address}:2380"));
-            let data = scratch.path().join(format!("m{member}")).display().to_string();
-            let log = File::options().append(true).create(true).open(scratch.path().join("etcd.log")).unwrap();
-            let mut command = etcd.command();
-            command.args([format!("--name=m{member}"), format!("--data-dir={data}")]);
-            command.args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")]);
-            command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
-            command.arg(format!("--initial-cluster={}", peers.join(","))).args(more);
-            let log = (log.try_clone().unwrap(), log);
-            members.push(Member(command.stdin(Stdio::null()).stdout(log.0).stderr(log.1).spawn().unwrap()));
-        }
-        Self { scratch, addresses, members, scheme }
-    }
-
-    /// Kills a member.
-    pub fn kill(&mut self, member: usize) {
-        self.members.remove(member);
-    }
-
-    pub fn endpoints(&self) -> String {
-        let all: Vec<String> =
-            self.addresses.iter().map(|address| format!("{}://{address}:2379", self.scheme)).collect();
-        all.join(",")
-    }
-
-    /// A client, as a user if there is one.
-    pub fn client(&self, user: Option<(&str, &str)>) -> Blocking {
-        let mut settings = Settings::new(self.endpoints().split(',').map(|one| one.parse().unwrap()).collect());
-        settings.user = user.map(|(name, password)| User { name: name.to_owned(), password: password.to_owned() });
-        Blocking::new(Client::new(settings, |_: &str, _: u16, _: Answer| {}).unwrap()).unwrap()
-    }
-
-    /// Waits until it has a leader.
-    pub fn ready(&self) {
-        let client = self.client(None);
-        let end = Instant::now() + SOON;
-        while let Err(error) = client.range(&Keys::one("ready"), 1) {
-            let log = || std::fs::read_to_string(self.scratch.path().join("etcd.log")).unwrap();
-            assert!(Instant::now() < end, "{error}\n{}", log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+    pub fn start_at(etcd: &Etcd, scratch: Scratch, place: (&'static str, Vec<String>), more: &[&str]) -> Self {
+        Self { servers: Servers::start(etcd, scratch.path(), place, more), scratch }
     }
 
     /// Asks the gateway for what the client has no method for.

@@ -2,6 +2,8 @@
 
 mod changes;
 mod cluster;
+#[path = "../etcd_servers/mod.rs"]
+mod etcd_servers;
 mod hosts;
 mod trouble;
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use nicety_etcd::Keys;
 use serde_json::json;
 
-use crate::cluster::{Cluster, SOON, newer, put, refused, says};
+use crate::cluster::{Cluster, SOON, addresses, newer, put, refused, says};
 use crate::scratch::Scratch;
 
 #[test]
 fn etcd_that_is_away_is_named_with_what_to_do() {
-    let nobody = Cluster::new_addresses(1).remove(0);
+    let [nobody] = addresses();
     let scratch = Scratch::new();
     let at = format!("http://{nobody}:2379");
     let ended = scratch.run(&["fabric", "group", "list", "--fabric", "prod", "--etcd", &at]);
@@ -29,7 +29,7 @@ fn etcd_that_is_away_is_named_with_what_to_do() {
 
 #[test]
 fn a_cluster_without_a_majority_refuses_changes_and_says_so() {
-    let mut cluster = Cluster::start_at(&newer(), Scratch::new(), ("http", Cluster::new_addresses(3)), &[]);
+    let mut cluster = Cluster::start_at(&newer(), Scratch::new(), ("http", addresses::<3>().into()), &[]);
     cluster.ready();
     assert_eq!(cluster.run(&["init"]).code, Some(0));
     cluster.kill(0);
@@ -38,7 +38,7 @@ fn a_cluster_without_a_majority_refuses_changes_and_says_so() {
     while cluster.run(&["group", "add", "web", "vni=5010", "vlan=10"]).code != Some(0) {
         assert!(Instant::now() < end);
     }
-    cluster.kill(0);
+    cluster.kill(1);
     let end = Instant::now() + SOON;
     loop {
         let ended = cluster.run(&["group", "list"]);
@@ -52,9 +52,9 @@ fn a_cluster_without_a_majority_refuses_changes_and_says_so() {
 
 #[test]
 fn a_wrong_password_and_a_wrong_certificate_are_named() {
-    let addresses = Cluster::new_addresses(1);
+    let [address] = addresses();
     let scratch = Scratch::new();
-    let at = format!("https://{}:2379", addresses[0]);
+    let at = format!("https://{address}:2379");
     let made = scratch.run(&["fabric", "certificates", "tls", "--etcd", &at]);
     assert!(made.code == Some(0) && made.out.starts_with("made tls/etcd.pem for "), "{made:?}");
     refused(scratch.run(&["fabric", "certificates", "tls", "--etcd", &at]), 2, "tls/etcd.pem is there already");
@@ -81,7 +81,7 @@ fn a_wrong_password_and_a_wrong_certificate_are_named() {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     words.push("--client-cert-auth");
     let path = scratch.path().to_owned();
-    let cluster = Cluster::start_at(&newer(), scratch, ("https", addresses), &words);
+    let cluster = Cluster::start_at(&newer(), scratch, ("https", vec![address]), &words);
     let identity = ["--ca", "tls/ca.pem", "--certificate", "tls/etcd.pem", "--key", "tls/etcd.key"];
     let run = |words: &[&str]| cluster.run(&[words, &identity].concat());
     let end = Instant::now() + SOON;
@@ -132,7 +132,7 @@ fn a_full_etcd_refuses_changes_keeps_leases_and_is_emptied_as_the_book_says() {
     let cluster = Cluster::start_at(
         &newer(),
         Scratch::new(),
-        ("http", Cluster::new_addresses(1)),
+        ("http", addresses::<1>().into()),
         &[&format!("--quota-backend-bytes={quota}")],
     );
     cluster.ready();

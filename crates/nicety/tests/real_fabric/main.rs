@@ -1,14 +1,29 @@
 //! Hosts of one fabric: daemons whose switches are one by a real etcd and by tunnels, with guests of our own drivers.
 
+#[path = "../../../daemon/tests/namespace/again.rs"]
+mod again;
 mod cluster;
+mod cut;
+#[path = "../etcd_servers/mod.rs"]
+mod etcd_servers;
+#[path = "../far/mod.rs"]
+mod far;
+#[path = "../../../daemon/tests/played/mod.rs"]
+#[allow(dead_code, reason = "it plays more than these tests need")]
+mod played;
+mod protected;
+#[path = "../../../daemon/tests/rings_guest/mod.rs"]
+mod rings_guest;
 #[path = "../station/mod.rs"]
 mod station;
+mod streams;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, addresses};
+use cluster::Cluster;
+use etcd_servers::{SOON, addresses};
 use nicety_control::api::PlaceList;
 use nicety_control::{Ask, Reply};
 use nicety_daemon::fabric::{Connection, FabricReport};
@@ -18,8 +33,6 @@ use serde_json::json;
 use station::{Process, Station};
 use tempfile::TempDir;
 
-/// Time limit for everything that should take a moment, on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
 /// What leaves 1500 bytes for guests: their drivers have no other MTU.
 const MTU: u16 = 1550;
 
@@ -34,16 +47,32 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A host: its folder, and its daemon.
+/// A host: its folder, and its daemon or the keeper of that.
 struct Host {
     dir: PathBuf,
     name: String,
+    has_keeper: bool,
     daemon: Option<Process>,
 }
 
 impl Host {
     /// Starts a host with these ports: an adapter, a group, and the last byte of an address.
     fn start(place: &Path, name: &str, address: &str, cluster: &Cluster, ports: &[(&str, &str, u8)]) -> Self {
+        let mut this = Self::new(place, name, address, cluster, ports);
+        this.serve();
+        this
+    }
+
+    /// The same with a keeper.
+    fn keep(place: &Path, name: &str, address: &str, cluster: &Cluster, ports: &[(&str, &str, u8)]) -> Self {
+        let mut this = Self::new(place, name, address, cluster, ports);
+        this.has_keeper = true;
+        this.serve();
+        this
+    }
+
+    /// It does not serve yet.
+    fn new(place: &Path, name: &str, address: &str, cluster: &Cluster, ports: &[(&str, &str, u8)]) -> Self {
         let dir = place.join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let etcd = cluster.endpoints();
@@ -59,14 +88,16 @@ impl Host {
             );
         }
         std::fs::write(dir.join("host.toml"), text).unwrap();
-        let mut this = Self { dir, name: name.to_owned(), daemon: None };
-        this.serve();
-        this
+        Self { dir, name: name.to_owned(), has_keeper: false, daemon: None }
     }
 
     fn serve(&mut self) {
         let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
-        serve.arg("serve").current_dir(&self.dir).env_remove("XDG_RUNTIME_DIR");
+        serve
+            .arg("serve")
+            .args(self.has_keeper.then_some("--keeper"))
+            .current_dir(&self.dir)
+            .env_remove("XDG_RUNTIME_DIR");
         let log = std::fs::File::options().append(true).create(true).open(self.dir.join("log")).unwrap();
         self.daemon = Some(Process(serve.stderr(log).spawn().unwrap()));
         until("the daemon serves", || self.ask(Ask::Fabric).is_some());
@@ -118,8 +149,20 @@ impl Host {
         self.report().connection == Connection::Connected
     }
 
+    /// Starts a command of this program in the host's folder.
+    fn command(&self, words: &[&str]) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(words).current_dir(&self.dir).env_remove("XDG_RUNTIME_DIR");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The socket of a port.
+    fn socket(&self, number: u8) -> PathBuf {
+        self.dir.join(format!("vm{number}.sock"))
+    }
+
     fn guest(&self, adapter: &str, number: u8) -> Station {
-        let socket = self.dir.join(format!("vm{number}.sock")).display().to_string();
+        let socket = self.socket(number).display().to_string();
         Station::start(&json!({ "vfio-user": { "driver": adapter, "socket": socket } }), number)
     }
 
@@ -197,7 +240,7 @@ fn guests_in_a_group_of_three_hosts_reach_each_other_and_a_host_without_the_grou
     // A port that leaves takes its address along.
     drop(b);
     until("it has gone", || one.place(2).is_none() && other.place(2).is_none());
-    assert!(cluster.keys().iter().all(|key| !key.ends_with(&mac(2))), "{:?}", cluster.keys());
+    assert!(cluster.keys().iter().all(|(key, _)| !key.ends_with(&mac(2))), "{:?}", cluster.keys());
 }
 
 #[test]

@@ -124,6 +124,11 @@ impl Guest {
         self.gate.is_some()
     }
 
+    /// Whether the guest is the twin of one that runs elsewhere.
+    pub(super) fn is_twin(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_mute())
+    }
+
     /// Fetches by way of the gate.
     #[cold]
     fn fetch_gated(&mut self, budget: Budget, batch: &mut Batch, counters: &mut Counters, now: Time) -> Progress {

@@ -4,8 +4,19 @@ use nicety_adapter::{PortId, Reason, Time};
 
 use super::Port;
 use super::caught::caught;
-use super::end::either;
+use super::end::{End, either};
 use super::state::{State, misplaced};
+
+/// Who uses a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Presence {
+    /// No VMM, or its port has failed.
+    Nobody,
+    /// A VMM whose guest's driver has not started the adapter, or has stopped it; or the twin of a VM that runs elsewhere.
+    Waiting,
+    /// A guest: its driver has started the adapter.
+    Running,
+}
 
 /// A port's handling of a frame from its guest, before the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +81,17 @@ impl Port {
 }
 
 impl Port {
-    /// Whether a guest is attached, and its driver has started the adapter.
-    pub fn is_up(&self) -> bool {
+    /// Who uses it.
+    pub fn presence(&self) -> Presence {
         let inner = self.lock();
-        inner.absent().is_none() && inner.is_driven()
+        let is_twin = matches!(&inner.end, End::Guest(guest) if guest.is_twin());
+        if inner.absent().is_some() {
+            Presence::Nobody
+        } else if inner.is_driven() && !is_twin {
+            Presence::Running
+        } else {
+            Presence::Waiting
+        }
     }
 
     /// Whether it has work now, or a due timer.

@@ -5,7 +5,7 @@
 //! that sent it. A told entry wins over a learned one, and does not age. Guests choose addresses: so the table of learned ones has a fixed size,
 //! and its hash has a seed. A frame for an address that is not here goes to each hop that has the network: that is always correct.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,6 +13,7 @@ use nicety_adapter::Time;
 use nicety_frame::{Mac, Vni};
 
 use super::networks::{Network, Networks};
+use super::saved::{SavedHop, SavedPlace};
 
 /// Most hops.
 pub const HOPS_MAX: usize = 1024;
@@ -98,6 +99,14 @@ pub(crate) struct Table {
     numbers: Vec<(IpAddr, u16)>,
     /// This host's own networks.
     networks: Arc<Networks>,
+    unconfirmed: Unconfirmed,
+}
+
+/// What was told to the process before this one, and was not told again yet.
+#[derive(Debug, Default)]
+struct Unconfirmed {
+    hops: HashSet<IpAddr>,
+    told: HashSet<(Vni, Mac)>,
 }
 
 /// The hops of a tunnel: its own, and whoever feeds it, have the same.
@@ -109,8 +118,8 @@ impl Hops {
     pub fn new(seed: u64) -> Self {
         let sets = vec![Set::default(); SETS].into_boxed_slice();
         let (told, networks) = (HashMap::new(), Arc::new(Networks::new(&[])));
-        let (hops, numbers) = (Vec::new(), Vec::new());
-        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, numbers, networks })))
+        let (hops, numbers, unconfirmed) = (Vec::new(), Vec::new(), Unconfirmed::default());
+        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, numbers, networks, unconfirmed })))
     }
 
     /// This host has these networks from now on, and no others.
@@ -157,9 +166,21 @@ impl Hops {
     pub fn forget(&self, vni: Vni, mac: Mac) {
         let mut table = self.lock();
         table.told.remove(&(vni, mac));
+        table.unconfirmed.told.remove(&(vni, mac));
         if let Some(entry) = table.entry(vni, mac) {
             *entry = Entry::default();
         }
+    }
+
+    /// Whoever feeds these hops has told all that it knows. What was told to the process before this one, and was not told again, is
+    /// forgotten.
+    pub fn forget_unconfirmed(&self) {
+        let mut table = self.lock();
+        let Unconfirmed { hops, told } = std::mem::take(&mut table.unconfirmed);
+        told.iter().for_each(|place| _ = table.told.remove(place));
+        let numbers: Vec<u16> = hops.into_iter().filter_map(|address| table.number(address)).collect();
+        numbers.into_iter().for_each(|number| table.forget_hop(usize::from(number)));
+        table.sort();
     }
 
     /// All that is known now.
@@ -196,6 +217,7 @@ impl Table {
     }
 
     fn put(&mut self, mut hop: Hop) {
+        self.unconfirmed.hops.remove(&hop.address);
         hop.networks.iter_mut().for_each(|networks| networks.sort_unstable());
         let is_same = |old: &&mut Option<Hop>| old.as_ref().is_some_and(|old| old.address == hop.address);
         if let Some(old) = self.hops.iter_mut().find(is_same) {
@@ -231,15 +253,69 @@ impl Table {
             return Err(TellError::Full(mac));
         }
         self.told.insert((vni, mac), number);
+        self.unconfirmed.told.remove(&(vni, mac));
         Ok(())
+    }
+
+    /// All hops and entries, for the next process. A learned entry may be old.
+    pub(super) fn save(&self) -> (Vec<SavedHop>, Vec<SavedPlace>) {
+        let hop = |(address, number): &(IpAddr, u16)| {
+            let numbers = |networks: &Vec<Vni>| networks.iter().map(|vni| vni.number()).collect();
+            SavedHop {
+                address: *address,
+                networks: self.hop(*number).and_then(|hop| hop.networks.as_ref().map(numbers)),
+            }
+        };
+        // Hops are saved in the order of their addresses, without gaps.
+        let mut places: Vec<Option<u16>> = vec![None; self.hops.len()];
+        for (place, (_, number)) in (0..).zip(&self.numbers) {
+            places[usize::from(*number)] = Some(place);
+        }
+        let place_of = |hop: u16| places.get(usize::from(hop)).copied().flatten();
+        let told = self.told.iter().filter_map(|(&(vni, mac), &hop)| {
+            Some(SavedPlace { vni: vni.number(), mac: mac.0, hop: place_of(hop)?, seen_s: None })
+        });
+        let learned = self.sets.iter().flat_map(|set| &set.0).filter(|entry| entry.vni != 0);
+        let learned = learned.filter_map(|&Entry { mac, hop, vni, seen_s }| {
+            Some(SavedPlace { vni, mac, hop: place_of(hop)?, seen_s: Some(seen_s) })
+        });
+        (self.numbers.iter().map(hop).collect(), told.chain(learned).collect())
+    }
+
+    /// Goes on with what another process knew. Peers that the host file names are here already, and no others are added to them.
+    pub(super) fn restore(&mut self, hops: &[SavedHop], places: &[SavedPlace]) {
+        if self.is_alone() {
+            for SavedHop { address, networks } in hops {
+                let vnis = |numbers: &Vec<u32>| numbers.iter().filter_map(|number| Vni::new(*number)).collect();
+                self.put(Hop { address: *address, networks: networks.as_ref().map(vnis) });
+                self.unconfirmed.hops.insert(*address);
+            }
+            self.sort();
+        }
+        for &SavedPlace { vni, mac, hop, seen_s } in places {
+            let number = hops.get(usize::from(hop)).and_then(|hop| self.number(hop.address));
+            let mac = Mac(mac);
+            let Some((vni, hop)) = Vni::new(vni).zip(number).filter(|_| mac.is_unicast()) else { continue };
+            match seen_s {
+                Some(seen_s) => self.note(vni, mac, hop, seen_s),
+                None if self.told.len() < TOLD_MAX => {
+                    self.told.insert((vni, mac), hop);
+                    self.unconfirmed.told.insert((vni, mac));
+                }
+                None => {}
+            }
+        }
     }
 
     /// The source of a frame that this hop has sent is behind it.
     pub(crate) fn learn(&mut self, vni: Vni, mac: Mac, hop: u16, now: Time) {
-        if !mac.is_unicast() {
-            return;
+        if mac.is_unicast() {
+            self.note(vni, mac, hop, seconds(now));
         }
-        let seen = Entry { mac: mac.0, hop, vni: vni.number(), seen_s: seconds(now) };
+    }
+
+    fn note(&mut self, vni: Vni, mac: Mac, hop: u16, seen_s: u32) {
+        let seen = Entry { mac: mac.0, hop, vni: vni.number(), seen_s };
         let set = &mut self.set_of(vni, mac).0;
         let at = set.iter().position(|entry| entry.is(vni, mac));
         // A free entry, or the one that has been silent for longest.

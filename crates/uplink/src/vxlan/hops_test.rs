@@ -149,3 +149,64 @@ fn a_hop_that_comes_or_goes_by_itself_leaves_the_others_as_they_are() {
     assert_eq!((of(&hops, 10, 1, at(0)), of(&hops, 11, 2, at(0))), (None, Some(ip(3))));
     assert_eq!(hops.addresses(), [ip(3)]);
 }
+
+/// Another process's table that goes on from this one.
+fn next(hops: &Hops, next: &Hops) {
+    let (hops, places) = hops.lock().save();
+    next.lock().restore(&hops, &places);
+}
+
+#[test]
+fn the_next_process_knows_all_hops_and_addresses_and_forgets_what_is_not_told_again() {
+    let (old, new) = (Hops::new(SEED), Hops::new(SEED + 2));
+    // Numbers have gaps here, and are others there.
+    old.set(&[hop(9), hop(3), hop(2)]);
+    old.set(&[hop(3), Hop { address: ip(2), networks: Some(vec![vni(10)]) }, hop(4)]);
+    old.tell(vni(10), mac(1), ip(2)).unwrap();
+    old.tell(vni(10), mac(2), ip(3)).unwrap();
+    old.tell(vni(10), mac(4), ip(4)).unwrap();
+    learn(&old, 10, 3, 3, at(5));
+    next(&old, &new);
+    let places = |hops: &Hops| [1, 2, 3, 4].map(|address| of(hops, 10, address, at(6)));
+    assert_eq!(places(&new), [Some(ip(2)), Some(ip(3)), Some(ip(3)), Some(ip(4))]);
+    assert_eq!(new.lock().all_of(vni(11)).collect::<Vec<_>>(), [ip(3), ip(4)], "each with its networks");
+    assert_eq!(of(&new, 10, 3, at(305)), None, "a learned one is as old as it was");
+    // It goes on itself before anything was told again.
+    let third = Hops::new(SEED);
+    next(&new, &third);
+    assert_eq!(places(&third), places(&new));
+
+    new.put(hop(2));
+    new.put(hop(3));
+    new.tell(vni(10), mac(2), ip(3)).unwrap();
+    new.forget_unconfirmed();
+    assert_eq!(places(&new), [None, Some(ip(3)), Some(ip(3)), None]);
+    assert_eq!(new.addresses(), [ip(2), ip(3)]);
+    // Only once: what is told later stays.
+    new.tell(vni(10), mac(1), ip(2)).unwrap();
+    new.forget_unconfirmed();
+    assert_eq!(of(&new, 10, 1, at(6)), Some(ip(2)));
+}
+
+#[test]
+fn peers_that_the_host_file_names_stay_the_only_ones_in_the_next_process() {
+    let (old, new) = (Hops::new(SEED), Hops::new(SEED));
+    old.set(&[hop(2), hop(3)]);
+    learn(&old, 10, 1, 2, at(5));
+    learn(&old, 10, 2, 3, at(5));
+    new.set(&[hop(3)]);
+    next(&old, &new);
+    assert_eq!(new.addresses(), [ip(3)]);
+    assert_eq!([1, 2].map(|address| of(&new, 10, address, at(6))), [None, Some(ip(3))]);
+}
+
+#[test]
+fn a_damaged_state_of_another_process_adds_nothing_that_cannot_be() {
+    let hops = Hops::new(SEED);
+    let place = |vni, hop, seen_s| SavedPlace { vni, mac: mac(1).0, hop, seen_s };
+    let saved = [SavedHop { address: ip(2), networks: Some(vec![0, 10, 1 << 24]) }];
+    let places = [place(0, 0, None), place(1 << 24, 0, Some(1)), place(10, 1, None), place(11, 9, Some(1))];
+    hops.lock().restore(&saved, &places);
+    assert_eq!((hops.places(at(1)), hops.addresses()), (Vec::new(), vec![ip(2)]));
+    assert_eq!(hops.lock().all_of(vni(10)).collect::<Vec<_>>(), [ip(2)]);
+}

@@ -1,5 +1,5 @@
-//! A tunnel that goes on in another process: its sockets, what has come and was not examined, and what waits for room. What was learned is
-//! learned again, and what was told is told again: until then frames go to all hosts.
+//! A tunnel that goes on in another process: its sockets, what has come and was not examined, what waits for room, and its table of other
+//! hosts. So the first frame of the next process goes where the last one of this process went.
 
 use std::net::IpAddr;
 
@@ -31,6 +31,25 @@ pub(super) struct SavedMessage {
     pub count: [u32; 3],
 }
 
+/// Another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedHop {
+    pub address: IpAddr,
+    /// Its networks; `None`: all.
+    pub networks: Option<Vec<u32>>,
+}
+
+/// A guest's address at another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedPlace {
+    pub vni: u32,
+    pub mac: [u8; 6],
+    /// The host, by its place among the saved ones.
+    pub hop: u16,
+    /// Second of the daemon's clock at which it was learned; `None`: it was told.
+    pub seen_s: Option<u32>,
+}
+
 /// The state of a tunnel. Its descriptors are the sockets, first the one that receives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedTunnel {
@@ -38,9 +57,28 @@ pub(super) struct SavedTunnel {
     pub messages: Vec<SavedMessage>,
     /// Bytes of the messages: those of a broadcast are there once.
     pub leaving: Vec<u8>,
+    pub hops: Vec<SavedHop>,
+    pub places: Vec<SavedPlace>,
+}
+
+/// Version 1: the table of other hosts was not handed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedTunnel1 {
+    arrived: Vec<SavedArrived>,
+    messages: Vec<SavedMessage>,
+    leaving: Vec<u8>,
 }
 
 impl Version for SavedTunnel {
+    const NUMBER: u16 = 2;
+    type Before = SavedTunnel1;
+
+    fn from_before(SavedTunnel1 { arrived, messages, leaving }: SavedTunnel1) -> Result<Self, RestoreError> {
+        Ok(Self { arrived, messages, leaving, ..Self::default() })
+    }
+}
+
+impl Version for SavedTunnel1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
@@ -64,7 +102,7 @@ impl SavedTunnel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::held;
+    use crate::handover::held_since;
 
     #[test]
     fn the_state_of_a_tunnel_is_read_by_each_later_version() {
@@ -78,6 +116,22 @@ mod tests {
             len: 150,
             count: [1, 2, 300],
         };
-        held(KIND, &SavedTunnel { arrived: vec![arrived], messages: vec![message], leaving: vec![4, 5] });
+        let first = SavedTunnel {
+            arrived: vec![arrived],
+            messages: vec![message],
+            leaving: vec![4, 5],
+            ..SavedTunnel::default()
+        };
+        let [one, other] = [[192, 0, 2, 2], [192, 0, 2, 3]].map(IpAddr::from);
+        let place = |hop, seen_s| SavedPlace { vni: 5010, mac: [2, 0, 0, 0, 0, 1], hop, seen_s };
+        let second = SavedTunnel {
+            hops: vec![
+                SavedHop { address: one, networks: None },
+                SavedHop { address: other, networks: Some(vec![5010, 5020]) },
+            ],
+            places: vec![place(0, None), place(1, Some(300))],
+            ..first.clone()
+        };
+        held_since(KIND, &second, &[(1, first)]);
     }
 }

@@ -221,11 +221,11 @@ fn give(
     }
     let (teams, announcements) = (daemon.team_images(), daemon.announcements());
     let (learned, interests, neighbours) = (daemon.learned(), Some(daemon.interests()), daemon.neighbours());
-    let counts = daemon.counts();
+    let (counts, fabric) = (daemon.counts(), daemon.fabric_for_next());
     let mut table = Table::default();
     let vms = left.iter().map(|left| VmImage::of(left, &mut table)).collect::<Result<_, _>>();
     let vms = vms.map_err(|errno| format!("the stream of a protected VM: {errno}"))?;
-    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms };
+    let rest = Rest { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms, fabric };
     send(kind::END, &to_bytes(REST_KIND, &rest), &table)?;
     let sent_ns = daemon.now_ns();
     wanted(channel, kind::TAKEN, TAKES)?;

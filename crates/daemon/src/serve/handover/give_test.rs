@@ -140,7 +140,8 @@ impl Old {
         let vmm = Client::connect(folder.path().join("vm1.sock")).unwrap();
         let ids = daemon.numbers();
         let running = host.document.text();
-        let offer = Offer { path, file: text, running, origin_ns: daemon.clock_origin_ns(), ids };
+        let origin_ns = daemon.clock_origin_ns();
+        let offer = Offer { path, file: text, running, origin_ns, ids, groups: None };
         Old { daemon, offer, vmm, _folder: folder }
     }
 

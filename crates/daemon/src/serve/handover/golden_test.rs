@@ -50,8 +50,10 @@ fn held<T: Version + Serialize + Debug + PartialEq>(kind: &'static str, value: &
 #[test]
 fn an_offer_is_read_by_each_later_version() {
     let (path, ids) = ("/etc/nicety/host.toml".into(), BTreeMap::from([("vm1".to_owned(), 3)]));
-    let offer = Offer { path, file: "[daemon]".to_owned(), running: "[switch]".to_owned(), origin_ns: 1, ids };
-    held(OFFER_KIND, &offer, &[]);
+    let (file, running) = ("[daemon]".to_owned(), "[switch]".to_owned());
+    let first = Offer { path, file, running, origin_ns: 1, ids, groups: None };
+    let offer = Offer { groups: Some("format = 1".to_owned()), ..first.clone() };
+    held(OFFER_KIND, &offer, &[(1, first)]);
     held(GOING_KIND, &Going(vec![("vm1".to_owned(), 2)]), &[]);
 }
 
@@ -100,7 +102,7 @@ fn what_is_no_port_s_is_read_by_each_later_version() {
     let owner = Kept::Owner { pairing, peer: 35, epoch: 36, loaded: 37 };
     let twin = Kept::Twin { pairing, is_heir: true };
     let vm = |(stream, kept)| VmImage { name: "web".to_owned(), run: 29, kept, stream, carried, traffic };
-    let rest = Rest { vms: (0..).zip([owner, twin]).map(vm).collect(), ..third.clone() };
+    let rest = Rest { vms: (0..).zip([owner, twin]).map(vm).collect(), fabric: Some(vec![39, 40]), ..third.clone() };
     held(REST_KIND, &rest, &[(1, first), (2, second), (3, third)]);
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use nicety_host::{Host, HostErrors};
+use nicety_host::{FabricGroups, Host, HostErrors};
 use nicety_keeper::{Channel, ChannelError};
 use nicety_peer::Table;
 use tracing::info;
@@ -16,6 +16,7 @@ use super::{
     table_of, to_bytes, wanted,
 };
 use crate::daemon::Daemon;
+use crate::protection::Terms;
 use crate::run::image::{FrontImage, Image};
 use crate::serve;
 use crate::serve::live::state::{Begin, Found, StateFile};
@@ -61,12 +62,16 @@ impl Taking {
     }
 
     /// The host to serve, as the old daemon runs it: the host file is not read again, and the state file only for what nobody has confirmed.
+    /// The groups of the fabric are those that are in force there.
     ///
     /// # Errors
-    /// This program does not understand the host file.
+    /// This program does not understand the host file, or the groups.
     pub fn host(&self) -> Result<Begin, HostErrors> {
-        let Offer { path, file, running, origin_ns: _, ids: _ } = &self.offer;
-        let (host, file) = both(path, file, running)?;
+        let Offer { path, file, running, origin_ns: _, ids: _, groups } = &self.offer;
+        let (mut host, file) = both(path, file, running)?;
+        if let Some(groups) = groups {
+            host = host.with_fabric(Some(&FabricGroups::parse(groups)?))?;
+        }
         let state = StateFile::of(&file);
         Ok(Begin { host, file, state, found: Found::Nothing })
     }
@@ -95,6 +100,7 @@ impl Taking {
         let daemon = Daemon::start_again(self.offer.origin_ns, limits, host.daemon.workers);
         let daemon = daemon.map_err(|error| error.to_string())?;
         daemon.ready_to_protect(host).map_err(|error| error.to_string())?;
+        daemon.prepare_to_protect(Terms::default()).map_err(|error| error.to_string())?;
         daemon.join_fabric(host).map_err(|error| error.to_string())?;
         daemon.ready_to_export();
         daemon.takes_over();
@@ -136,7 +142,7 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
     let words = |error: ChannelError| error.to_string();
     let mut arrivals = Arrivals::prepare(daemon, host, ids)?;
     channel.send(kind::PREPARED, b"", &[], PREPARES).map_err(words)?;
-    let (rest, mut streams): (Rest, Table) = loop {
+    let (mut rest, mut streams): (Rest, Table) = loop {
         let message = channel.receive(PREPARES).map_err(words)?;
         let mut table = match message.kind {
             kind::IMAGE | kind::FRONT | kind::END => table_of(channel, &message)?,
@@ -175,5 +181,6 @@ fn receive(channel: &Channel, daemon: &Daemon, host: &Host, ids: &BTreeMap<Strin
         Err(error) => return Err(error.to_string()),
     }
     daemon.expect_vms(&rest.vms, &mut streams);
+    rest.fabric.take().into_iter().for_each(|known| daemon.resume_fabric(known));
     Ok(Going(arrivals.go_on(&rest)))
 }

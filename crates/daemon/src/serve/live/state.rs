@@ -167,11 +167,15 @@ impl fmt::Display for Found {
 }
 
 impl Begin {
-    /// The same with the groups of the fabric that were in force when this host served last. The error is a sentence: without them.
+    /// The same with the groups of the fabric that were in force when this host served last, unless it has some. The error is a sentence:
+    /// without them.
     ///
     /// # Errors
     /// They are not known, or the host file has a group of the same name.
     pub fn with_fabric(&mut self) -> Result<(), String> {
+        if self.host.fabric_groups.is_some() {
+            return Ok(());
+        }
         let known = last_known(&self.host).map_err(|why| why.to_string())?;
         let Some(groups) = known.and_then(|known| known.groups()) else { return Ok(()) };
         let host = self.host.with_fabric(Some(&groups)).map_err(|errors| errors.to_string().replace('\n', "; "))?;

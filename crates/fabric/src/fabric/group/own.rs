@@ -19,17 +19,41 @@ const KEYS_MAX: usize = 100;
 /// Those of learned addresses.
 const LEARNED_KEYS_MAX: usize = 20;
 
+/// A VMM is at a port, and its guest does not run there. Such a claim is below all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waiting {
+    /// The guest has run, and stands still. Perhaps it has moved away.
+    Stopped = 1,
+    /// The guest is still to come: frames go here as soon as it stops elsewhere.
+    Expected = 2,
+}
+
+/// The highest number of a claim without a guest.
+pub(crate) const WAITING_MAX: u64 = Waiting::Expected as u64;
+
+/// Why a host claims an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Runs,
+    Learned,
+    Waits(Waiting),
+}
+
 /// The claim that a host wants to publish for one of its addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) port: Name,
-    /// The sequence number that the port's image had.
-    brought: u64,
+    /// The number of the claim before: the next one is above it.
+    before: u64,
     /// 0: not chosen yet.
     pub(crate) sequence: u64,
-    /// The revision at which it was written; 0: not yet.
+    /// The revision at which it was written last; 0: not yet.
     written: i64,
+    /// The revision at which a claim with this number was written first; 0: not yet. A claim is written again after the end of a lease.
+    first: i64,
     is_learned: bool,
+    /// No guest runs there.
+    pub(crate) waits: bool,
 }
 
 /// An own key, as it is known to be in the store.
@@ -69,10 +93,19 @@ pub(crate) struct Write {
     claim: Option<ClaimRecord>,
 }
 
+impl Wanted {
+    fn written_at(&mut self, revision: i64) {
+        self.written = revision;
+        if self.first == 0 {
+            self.first = revision;
+        }
+    }
+}
+
 impl Own {
     /// Whether frames for it go to this host's port.
     pub(crate) fn is_here(&self) -> bool {
-        self.wanted.is_some() && !self.is_overtaken
+        self.wanted.as_ref().is_some_and(|wanted| !wanted.waits) && !self.is_overtaken
     }
 
     fn is_learned(&self) -> bool {
@@ -98,33 +131,35 @@ impl Own {
 }
 
 impl Fabric {
-    /// A port's rings run, and this address is its own. `brought`: the sequence number of the image that the port was restored from, else 0.
-    pub fn started(&mut self, group: &Name, mac: Mac, port: &Name, brought: u64, now: Time) {
-        self.claim(group, mac, (port, brought.min(SEQUENCE_MAX), false), now);
+    /// A port's rings run, and this address is its own.
+    pub fn started(&mut self, group: &Name, mac: Mac, port: &Name, now: Time) {
+        self.claim(group, mac, (port, Reason::Runs), now);
+        self.tick(now);
+    }
+
+    /// A VMM is at a port whose own address this is, and its guest does not run.
+    pub fn waits(&mut self, group: &Name, mac: Mac, port: &Name, waiting: Waiting, now: Time) {
+        self.claim(group, mac, (port, Reason::Waits(waiting)), now);
         self.tick(now);
     }
 
     /// A guest has sent from this address: for the first time behind this port, or again since [`Action::Moved`].
     pub fn learned(&mut self, group: &Name, mac: Mac, port: &Name, now: Time) {
-        self.claim(group, mac, (port, 0, true), now);
+        self.claim(group, mac, (port, Reason::Learned), now);
         self.tick(now);
     }
 
-    /// The port has stopped or left, or a learned address has aged.
+    /// The port's VMM has left, or a learned address has aged.
     pub fn stopped(&mut self, group: &Name, mac: Mac, now: Time) {
         self.give_up(group, mac, now);
         self.tick(now);
     }
 
-    /// The sequence number for the image of a port that leaves: whoever starts the port from it claims with a higher one.
-    pub fn sequence(&self, group: &Name, mac: Mac) -> u64 {
-        self.groups.get(group).map_or(0, |group| group.sequence(mac))
-    }
-
-    fn claim(&mut self, name: &Name, mac: Mac, (port, brought, is_learned): (&Name, u64, bool), now: Time) {
+    fn claim(&mut self, name: &Name, mac: Mac, (port, reason): (&Name, Reason), now: Time) {
         if !mac.is_unicast() {
             return;
         }
+        let is_learned = reason == Reason::Learned;
         let old = self.groups.get(name).and_then(|group| group.own.get(&mac));
         let is_here = old.is_some_and(Own::is_here);
         let is_same = is_here && old.and_then(|own| own.wanted.as_ref()).is_some_and(|wanted| wanted.port == *port);
@@ -142,13 +177,21 @@ impl Fabric {
         let is_of_learning = is_learned && was.as_ref().is_none_or(|was| was.is_learned);
         let is_first = was.is_none();
         // A port that only changes, and a guest that sends, keep the number of a claim that stands.
-        let (sequence, written) = match &was {
-            Some(was) if is_here && is_learned => (was.sequence, was.written),
-            _ => (0, 0),
+        let (sequence, written, first) = match (&was, reason) {
+            (_, Reason::Waits(waiting)) => (waiting as u64, 0, 0),
+            (Some(was), Reason::Learned) if is_here => (was.sequence, was.written, was.first),
+            _ => (0, 0, 0),
         };
-        // A claim of before had a number, too: the next one is above it.
-        let brought = brought.max(was.as_ref().map_or(0, |was| was.brought.max(was.sequence)));
-        own.wanted = Some(Wanted { port: port.clone(), brought, sequence, written, is_learned: is_of_learning });
+        let before = was.as_ref().map_or(0, |was| was.before.max(was.sequence));
+        own.wanted = Some(Wanted {
+            port: port.clone(),
+            before,
+            sequence,
+            written,
+            first,
+            is_learned: is_of_learning,
+            waits: matches!(reason, Reason::Waits(_)),
+        });
         let is_again = std::mem::take(&mut own.is_overtaken);
         if !is_learned {
             own.not_before = now;
@@ -215,16 +258,29 @@ impl Fabric {
         self.show(name, mac);
     }
 
-    /// Gives a claim up that another host has overtaken.
+    /// Gives a claim up that another host has overtaken. One that was written after theirs is made again, above it: this host had not heard
+    /// of theirs when it chose the number.
     pub(crate) fn overtake(&mut self, name: &Name, mac: Mac, now: Time) {
         let terms = self.terms;
         let Some(group) = self.groups.get_mut(name) else { return };
         let best = group.best(mac, &self.hosts).filter(|(_, claim)| claim.gone_at.is_none());
         let Some((hop, theirs)) = best.map(|(hop, claim)| (hop, (claim.sequence, claim.modified))) else { return };
         let Some(own) = group.own.get_mut(&mac) else { return };
-        let Some(wanted) = own.claim().filter(|wanted| wanted.sequence > 0) else { return };
+        let Some(wanted) = own.claim().filter(|wanted| wanted.sequence > 0 && !wanted.waits) else { return };
         let written = if wanted.written == 0 { i64::MAX } else { wanted.written };
         if theirs <= (wanted.sequence, written) {
+            return;
+        }
+        // The answer says which of the two was first, and calls this again.
+        if wanted.first == 0 && own.is_in_flight {
+            return;
+        }
+        if wanted.first > theirs.1 {
+            if let Some(wanted) = &mut own.wanted {
+                (wanted.sequence, wanted.written, wanted.first) = (0, 0, 0);
+            }
+            group.urgent.insert(mac);
+            self.dirty.insert(name.clone());
             return;
         }
         own.is_overtaken = true;
@@ -255,7 +311,7 @@ impl Fabric {
         let ClaimRecord { port, sequence } = record.clone();
         own.stored = Some(Stored { port, sequence, revision: entry.modified, lease: entry.lease });
         if let Some(wanted) = own.wanted.as_mut().filter(|wanted| wanted.sequence == sequence && wanted.written == 0) {
-            wanted.written = entry.modified;
+            wanted.written_at(entry.modified);
         }
         // The ports of an earlier run have not started yet.
         let waits = is_taken_over && own.wanted.is_none();
@@ -282,7 +338,7 @@ impl Fabric {
         for (mac, own) in &mut group.own {
             (own.stored, own.heard) = (None, 0);
             if let Some(wanted) = &mut own.wanted {
-                wanted.written = 0;
+                (wanted.written, wanted.first) = (0, 0);
             }
             group.urgent.insert(*mac);
         }
@@ -416,7 +472,7 @@ impl crate::fabric::group::Group {
         let others = self.of(mac).map(|(_, claim)| claim.sequence).max().unwrap_or(0);
         let own = self.own.get(&mac).map_or(0, |own| {
             let stored = own.stored.as_ref().map_or(0, |stored| stored.sequence);
-            let wanted = own.wanted.as_ref().map_or(0, |wanted| wanted.brought.max(wanted.sequence));
+            let wanted = own.wanted.as_ref().map_or(0, |wanted| wanted.before.max(wanted.sequence));
             stored.max(wanted)
         });
         others.max(own)
@@ -481,7 +537,7 @@ impl crate::fabric::group::Group {
                 if wanted.sequence == 0 {
                     // Above the store's revision: so also above claims that were made and deleted before.
                     let revision = u64::try_from(newest).unwrap_or(0);
-                    wanted.sequence = (highest.max(revision) + 1).min(SEQUENCE_MAX);
+                    wanted.sequence = (highest.max(revision).max(WAITING_MAX) + 1).min(SEQUENCE_MAX);
                 }
                 Some(ClaimRecord { port: wanted.port.clone(), sequence: wanted.sequence })
             }
@@ -511,7 +567,7 @@ impl crate::fabric::group::Group {
         }
         own.stored = write.claim.clone().map(|ClaimRecord { port, sequence }| {
             if let Some(wanted) = own.wanted.as_mut().filter(|wanted| wanted.sequence == sequence) {
-                wanted.written = revision;
+                wanted.written_at(revision);
             }
             Stored { port, sequence, revision, lease }
         });

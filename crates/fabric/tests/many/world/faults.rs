@@ -10,7 +10,7 @@ impl World {
             return;
         }
         let Guest { group, mac, .. } = self.guests[guest];
-        self.guests[guest].at = Some(host);
+        (self.guests[guest].at, self.guests[guest].expected_at) = (Some(host), None);
         self.had.insert((group, mac, host));
         self.tell(format!("guest {mac} is at h{host}"));
         self.needs(host);
@@ -20,13 +20,14 @@ impl World {
 
     /// A guest begins somewhere, after a moment.
     pub fn start(&mut self, guest: usize, host: usize, late: u64) {
+        self.leave_expected(guest);
         self.guests[guest].moves += 1;
-        self.guests[guest].brought = 0;
         let move_number = self.guests[guest].moves;
         self.at(self.now + late, What::Arrive { guest, host, move_number });
     }
 
     pub fn stop(&mut self, guest: usize) {
+        self.leave_expected(guest);
         self.guests[guest].moves += 1;
         if let Some(host) = self.guests[guest].at.take() {
             self.tell(format!("guest {} stops at h{host}", self.guests[guest].mac));
@@ -34,15 +35,26 @@ impl World {
         }
     }
 
-    /// A guest moves with its port's image.
+    /// The VMM that waits for a guest ends.
+    fn leave_expected(&mut self, guest: usize) {
+        if let Some(host) = self.guests[guest].expected_at.take() {
+            self.stopped(guest, host);
+        }
+    }
+
+    /// A guest moves: a VMM waits for it at the other host.
     pub fn migrate(&mut self, guest: usize, host: usize, late: u64) {
-        let Some(from) = self.guests[guest].at else { return };
-        let Guest { group, mac, .. } = self.guests[guest];
-        let group = self.groups[group].clone();
-        if let Some(daemon) = &self.hosts[from].daemon {
-            self.guests[guest].brought = daemon.fabric.sequence(&group, mac);
+        if self.guests[guest].at.is_none_or(|from| from == host) || !self.hosts[host].is_on {
+            return;
         }
         self.stop(guest);
+        let Guest { group, mac, .. } = self.guests[guest];
+        self.guests[guest].expected_at = Some(host);
+        self.had.insert((group, mac, host));
+        self.tell(format!("h{host}: a VMM waits for guest {mac}"));
+        self.needs(host);
+        self.expects(guest, host);
+        self.actions(host);
         let move_number = self.guests[guest].moves;
         self.at(self.now + late, What::Arrive { guest, host, move_number });
     }
@@ -76,6 +88,7 @@ impl World {
             if guest.at == Some(host) {
                 (guest.at, guest.moves) = (None, guest.moves + 1);
             }
+            guest.expected_at.take_if(|at| *at == host);
         }
         if let Some(at) = until {
             self.at(at, What::Begin { host });
