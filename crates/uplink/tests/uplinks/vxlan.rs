@@ -11,6 +11,7 @@ use crate::common::*;
 use crate::tap::{Elsewhere, inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
+use rustix::net::sockopt;
 use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
@@ -689,6 +690,11 @@ fn linux_as_a_guest_learns_the_mtu_of_its_way_through_a_tunnel() {
         let far = wired.far.run(|| UdpSocket::bind(address(beyond, 7)).unwrap());
         let near = UdpSocket::bind(address(here, 0)).unwrap();
         near.connect(address(beyond, 7)).unwrap();
+        if here == HERE {
+            sockopt::set_ip_mtu_discover(&near, sockopt::Ipv4PathMtuDiscovery::DO).unwrap();
+        } else {
+            sockopt::set_ipv6_mtu_discover(&near, sockopt::Ipv6PathMtuDiscovery::DO).unwrap();
+        }
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
         near.send(b"hello").unwrap();
