@@ -363,8 +363,7 @@ const ERROR_BYTES: usize = 128;
 /// ICMP error would end another datagram's send call. `None`: there is no such error, since the datagram is on its way.
 pub(crate) fn way_mtu(fd: BorrowedFd<'_>, map: &Map, departing: Departing) -> Option<u32> {
     let is_v4 = departing.to.ip()?.is_ipv4();
-    let (level, option) =
-        if is_v4 { (libc::SOL_IP, libc::IP_RECVERR) } else { (libc::SOL_IPV6, libc::IPV6_RECVERR) };
+    let (level, option) = if is_v4 { (libc::SOL_IP, libc::IP_RECVERR) } else { (libc::SOL_IPV6, libc::IPV6_RECVERR) };
     set_option(fd, level, option, 1).ok()?;
     let sent = send_datagrams(fd, map, &[Departing { segment: 0, ..departing }]);
     let mtu = if sent.is_err() { queued_mtu(fd, (level, option)) } else { None };

@@ -19,8 +19,7 @@ const ROWS: [(&str, Way); 3] = [(TUNNEL, Way::Tunnel), (KERNEL, Way::Kernel), (P
 /// The adapters, a load each: both guests have it.
 const ADAPTERS: [&str; 3] = ["vmxnet3", "virtio-net", "e1000"];
 
-const FIGURES: [Figure; 4] =
-    [Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher), CPU[0], CPU[1], CPU[2]];
+const FIGURES: [Figure; 4] = [Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher), CPU[0], CPU[1], CPU[2]];
 
 /// The method (see the module's page).
 #[derive(Debug)]

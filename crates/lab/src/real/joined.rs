@@ -99,7 +99,8 @@ impl Hosts {
         );
         namespace.run(&under, SLACK)?;
         namespace.run(&kernel_way(&ip, NEAR, here, there), SLACK)?;
-        let beyond = kernel_way(&ip, FAR, there, here).replace("\"$busybox\"", &format!("'{}'", root.busybox().display()));
+        let beyond =
+            kernel_way(&ip, FAR, there, here).replace("\"$busybox\"", &format!("'{}'", root.busybox().display()));
         let script = beyond.replace('\'', r"'\''");
         namespace.run(&format!("{inside} \"$busybox\" sh -c '{script}'"), SLACK)?;
         far.wait(&mut namespace)?;

@@ -189,7 +189,8 @@ fn tell_the_mtu(fabric: &mut Fabric, ip: &Layer) {
     }
     let [one, other] = fabric.both([1, 2]);
     take(one, ip, &["usr/sbin/ip"]);
-    let asked = sh(one, &format!("/usr/bin/ping -n -c 3 -i 0.2 -W 1 -M do -s {} {} 2>&1 || true", UNDER - 28, address(2)));
+    let asked =
+        sh(one, &format!("/usr/bin/ping -n -c 3 -i 0.2 -W 1 -M do -s {} {} 2>&1 || true", UNDER - 28, address(2)));
     assert!(asked.contains(&format!("mtu = {INNER}")) && !asked.contains("bytes from"), "{asked}");
     let way = sh(one, &format!("/usr/sbin/ip route get {}", address(2)));
     assert!(way.contains(&format!("mtu {INNER}")), "{way}");
@@ -222,7 +223,11 @@ fn refuse_forged_addresses(fabric: &mut Fabric) {
     for (host, number, peer) in [(0, 1, 2), (1, 2, 3), (2, 3, 1)] {
         let port = format!("vm{number}");
         let before = fabric.drops(host, &port, "transmit_drops", "forged");
-        let change = |to: &str| format!("ip link set eth0 down; ip link set eth0 address {to}; ip link set eth0 up; until has_carrier eth0; do rest; done");
+        let change = |to: &str| {
+            format!(
+                "ip link set eth0 down; ip link set eth0 address {to}; ip link set eth0 up; until has_carrier eth0; do rest; done"
+            )
+        };
         let guest = fabric.guest(number);
         sh(guest, &change("52:54:00:66:66:66"));
         sh(guest, &format!("! /usr/bin/ping -n -q -c 1 -W 1 {}", address(peer)));

@@ -354,7 +354,13 @@ impl Leaving {
     }
 
     /// A message could not be sent, and never can.
-    fn failed(&mut self, (place, socket): (usize, &OwnedFd), errno: Errno, guide: &mut Guide<'_>, counters: &mut Counters) {
+    fn failed(
+        &mut self,
+        (place, socket): (usize, &OwnedFd),
+        errno: Errno,
+        guide: &mut Guide<'_>,
+        counters: &mut Counters,
+    ) {
         let Some(message) = self.messages.get(place) else { return };
         let segment = u32::from(message.departing.segment);
         // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
@@ -379,7 +385,8 @@ impl Leaving {
     fn returned(&mut self, run: Departing, socket: &OwnedFd, guide: &mut Guide<'_>) {
         let len = if run.segment == 0 { run.span.len() } else { run.segment.into() };
         let first = Departing { span: run.span.piece(0, len), ..run };
-        let asked = if self.answers.may(guide.now) { system::way_mtu(socket.as_fd(), self.buffers.map(), first) } else { None };
+        let asked =
+            if self.answers.may(guide.now) { system::way_mtu(socket.as_fd(), self.buffers.map(), first) } else { None };
         let Some((mtu, peer)) = asked.zip(run.to.ip()) else {
             self.trouble.too_long = Some(len);
             return;

@@ -11,8 +11,8 @@ use crate::common::*;
 use crate::tap::{Elsewhere, inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
-use rustix::net::sockopt;
 use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
+use rustix::net::sockopt;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
 const MTU: u16 = 1500;
@@ -640,7 +640,11 @@ fn a_way_with_a_smaller_mtu_is_named_and_what_does_not_fit_is_no_fragment() {
     offload.segment.as_mut().unwrap().mss = 3000;
     deliver(&mut wired.tunnel, &mut counters, 10, &[(partial(&payload(60_000)), offload)]);
     assert_eq!((counters.receive_drops[Reason::TooLong as usize], counters.taken().frames), (2, 0));
-    assert_eq!((wired.tunnel.news(), wired.tunnel.wake()), (None, None), "it is known, and nobody is behind the peer yet");
+    assert_eq!(
+        (wired.tunnel.news(), wired.tunnel.wake()),
+        (None, None),
+        "it is known, and nobody is behind the peer yet"
+    );
     // It becomes narrower while the tunnel is open: the kernel knows how narrow.
     ip("link set under0 mtu 1400");
     wired.tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), FAR.parse().unwrap()).unwrap();
@@ -659,7 +663,10 @@ fn a_way_with_a_smaller_mtu_is_named_and_what_does_not_fit_is_no_fragment() {
     deliver(&mut wired.tunnel, &mut counters, 10, &[(tcp(&payload(1300)), Offload::default())]);
     assert_eq!(counters.taken().frames, 1);
     (0..20).for_each(|_| wired.turn());
-    assert!(wired.judged().iter().all(|(.., frame)| frame.len() < 200 || frame.len() == 1354), "nothing else is on the wire");
+    assert!(
+        wired.judged().iter().all(|(.., frame)| frame.len() < 200 || frame.len() == 1354),
+        "nothing else is on the wire"
+    );
 }
 
 /// Sends datagrams that are too long until this kernel, as a guest, has learned the MTU of its way to the other one.
