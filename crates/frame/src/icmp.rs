@@ -50,12 +50,13 @@ impl TooBig<'_> {
         let l3 = self.layout.l3?;
         let [destination, source] = self.stations()?;
         let ethernet = ethernet::Header { destination: source, source: destination, ethertype: self.layout.ethertype };
-        let (start, rest) = out.split_at_mut_checked(ethernet.write(out).ok()?)?;
+        let start = ethernet.write(out).ok()?;
+        let rest = out.get_mut(start..)?;
         let len = match l3.kind {
             L3Kind::V4 => self.over_v4(&l3, rest),
             L3Kind::V6 => self.over_v6(&l3, rest),
         };
-        Some(start.len() + len?)
+        Some(start + len?)
     }
 
     fn stations(&self) -> Option<[Mac; 2]> {
