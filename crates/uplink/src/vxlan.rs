@@ -236,6 +236,8 @@ impl Vxlan {
             now,
         };
         let done = act(&mut self.leaving, &mut guide);
+        let narrow = &mut self.leaving.trouble.narrow;
+        *narrow = narrow.filter(|(peer, _)| table.number(*peer).is_some());
         drop(table);
         self.watch_room();
         done

@@ -16,7 +16,7 @@ use super::wire;
 
 /// Most messages that wait for the next turn.
 pub(super) const WAITING_MAX: usize = 16;
-/// One message a millisecond, and as many as 50 ms allow at once: the limits of Linux (`net.ipv4.icmp_msgs_per_sec`, `icmp_msgs_burst`).
+/// One message a millisecond, and as many as 50 ms allow at once: Linux's own limits (`net.ipv4.icmp_msgs_per_sec`, `icmp_msgs_burst`).
 /// All guests share them.
 const INTERVAL_NS: u64 = 1_000_000;
 const BURST_NS: u64 = 50_000_000;
@@ -26,12 +26,28 @@ pub(super) const ANSWER_MAX: usize = MESSAGE_MAX + TAG_LEN;
 /// A message as it enters the switch.
 pub(super) type Answer = ArrayVec<u8, ANSWER_MAX>;
 
+/// A limit of so many a second.
+#[derive(Debug, Default)]
+pub(super) struct Limit {
+    /// From then on it allows a whole burst again.
+    restored_at: Time,
+}
+
+impl Limit {
+    pub(super) fn may(&self, now: Time) -> bool {
+        self.restored_at.0 <= now.0.saturating_add(BURST_NS)
+    }
+
+    pub(super) fn count(&mut self, now: Time) {
+        self.restored_at = self.restored_at.max(now).after_ns(INTERVAL_NS);
+    }
+}
+
 /// Messages that wait for the next turn. Another process does not get them: the guest sends again.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     waiting: ArrayVec<Answer, WAITING_MAX>,
-    /// From then on the limit allows a whole burst again.
-    restored_at: Time,
+    limit: Limit,
 }
 
 /// The packet that is answered, or a frame of it.
@@ -54,11 +70,6 @@ impl Answers {
     /// Those that wait, in order.
     pub(super) fn take(&mut self) -> ArrayVec<Answer, WAITING_MAX> {
         std::mem::take(&mut self.waiting)
-    }
-
-    /// Whether one more may be made now.
-    pub(super) fn may(&self, now: Time) -> bool {
-        !self.waiting.is_full() && self.restored_at.0 <= now.0.saturating_add(BURST_NS)
     }
 
     /// A packet is longer than the tunnel's own limit.
@@ -108,7 +119,7 @@ impl Answers {
         let Refused { head, layout, len, vlan, mtu } = *refused;
         let vni = guide.networks.vni(vlan)?;
         guide.table.place_of(vni, Mac(*head.first_chunk()?), guide.now)?;
-        if !self.may(guide.now) {
+        if self.waiting.is_full() || !self.limit.may(guide.now) {
             return None;
         }
         let (len, mtu) = (len.saturating_sub(layout.l2_len.into()), u16::try_from(mtu).unwrap_or(u16::MAX));
@@ -121,7 +132,7 @@ impl Answers {
             answer.try_extend_from_slice(part).ok()?;
         }
         self.waiting.try_push(answer).ok()?;
-        self.restored_at = self.restored_at.max(guide.now).after_ns(INTERVAL_NS);
+        self.limit.count(guide.now);
         Some(())
     }
 }

@@ -18,7 +18,7 @@ use nicety_frame::{Layout, Mac, Vni, vxlan};
 use nicety_memory::{MapError, Span};
 use rustix::io::Errno;
 
-use super::answers::Answers;
+use super::answers::{Answers, Limit};
 use super::hops::{HOPS_MAX, Table};
 use super::networks::Networks;
 use super::saved::{SavedMessage, SavedTunnel};
@@ -139,6 +139,8 @@ pub(super) struct Leaving {
     cuts: bool,
     pub trouble: Trouble,
     pub answers: Answers,
+    /// Of questions to the kernel about an MTU.
+    questions: Limit,
 }
 
 impl Leaving {
@@ -152,6 +154,7 @@ impl Leaving {
             cuts: true,
             trouble: Trouble::default(),
             answers: Answers::default(),
+            questions: Limit::default(),
         })
     }
 
@@ -383,12 +386,15 @@ impl Leaving {
 
     /// A datagram, or the first one of a run, is longer than its way permits. The kernel is asked for the limit as often as guests are told.
     fn returned(&mut self, run: Departing, socket: &OwnedFd, guide: &mut Guide<'_>) {
+        if !self.questions.may(guide.now) {
+            return;
+        }
+        self.questions.count(guide.now);
         let len = if run.segment == 0 { run.span.len() } else { run.segment.into() };
         let first = Departing { span: run.span.piece(0, len), ..run };
-        let asked =
-            if self.answers.may(guide.now) { system::way_mtu(socket.as_fd(), self.buffers.map(), first) } else { None };
-        let Some((mtu, peer)) = asked.zip(run.to.ip()) else {
-            self.trouble.too_long = Some(len);
+        let mtu = system::way_mtu(socket.as_fd(), self.buffers.map(), first);
+        let Some((mtu, peer)) = mtu.zip(run.to.ip()) else {
+            self.trouble.too_long = Some(len).filter(|_| self.trouble.narrow.is_none());
             return;
         };
         self.trouble.found(peer, mtu);
