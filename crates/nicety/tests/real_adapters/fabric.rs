@@ -189,14 +189,14 @@ fn tell_the_mtu(fabric: &mut Fabric, ip: &Layer) {
     }
     let [one, other] = fabric.both([1, 2]);
     take(one, ip, &["usr/sbin/ip"]);
-    let asked =
-        sh(one, &format!("/usr/bin/ping -n -c 3 -i 0.2 -W 1 -M do -s {} {} 2>&1 || true", UNDER - 28, address(2)));
+    // One learns it from its own packets, which its adapter has uncut, the other one from a request.
+    send(other, one, &address(1), usual(8));
+    let request = format!("/usr/bin/ping -n -c 3 -i 0.2 -W 1 -M do -s {} {}", UNDER - 28, address(2));
+    let asked = sh(one, &format!("{request} 2>&1 || true"));
     assert!(asked.contains(&format!("mtu = {INNER}")) && !asked.contains("bytes from"), "{asked}");
     let way = sh(one, &format!("/usr/sbin/ip route get {}", address(2)));
     assert!(way.contains(&format!("mtu {INNER}")), "{way}");
-    // The other one learns it from its own packets, which its adapter has uncut.
     send(one, other, &address(2), usual(8));
-    send(other, one, &address(1), usual(8));
     for host in [0, 1] {
         assert!(fabric.drops(host, "tunnel", "receive_drops", "too-long") > 0, "host {host}");
         let says = format!("an MTU of {UNDER} leaves guests one of {INNER}");
@@ -222,7 +222,7 @@ fn keep_groups_apart(fabric: &mut Fabric) {
 fn refuse_forged_addresses(fabric: &mut Fabric) {
     for (host, number, peer) in [(0, 1, 2), (1, 2, 3), (2, 3, 1)] {
         let port = format!("vm{number}");
-        let before = fabric.drops(host, &port, "transmit_drops", "forged");
+        let before = fabric.drops(host, &port, "transmit_drops", "forged-transmit");
         let change = |to: &str| {
             format!(
                 "ip link set eth0 down; ip link set eth0 address {to}; ip link set eth0 up; until has_carrier eth0; do rest; done"
@@ -233,7 +233,7 @@ fn refuse_forged_addresses(fabric: &mut Fabric) {
         sh(guest, &format!("! /usr/bin/ping -n -q -c 1 -W 1 {}", address(peer)));
         sh(guest, &change(&mac(number)));
         ping(guest, "", &address(peer));
-        assert!(fabric.drops(host, &port, "transmit_drops", "forged") > before, "{}", fabric.report(host, &port));
+        assert!(fabric.drops(host, &port, "transmit_drops", "forged-transmit") > before, "{}", fabric.report(host, &port));
     }
 }
 
@@ -252,7 +252,7 @@ fn limit_a_group(fabric: &mut Fabric) {
     let limited = [timed(1, 2), timed(3, 1)];
     println!("limited to {LIMIT}: {limited:.2?} s of at least {least:.2}");
     assert!(limited.iter().all(|seconds| *seconds > least * 0.95), "{limited:?} of {least}");
-    let classes = fabric.report(0, "tunnel")["classes"].to_string();
+    let classes = fabric.report(0, "tunnel")["io_classes"].to_string();
     assert!(classes.contains("\"web\""), "{classes}");
     let free = timed_db(fabric);
     println!("the other group: {free:.2} s");
