@@ -7,7 +7,7 @@ use super::rig::{Measurement, Run, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
 use crate::method::Guests;
-use crate::real::joined::{Hosts, Joined, Way};
+use crate::real::joined::{Cable, Hosts, Joined, Way};
 use crate::results::Direction;
 use crate::spent::Stopwatch;
 
@@ -16,8 +16,24 @@ const TUNNEL: &str = "nicety-vxlan";
 const KERNEL: &str = "kernel-vxlan";
 const PAIR: &str = "nicety-pair";
 const ROWS: [(&str, Way); 3] = [(TUNNEL, Way::Tunnel), (KERNEL, Way::Kernel), (PAIR, Way::Pair)];
-/// The adapters, a load each: both guests have it.
-const ADAPTERS: [&str; 3] = ["vmxnet3", "virtio-net", "e1000"];
+/// The loads: the adapter of both guests, and the cable.
+const SHAPES: [Shape; 5] = [
+    Shape { name: "vmxnet3", adapter: "vmxnet3", cable: Cable::Uncut },
+    Shape { name: "vmxnet3-frames", adapter: "vmxnet3", cable: Cable::Frames },
+    Shape { name: "virtio-net", adapter: "virtio-net", cable: Cable::Uncut },
+    Shape { name: "virtio-net-frames", adapter: "virtio-net", cable: Cable::Frames },
+    Shape { name: "e1000", adapter: "e1000", cable: Cable::Uncut },
+];
+/// Loads of a quick look.
+const QUICK: usize = 2;
+
+/// A load, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    name: &'static str,
+    adapter: &'static str,
+    cable: Cable,
+}
 
 const FIGURES: [Figure; 4] = [Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher), CPU[0], CPU[1], CPU[2]];
 
@@ -54,9 +70,17 @@ impl Method for Vxlan {
             Length::Usual => 5,
             Length::Full => 30,
         });
-        let load = |adapter: &&str| Load {
-            name: (*adapter).to_owned(),
-            title: format!("One stream from host to host, both guests with {adapter}"),
+        let load = |shape: &Shape| Load {
+            name: shape.name.to_owned(),
+            title: format!(
+                "One stream from host to host, both guests with {}, {}",
+                shape.adapter,
+                if shape.cable == Cable::Uncut {
+                    "over a card that cuts packets"
+                } else {
+                    "over a card that takes single frames"
+                }
+            ),
             seconds,
             commands: vec![
                 "right guest: netserver -4".to_owned(),
@@ -64,8 +88,8 @@ impl Method for Vxlan {
                 format!("{KERNEL}: ip link add vx0 type vxlan id 5010, and a tap of each daemon, on a bridge"),
             ],
         };
-        let adapters: &[&str] = if length == Length::Quick { &ADAPTERS[..1] } else { &ADAPTERS };
-        adapters.iter().map(load).collect()
+        let shapes = if length == Length::Quick { &SHAPES[..QUICK] } else { &SHAPES[..] };
+        shapes.iter().map(load).collect()
     }
 
     fn figures(&self) -> &'static [Figure] {
@@ -102,28 +126,28 @@ struct Between {
 }
 
 impl Measurement for Between {
-    /// The adapter of both guests.
-    type Layout = &'static str;
+    type Layout = Shape;
     type Guests = Joined;
 
-    fn layout(load: &str) -> Option<&'static str> {
-        ADAPTERS.into_iter().find(|adapter| *adapter == load)
+    fn layout(load: &str) -> Option<Shape> {
+        SHAPES.into_iter().find(|shape| shape.name == load)
     }
 
-    fn serves(standing: &'static str, wanted: &'static str) -> bool {
+    fn serves(standing: Shape, wanted: Shape) -> bool {
         standing == wanted
     }
 
-    fn boot(&mut self, run: &Run<'_, &'static str>) -> Result<Joined, BenchError> {
+    fn boot(&mut self, run: &Run<'_, Shape>) -> Result<Joined, BenchError> {
         let unknown = || BenchError::Fatal(format!("there is no row {}", run.subject));
-        Ok(self.hosts.boot(run.layout, way(run.subject).ok_or_else(unknown)?, run.stop)?)
+        let Shape { adapter, cable, .. } = run.layout;
+        Ok(self.hosts.boot(adapter, way(run.subject).ok_or_else(unknown)?, cable, run.stop)?)
     }
 
-    fn warm(&mut self, joined: &mut Joined, run: &Run<'_, &'static str>) -> Result<(), BenchError> {
+    fn warm(&mut self, joined: &mut Joined, run: &Run<'_, Shape>) -> Result<(), BenchError> {
         Ok(joined.warm(run.stop)?)
     }
 
-    fn measure(&mut self, joined: &mut Joined, run: &Run<'_, &'static str>) -> Result<Taken, BenchError> {
+    fn measure(&mut self, joined: &mut Joined, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
         let watch = Stopwatch::start(joined.spent());
         let measured = joined.stream(run.load.seconds, run.stop)?;
         let (spent, steal_percent) = watch.stop(joined.spent());

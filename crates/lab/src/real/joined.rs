@@ -7,6 +7,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -47,6 +48,15 @@ pub enum Way {
     Pair,
 }
 
+/// What the cable between the hosts takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cable {
+    /// Uncut packets of every kind, as a card has that cuts tunnelled packets.
+    Uncut,
+    /// Single frames of tunnels, as a card has that cuts none. The kernel cuts them before, and joins them at the other end (GRO).
+    Frames,
+}
+
 /// Two hosts (see the module's page).
 #[derive(Debug)]
 pub struct Hosts {
@@ -56,6 +66,9 @@ pub struct Hosts {
     kernel: UmlKernel,
     program: PathBuf,
     processors: Option<[usize; 2]>,
+    /// `ethtool`, as words for the shell.
+    ethtool: String,
+    cable: Cable,
 }
 
 /// Guests of both hosts. They end by [`Hosts::end`].
@@ -88,11 +101,11 @@ impl Hosts {
         let [here, there] = HOSTS;
         let far = Veth::open(&mut namespace, &root, &format!("{there}/24"))?;
         let quoted = |words: &[String]| words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-        let ip = {
-            let command = iproute.program("usr/sbin/ip");
-            let words = std::iter::once(command.get_program()).chain(command.get_args());
-            quoted(&words.map(|word| word.display().to_string()).collect::<Vec<_>>())
+        let words = |command: &Command| {
+            let all = std::iter::once(command.get_program()).chain(command.get_args());
+            quoted(&all.map(|word| word.display().to_string()).collect::<Vec<_>>())
         };
+        let (ip, ethtool) = (words(&iproute.program("usr/sbin/ip")), words(&root.program("usr/sbin/ethtool")));
         let inside = quoted(&far.entrance());
         let under = format!(
             "ip link set {NEAR} mtu {UNDER_MTU} && ip addr add {here}/24 dev {NEAR} && {inside} {ip} link set {FAR} mtu {UNDER_MTU}"
@@ -104,7 +117,24 @@ impl Hosts {
         let script = beyond.replace('\'', r"'\''");
         namespace.run(&format!("{inside} \"$busybox\" sh -c '{script}'"), SLACK)?;
         far.wait(&mut namespace)?;
-        Ok(Hosts { namespace, far, root, kernel, program: program.to_owned(), processors: processors() })
+        let (program, processors) = (program.to_owned(), processors());
+        Ok(Hosts { namespace, far, root, kernel, program, processors, ethtool, cable: Cable::Uncut })
+    }
+
+    /// Has the cable take this from now on.
+    fn lay_cable(&mut self, cable: Cable) -> Result<(), Error> {
+        if std::mem::replace(&mut self.cable, cable) == cable {
+            return Ok(());
+        }
+        let (uncut, joins) = if cable == Cable::Uncut { ("on", "off") } else { ("off", "on") };
+        let set = |name: &str| {
+            format!(
+                "{} -K {name} tx-udp_tnl-segmentation {uncut} tx-udp_tnl-csum-segmentation {uncut} tx-udp-segmentation {uncut} gro {joins}",
+                self.ethtool
+            )
+        };
+        let inside = self.far.entrance().iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        self.namespace.run(&format!("{} && {inside} {}", set(NEAR), set(FAR)), SLACK).map(drop)
     }
 
     /// The command prefix that binds a program to the processor of a host.
@@ -118,7 +148,8 @@ impl Hosts {
     ///
     /// # Errors
     /// Those of the guests and of the daemons.
-    pub fn boot(&mut self, adapter: &str, way: Way, stop: &AtomicBool) -> Result<Joined, Error> {
+    pub fn boot(&mut self, adapter: &str, way: Way, cable: Cable, stop: &AtomicBool) -> Result<Joined, Error> {
+        self.lay_cable(cable)?;
         let folder = Folder::new()?;
         let missing = || Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() };
         let entry = nicety_adapters::find(adapter).ok_or_else(missing)?;
@@ -185,7 +216,9 @@ impl Hosts {
                 self.kernel.source(),
             ),
             "The veth pair passes packets on uncut, those of the kernel's vxlan device and those that Nicety sends by UDP_SEGMENT alike, as a \
-             card does that cuts tunnelled packets."
+             card does that cuts tunnelled packets. In the loads with single frames it does not: the kernel cuts them, and joins them at the \
+             other end (GRO). Checksums are left to the card in both, and nobody computes them: the kernel's way has none to compute, and \
+             Nicety computes the inner ones."
                 .to_owned(),
             "CPU time is that of both guests and both daemons. The kernel's bridge, its vxlan device and the network work in the daemons' \
              system calls, so they are counted with them."
