@@ -110,6 +110,11 @@ pub trait Uplink: Send {
         None
     }
 
+    /// What a person should know about frames that pass, such as the longest ones, as a part of a sentence. `None`: nothing.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Takes over new settings, for which the link itself stays open. Those that it does not know are ignored. The
     /// [`descriptor`](Uplink::descriptor) may be another one afterwards. On an error the old settings remain.
     fn set(&mut self, _settings: &UplinkSettings) -> std::io::Result<()> {

@@ -89,7 +89,8 @@ pub(crate) enum Job {
 pub struct Joined {
     config: FabricConfig,
     host: Name,
-    address: IpAddr,
+    /// Its tunnel's address, and the MTU of the network there.
+    address: (IpAddr, u16),
     notes: UnboundedSender<Note>,
     /// What the thread for changes needs, until it is started.
     waiting: Mutex<Option<change::Waiting>>,
@@ -158,6 +159,7 @@ impl Joined {
         };
         let _detached = nicety_sandbox::spawn(Kind::Fabric, "fabric", 0, run).map_err(failed)?;
         let waiting = change::Waiting { work, notes: notes.clone(), path: crate::paths::fabric_state(host) };
+        let address = (address, mtu);
         let (waiting, for_next) = (Mutex::new(Some(waiting)), Mutex::default());
         Ok(Self { config: config.clone(), host: own, address, notes, waiting, for_next })
     }
@@ -191,7 +193,7 @@ impl Joined {
     /// The state, for a person.
     pub fn report(&self) -> FabricReport {
         let report = self.ask(Fabric::report);
-        FabricReport::new((&self.config, self.host.as_str(), self.address), report)
+        FabricReport::new((&self.config, self.host.as_str()), self.address, report)
     }
 
     /// Where an address is, of all groups that this host has ports in.

@@ -19,6 +19,7 @@ pub mod crc;
 mod error;
 pub mod ethernet;
 pub mod group;
+pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod layout;

@@ -182,6 +182,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
         self.inner.vacant()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn news(&mut self) -> Option<News> {
         self.inner.news()
     }

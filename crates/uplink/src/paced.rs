@@ -46,6 +46,8 @@ struct Limit {
     egress: Bucket,
     /// Frames wait for tokens until then: ingress, egress.
     starved: [Option<Time>; 2],
+    /// The last turn fetched nothing, for lack of tokens. So the uplink's own wish for a turn waits for tokens, too.
+    passed_over: bool,
     /// The last turn ended then, with frames for this link and tokens left.
     left_at: Option<Time>,
     /// Since when they wait, as far as it is not counted: ingress, egress.
@@ -140,6 +142,7 @@ impl Limit {
             watched,
             egress: bucket,
             starved: [None; 2],
+            passed_over: false,
             left_at: None,
             since: [None; 2],
         })
@@ -194,6 +197,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         let mut progress = Progress { more: false, armed: true };
         // Other queues go on while this one reads.
         let allowed = interface.metered(rate, burst_bytes, |meter| meter.begin(*place, now));
+        limit.passed_over = allowed.is_none();
         match allowed {
             Some(bytes) => {
                 budget.bytes = budget.bytes.min(bytes);
@@ -242,6 +246,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         let (now_picks, later) = frames.picks.split_at(allowed.min(frames.picks.len()));
         let mut delivery = Delivery::default();
         if !now_picks.is_empty() {
+            limit.passed_over = false;
             delivery = inner.deliver(&Frames::new(frames.batch, now_picks), counters, now);
         }
         for (index, _, packet) in frames.iter().take(allowed) {
@@ -284,6 +289,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         self.inner.vacant()
     }
 
+    fn remark(&self) -> Option<String> {
+        self.inner.remark()
+    }
+
     fn news(&mut self) -> Option<News> {
         self.inner.news()
     }
@@ -324,6 +333,9 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn wake(&self) -> Option<Time> {
-        self.inner.wake().into_iter().chain(self.next_ready()).min()
+        let passed_over = self.limit.as_ref().filter(|limit| limit.passed_over);
+        let not_before = passed_over.and_then(|limit| limit.starved[0]).unwrap_or(Time::ZERO);
+        let own = self.inner.wake().map(|at| at.max(not_before));
+        own.into_iter().chain(self.next_ready()).min()
     }
 }

@@ -1,6 +1,6 @@
 //! System calls without a safe wrapper: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
 //! `include/uapi/linux/if_tun.h`), and `send(2)`, `sendmmsg(2)` and `recvmmsg(2)` on private memory, also of datagrams with their addresses
-//! (`ip(7)`, `ipv6(7)`, `udp(7)`).
+//! (`ip(7)`, `ipv6(7)`, `udp(7)`), and errors that the kernel queues (`recvmsg(2)`).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -353,6 +353,55 @@ pub(crate) fn send_datagrams(fd: BorrowedFd<'_>, map: &Map, departing: &[Departi
     // `map`, which is borrowed for the call. The kernel only reads them, and no Rust reference to the bytes exists.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Room for the control data of a queued error: a header, `struct sock_extended_err`, and an address.
+const ERROR_BYTES: usize = 128;
+
+/// The longest IP packet, in bytes, that the kernel sends to the address of a datagram: the datagram, which was too long before, is sent
+/// again, and the error that the kernel then queues has the number (ip(7), `IP_RECVERR`). It is queued only meanwhile: otherwise each
+/// ICMP error would end another datagram's send call. `None`: there is no such error, since the datagram is on its way.
+pub(crate) fn way_mtu(fd: BorrowedFd<'_>, map: &Map, departing: Departing) -> Option<u32> {
+    let is_v4 = departing.to.ip()?.is_ipv4();
+    let (level, option) = if is_v4 { (libc::SOL_IP, libc::IP_RECVERR) } else { (libc::SOL_IPV6, libc::IPV6_RECVERR) };
+    set_option(fd, level, option, 1).ok()?;
+    let sent = send_datagrams(fd, map, &[Departing { segment: 0, ..departing }]);
+    let mtu = if sent.is_err() { queued_mtu(fd, (level, option)) } else { None };
+    // This empties the queue, too.
+    set_option(fd, level, option, 0).ok()?;
+    mtu
+}
+
+/// The MTU in the last queued error of this kind, if one is that a datagram was too long.
+fn queued_mtu(fd: BorrowedFd<'_>, kind: (libc::c_int, libc::c_int)) -> Option<u32> {
+    let mut found = None;
+    // The queue is limited by the socket's receive buffer, which is small.
+    for _ in 0..MESSAGES {
+        let mut control = [0u64; ERROR_BYTES / size_of::<u64>()];
+        // SAFETY: `msghdr` is plain numbers and pointers, for which zeros are no name, no bytes, no flags.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = ERROR_BYTES as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the header points at control data of the length that is given, and at nothing else. Both are alive and ours for the call.
+        if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) } < 0 {
+            break;
+        }
+        found = too_long(&control, kind).or(found);
+    }
+    found
+}
+
+/// The MTU, if the first control data is a queued error of this kind: a `struct cmsghdr`, then a `struct sock_extended_err`
+/// (linux/errqueue.h), whose fields are the error's number, its origin in a byte, three other bytes, and the MTU.
+fn too_long(control: &[u64; ERROR_BYTES / size_of::<u64>()], kind: (libc::c_int, libc::c_int)) -> Option<u32> {
+    const { assert!(size_of::<libc::cmsghdr>() == 16 && size_of::<usize>() == 8) }
+    let [_len, which, error, info, ..] = control.map(u64::to_ne_bytes);
+    let int = |bytes: &[u8]| bytes.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes));
+    let (level, option) = (int(&which)?, int(which.get(4..)?)?);
+    let (errno, origin) = (int(&error)?, error[4]);
+    let is_it = (level, option) == kind && errno == libc::EMSGSIZE && origin == libc::SO_EE_ORIGIN_LOCAL;
+    is_it.then_some(int(&info)?.unsigned_abs())
 }
 
 /// Datagrams that have come from one address, one behind the other. Their index is that of their span.

@@ -11,9 +11,10 @@
 //!   broadcasts do. Nothing goes from hop to hop: the switch returns no frame to its own port.
 //! - A packet that is to be cut is cut once, and leaves by one call (UDP_SEGMENT); datagrams of one flow come in by one call (UDP_GRO), and
 //!   TCP segments are joined again (`joining.rs`). On the wire there are plain datagrams, each in one IP packet: none is cut into fragments
-//!   (section 4.3). A frame that is too long for that is dropped.
+//!   (section 4.3). A frame that is too long for that is dropped, and its sender is told which MTU fits (`answers.rs`).
 //! - A datagram of a host that is not among the hops is dropped. Source addresses can be forged: the network between hosts must be theirs.
 
+mod answers;
 mod arriving;
 mod error;
 mod hops;
@@ -82,8 +83,6 @@ pub struct Vxlan {
     room: bool,
     /// There was no hop in the last turn.
     is_alone: bool,
-    /// The peer whose way carries shorter packets than it should, and how long these are, when it was opened.
-    narrow: Option<(IpAddr, u32)>,
     /// The state that the log has already reported. `None`: nothing.
     logged: Option<Said>,
 }
@@ -99,7 +98,9 @@ impl Vxlan {
         let sockets = Sockets::open(SocketAddr::new(settings.address, settings.port), seed)?;
         let narrow = sockets::narrowest(settings.address, hops.addresses().into_iter());
         let narrow = narrow.filter(|(_, mtu)| *mtu < settings.mtu.into());
-        Ok(Self { narrow, is_alone, ..Self::with(settings, hops, seed, sockets)? })
+        let mut this = Self { is_alone, ..Self::with(settings, hops, seed, sockets)? };
+        this.leaving.trouble.narrow = narrow;
+        Ok(this)
     }
 
     /// Goes on with the parts of another process's tunnel, which has the same settings, and with its hops if these are none. It sends nothing
@@ -154,7 +155,6 @@ impl Vxlan {
             watched: 0,
             room: false,
             is_alone: false,
-            narrow: None,
             logged: None,
         })
     }
@@ -205,27 +205,50 @@ impl Vxlan {
         let VxlanSettings { address, mtu, .. } = self.settings;
         let fits = |mtu: u32| inner_mtu(mtu.try_into().unwrap_or(u16::MAX), address);
         let of = format!("an MTU of {mtu} leaves guests one of {}", fits(mtu.into()));
-        match (said.trouble.too_long, self.narrow) {
-            (Some(bytes), _) => {
-                format!(
-                    "{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both"
-                )
-            }
-            (None, Some((peer, mtu))) => {
+        match (said.trouble.narrow, said.trouble.too_long) {
+            (Some((peer, mtu)), _) => {
                 format!(
                     "{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}",
                     fits(mtu)
+                )
+            }
+            (None, Some(bytes)) => {
+                format!(
+                    "{of}, but the way to a peer does not carry datagrams of {bytes} bytes, which are dropped: lower both"
                 )
             }
             (None, None) => of,
         }
     }
 
+    /// Has frames sent, with the table locked.
+    fn guided<R>(&mut self, now: Time, act: impl FnOnce(&mut Leaving, &mut Guide<'_>) -> R) -> R {
+        let frame_max = self.frame_max();
+        let mut table = self.hops.lock();
+        self.is_alone = table.is_alone();
+        let networks = table.networks();
+        let mut guide = Guide {
+            own: self.settings.address,
+            table: &mut table,
+            networks: &networks,
+            port: self.settings.port,
+            frame_max,
+            sockets: &self.sockets.sending,
+            seed: self.seed,
+            now,
+        };
+        let done = act(&mut self.leaving, &mut guide);
+        let narrow = &mut self.leaving.trouble.narrow;
+        *narrow = narrow.filter(|(peer, _)| table.number(*peer).is_some());
+        drop(table);
+        self.watch_room();
+        done
+    }
+
     /// Sends what waits for room.
-    fn send_waiting(&mut self, counters: &mut Counters) {
+    fn send_waiting(&mut self, counters: &mut Counters, now: Time) {
         if self.leaving.is_waiting() {
-            self.leaving.send_waiting(&self.sockets.sending, counters);
-            self.watch_room();
+            self.guided(now, |leaving, guide| leaving.send_waiting(guide, counters));
             self.room = !self.leaving.is_waiting();
         }
     }
@@ -241,7 +264,7 @@ impl Uplink for Vxlan {
         now: Time,
     ) -> Progress {
         self.room = false;
-        self.send_waiting(counters);
+        self.send_waiting(counters, now);
         if self.arriving.is_lent() {
             batch.start(&Map::empty(), port, 0);
             return Progress { more: true, armed: false };
@@ -254,6 +277,10 @@ impl Uplink for Vxlan {
         let networks = table.networks();
         let mut judge = Judge { table: &mut table, networks: &networks, frame_max, now };
         let (mut frames, mut drained, mut armed) = (0, false, false);
+        for answer in self.leaving.answers.take() {
+            let span = self.arriving.place(&answer);
+            self.joining.take(self.arriving.map(), span, batch, counters);
+        }
         // A frame may end the open packet and be a packet of its own: two packets must fit.
         let enough = |batch: &Batch, joining: &Joining| {
             let bytes = batch.bytes() + joining.bytes();
@@ -291,23 +318,7 @@ impl Uplink for Vxlan {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         self.room = false;
-        let frame_max = self.frame_max();
-        let mut table = self.hops.lock();
-        self.is_alone = table.is_alone();
-        let networks = table.networks();
-        let mut guide = Guide {
-            table: &mut table,
-            networks: &networks,
-            port: self.settings.port,
-            frame_max,
-            sockets: &self.sockets.sending,
-            seed: self.seed,
-            now,
-        };
-        let delivery = self.leaving.deliver(frames, &mut guide, counters);
-        drop(table);
-        self.watch_room();
-        delivery
+        self.guided(now, |leaving, guide| leaving.deliver(frames, guide, counters))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -315,7 +326,7 @@ impl Uplink for Vxlan {
     }
 
     fn wake(&self) -> Option<Time> {
-        self.room.then_some(Time::ZERO)
+        (self.room || !self.leaving.answers.is_empty()).then_some(Time::ZERO)
     }
 
     fn features(&self) -> Vec<&'static str> {
@@ -324,6 +335,10 @@ impl Uplink for Vxlan {
 
     fn vacant(&self) -> Option<String> {
         self.why(self.said())
+    }
+
+    fn remark(&self) -> Option<String> {
+        Some(self.lengths(self.said()))
     }
 
     fn news(&mut self) -> Option<News> {

@@ -78,6 +78,8 @@ pub struct FabricReport {
     pub tunnel: String,
     /// The tunnel's address.
     pub address: String,
+    /// The largest MTU that guests may have, in bytes: that of the narrowest network between hosts, less what the tunnel adds.
+    pub guest_mtu: u32,
     /// How this host stands with etcd.
     pub connection: Connection,
     /// Why it is not connected. `null`: it is.
@@ -117,12 +119,17 @@ pub struct PlaceReport {
 
 impl FabricReport {
     /// This host is in this fabric, by this name and with this address of its tunnel. Without a report its thread does not answer.
-    pub(super) fn new((config, host, address): (&FabricConfig, &str, IpAddr), report: Option<Report>) -> Self {
+    pub(super) fn new(
+        (config, host): (&FabricConfig, &str),
+        (address, mtu): (IpAddr, u16),
+        report: Option<Report>,
+    ) -> Self {
         let mut this = Self {
             fabric: config.name.clone(),
             host: host.to_owned(),
             tunnel: config.tunnel.clone(),
             address: address.to_string(),
+            guest_mtu: nicety_uplink::inner_mtu(mtu, address),
             connection: Connection::Waiting,
             why_not: Some("the daemon starts, or hands its ports over".to_owned()),
             away_seconds: None,
@@ -135,6 +142,8 @@ impl FabricReport {
             refused: Vec::new(),
         };
         if let Some(report) = report {
+            let narrowest = report.hosts.iter().filter(|host| host.is_reached).map(|host| host.mtu).chain([mtu]).min();
+            this.guest_mtu = nicety_uplink::inner_mtu(narrowest.unwrap_or(mtu), address);
             this.fill(report);
         }
         this
@@ -216,6 +225,7 @@ impl fmt::Display for FabricReport {
             Some(version) => writeln!(f, "configuration: version {version}")?,
             None => writeln!(f, "configuration: none yet")?,
         }
+        writeln!(f, "tunnel: guests have an MTU of at most {}", self.guest_mtu)?;
         for group in &self.groups {
             let vni = group.vni.map_or_else(|| "not in the configuration".to_owned(), |vni| format!("VNI {vni}"));
             let GroupReport { name, own, told, hosts, .. } = group;

@@ -42,6 +42,7 @@ fn facts() -> Facts {
         }],
         inward_classes: Vec::new(),
         vacant: None,
+        remark: None,
         failed: None,
     };
     let name = "a\"\\".to_owned();

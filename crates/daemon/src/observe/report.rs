@@ -402,9 +402,10 @@ pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_upli
         return (Condition::Failed, sentence);
     }
     if is_uplink {
-        return match &state.vacant {
-            Some(why) => (Condition::Waiting, why.clone()),
-            None => (Condition::Up, "the way out of the switch".to_owned()),
+        return match (&state.vacant, &state.remark) {
+            (Some(why), _) => (Condition::Waiting, why.clone()),
+            (None, Some(remark)) => (Condition::Up, format!("the way out of the switch; {remark}")),
+            (None, None) => (Condition::Up, "the way out of the switch".to_owned()),
         };
     }
     if !state.attached {

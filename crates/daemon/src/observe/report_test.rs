@@ -31,6 +31,7 @@ fn state() -> State {
         classes: Vec::new(),
         inward_classes: Vec::new(),
         vacant: None,
+        remark: None,
         failed: None,
     }
 }

@@ -33,6 +33,7 @@ mod qos_over_time;
 mod rig;
 mod ten_gig;
 mod vmxnet3_iperf;
+mod vxlan;
 
 pub use chart::{Chart, Heat, Lines, Ratios, Stack};
 pub use rig::Rig;
@@ -53,6 +54,7 @@ pub static ALL: &[&dyn Method] = &[
     &qos_over_time::QosOverTime,
     &boot::Boot,
     &pps::Pps,
+    &vxlan::Vxlan,
     &compare::Compare,
 ];
 

@@ -4,6 +4,7 @@
 mod bench;
 pub mod bonded;
 pub mod iperf;
+pub mod joined;
 pub mod native;
 pub mod netperf;
 pub mod network_boot;

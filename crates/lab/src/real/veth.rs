@@ -57,6 +57,14 @@ impl Veth {
     /// # Errors
     /// [`Error::Run`].
     pub fn open(namespace: &mut Namespace, root: &Root, address: &str) -> Result<Veth, Error> {
+        Veth::named(namespace, root, NEAR, address)
+    }
+
+    /// The same with another name of the near end: for several pairs in one namespace.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn named(namespace: &mut Namespace, root: &Root, near: &str, address: &str) -> Result<Veth, Error> {
         let busybox = root.busybox().display().to_string();
         let mut command = Command::new(&busybox);
         // It lives as long as the namespace, whose end ends it.
@@ -67,9 +75,9 @@ impl Veth {
         let made = format!(
             "( n=200; until [ \"$(\"$busybox\" readlink /proc/{host}/ns/net)\" != \"$(\"$busybox\" readlink /proc/self/ns/net)\" ]; do n=$((n-1)); \
              [ $n -gt 0 ] || exit 1; \"$busybox\" usleep 10000; done ) && \
-             {inside} ip link add {NEAR} type veth && {inside} ip link set {NEAR} netns 1 && \
+             {inside} ip link add {near} type veth && {inside} ip link set {near} netns 1 && \
              {inside} ip link set lo up && {inside} ip addr add {address} dev {FAR} && {inside} ip link set {FAR} up && \
-             ip link set {NEAR} up",
+             ip link set {near} up",
             host = far.host
         );
         namespace.run(&made, SLACK)?;
@@ -90,10 +98,17 @@ impl Veth {
         namespace.run(&format!("( {wait} )"), FIRST_ANSWER).map(drop)
     }
 
+    /// The command prefix that makes a program run at the far end.
+    pub fn entrance(&self) -> Vec<String> {
+        let far = self.far.host.to_string();
+        [&self.busybox, "nsenter", "-t", &far, "-n", "-F"].map(str::to_owned).into()
+    }
+
     /// `command`, run at the far end.
     pub fn at_far_end(&self, command: &Command) -> Command {
+        let entrance = self.entrance();
         let mut entered = Command::new(&self.busybox);
-        entered.args(["nsenter", "-t", &self.far.host.to_string(), "-n", "-F"]);
+        entered.args(entrance.iter().skip(1));
         entered.arg(command.get_program()).args(command.get_args());
         entered
     }

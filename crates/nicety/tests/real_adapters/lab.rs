@@ -258,6 +258,19 @@ fn the_generator_s_frames_come_through_dpdk_s_testpmd_open_vswitch_and_the_kerne
 }
 
 #[test]
+fn guests_of_two_hosts_reach_each_other_by_a_tunnel_by_the_kernel_s_and_without_one() {
+    let (runs, page) = one_round("vxlan", &["--seconds", "1"]);
+    let rows = ["nicety-vxlan", "kernel-vxlan", "nicety-pair"];
+    assert_eq!(runs.len(), 2 * rows.len(), "{runs:?}");
+    for run in &runs {
+        assert!(rows.contains(&run["adapter"].as_str().unwrap_or_default()), "{run}");
+        let figure = |name: &str| run["figures"][name].as_f64();
+        assert!(figure("mbit") > Some(1.0) && figure("daemon_cpu") > Some(0.0), "{run}");
+    }
+    assert!(page.contains("Throughput: vmxnet3") && page.contains("kernel-vxlan"), "{page}");
+}
+
+#[test]
 fn a_vm_goes_on_at_its_twin_under_a_checked_connection_and_its_copies_and_outage_are_known() {
     let (runs, page) = one_round("ft-vm", &["--adapters", "off,on-50ms", "--seconds", "1"]);
     let figure = |row: &str, load: &str, figure: &str| {

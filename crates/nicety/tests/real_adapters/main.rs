@@ -12,6 +12,7 @@ mod down_up;
 mod dpdk;
 mod drivers;
 mod every;
+mod fabric;
 mod front_ends;
 mod functions;
 mod instructions;

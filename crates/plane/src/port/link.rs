@@ -110,6 +110,7 @@ impl Side for Link {
             state.driven = true;
             state.features = uplink.features();
             state.vacant = uplink.vacant();
+            state.remark = uplink.remark();
         }
     }
 

@@ -12,10 +12,11 @@ use nicety_frame::{Mac, Tag, Tci, vxlan};
 use nicety_memory::{Map, MapError, Span};
 use rustix::io::Errno;
 
+use super::answers::{ANSWER_MAX, Answer, WAITING_MAX};
 use super::hops::Table;
 use super::networks::Networks;
 use super::saved::SavedArrived;
-use super::wire::HEADER_BYTES;
+use super::wire::{ETHERNET_BYTES, HEADER_BYTES};
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::system::{self, Address, Landed, MESSAGES};
 
@@ -23,10 +24,12 @@ use crate::system::{self, Address, Landed, MESSAGES};
 const SLOTS: usize = MESSAGES;
 /// Bytes from one slot to the next. Not a multiple of a page: heads of short frames would share cache sets.
 const SLOT_STRIDE: u32 = SLOT_BYTES + 64;
+/// The place of our own answers, behind the slots.
+const ANSWERS_AT: u32 = SLOT_STRIDE * SLOTS as u32;
+/// Bytes from one answer to the next.
+const ANSWER_STRIDE: u32 = (ANSWER_MAX as u32).next_multiple_of(64);
 /// Approximate bytes that one receiving call should bring.
 const RECEIVE_BYTES: u32 = 128 << 10;
-/// The addresses and the type of a frame.
-const ETHERNET_BYTES: u32 = 14;
 /// The part of a datagram that is examined: both headers.
 const EXAMINED: usize = (HEADER_BYTES + ETHERNET_BYTES) as usize;
 /// A tag's length as an offset.
@@ -52,6 +55,8 @@ pub(super) struct Arriving {
     at: u32,
     /// Bit mask of slots into which a batch points.
     lent: u64,
+    /// Answers that were written for the batch.
+    answers: u32,
     /// Most messages that the next receiving call asks for.
     burst: usize,
     received: ArrayVec<Landed, MESSAGES>,
@@ -62,11 +67,12 @@ pub(super) struct Arriving {
 impl Arriving {
     pub(super) fn new() -> Result<Self, MapError> {
         Ok(Self {
-            buffers: Buffers::new(SLOT_STRIDE * SLOTS as u32)?,
+            buffers: Buffers::new(ANSWERS_AT + ANSWER_STRIDE * WAITING_MAX as u32)?,
             ready: ArrayVec::new(),
             next: 0,
             at: 0,
             lent: 0,
+            answers: 0,
             burst: MESSAGES,
             received: ArrayVec::new(),
             peer: None,
@@ -79,12 +85,21 @@ impl Arriving {
 
     /// Whether a batch may still point into the buffers.
     pub(super) fn is_lent(&self) -> bool {
-        self.lent != 0 && self.buffers.held()
+        (self.lent != 0 || self.answers != 0) && self.buffers.held()
     }
 
     /// Takes the buffers back: no batch points into them any more.
     pub(super) fn give_back(&mut self) {
-        self.lent = 0;
+        (self.lent, self.answers) = (0, 0);
+    }
+
+    /// Writes an answer of our own for the batch, which has at most [`WAITING_MAX`].
+    pub(super) fn place(&mut self, answer: &Answer) -> Span {
+        let at = ANSWERS_AT + self.answers.min(WAITING_MAX as u32 - 1) * ANSWER_STRIDE;
+        let span = self.buffers.span(at, answer.len() as u32);
+        self.buffers.map().write_span(span, answer);
+        self.answers += 1;
+        span
     }
 
     /// Whether all that was received was examined.

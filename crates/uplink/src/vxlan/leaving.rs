@@ -18,6 +18,7 @@ use nicety_frame::{Layout, Mac, Vni, vxlan};
 use nicety_memory::{MapError, Span};
 use rustix::io::Errno;
 
+use super::answers::{Answers, Limit};
 use super::hops::{HOPS_MAX, Table};
 use super::networks::Networks;
 use super::saved::{SavedMessage, SavedTunnel};
@@ -37,6 +38,8 @@ const WAITING_MAX: usize = 4 * HOPS_MAX;
 const WRONG: RestoreError = RestoreError::Impossible("waiting messages");
 /// Runs begin at a cache line.
 const ALIGN: u32 = 64;
+/// The part of a frame that is quoted if its way is too narrow.
+const QUOTED_BYTES: usize = 512;
 
 /// A message that is written and not sent yet.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +92,8 @@ struct Route {
 
 /// The facts by which frames are sent.
 pub(super) struct Guide<'a> {
+    /// This host's address on the network between hosts.
+    pub own: IpAddr,
     pub table: &'a mut Table,
     pub networks: &'a Networks,
     /// The port at which hops listen.
@@ -105,8 +110,20 @@ pub(super) struct Guide<'a> {
 pub(super) struct Trouble {
     /// The last error, if nothing was sent since.
     pub error: Option<Errno>,
-    /// The length of the last datagram that was longer than its way permits.
+    /// The length of the last datagram that was longer than its way permits, if the kernel did not say what that permits.
     pub too_long: Option<u32>,
+    /// The peer whose way carries shorter packets than it should, and how long these are.
+    pub narrow: Option<(IpAddr, u32)>,
+}
+
+impl Trouble {
+    /// The way to a peer carries IP packets of so many bytes. The narrowest way is kept.
+    fn found(&mut self, peer: IpAddr, mtu: u32) {
+        self.too_long = None;
+        if self.narrow.is_none_or(|(known, narrowest)| known == peer || mtu < narrowest) {
+            self.narrow = Some((peer, mtu));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -121,6 +138,9 @@ pub(super) struct Leaving {
     /// The kernel cuts runs. Without it each datagram is sent by itself.
     cuts: bool,
     pub trouble: Trouble,
+    pub answers: Answers,
+    /// Of questions to the kernel about an MTU.
+    questions: Limit,
 }
 
 impl Leaving {
@@ -133,6 +153,8 @@ impl Leaving {
             blocked: 0,
             cuts: true,
             trouble: Trouble::default(),
+            answers: Answers::default(),
+            questions: Limit::default(),
         })
     }
 
@@ -187,7 +209,12 @@ impl Leaving {
             match self.packet((frames, pick, packet), guide, &mut scratch, counters) {
                 Ok(None) => {}
                 Ok(Some(from)) => delivery.refuse(index, 0, from),
-                Err(reason) => counters.receive_drop(reason),
+                Err(reason) => {
+                    counters.receive_drop(reason);
+                    if reason == Reason::TooLong {
+                        let _untold = self.answers.too_long((frames, pick, packet), guide);
+                    }
+                }
             }
         }
         // What waits is sent in the next turn, which then reports that refused frames are wanted.
@@ -279,17 +306,17 @@ impl Leaving {
     }
 
     /// Sends what is written. What finds no room stays.
-    pub(super) fn send(&mut self, guide: &Guide<'_>, counters: &mut Counters) {
+    pub(super) fn send(&mut self, guide: &mut Guide<'_>, counters: &mut Counters) {
         self.end_run(guide);
-        self.send_waiting(guide.sockets, counters);
+        self.send_waiting(guide, counters);
     }
 
     /// Sends what waits.
-    pub(super) fn send_waiting(&mut self, sockets: &[OwnedFd], counters: &mut Counters) {
+    pub(super) fn send_waiting(&mut self, guide: &mut Guide<'_>, counters: &mut Counters) {
         self.blocked = 0;
         let used = self.messages.iter().fold(0u32, |used, message| used | 1 << message.socket);
-        for (number, socket) in (0..).zip(sockets).filter(|(number, _)| used & (1 << number) != 0) {
-            self.send_by(number, socket, counters);
+        for (number, socket) in (0..).zip(guide.sockets).filter(|(number, _)| used & (1 << number) != 0) {
+            self.send_by((number, socket), guide, counters);
         }
         let blocked = self.blocked;
         self.messages.retain(|message| blocked & (1 << message.socket) != 0 && !message.departing.span.is_empty());
@@ -299,7 +326,7 @@ impl Leaving {
     }
 
     /// Sends the messages of a socket. Those that are done have no bytes any more.
-    fn send_by(&mut self, number: u8, socket: &OwnedFd, counters: &mut Counters) {
+    fn send_by(&mut self, (number, socket): (u8, &OwnedFd), guide: &mut Guide<'_>, counters: &mut Counters) {
         let mut first = 0;
         loop {
             let mine = |message: &Message| message.socket == number && !message.departing.span.is_empty();
@@ -323,14 +350,20 @@ impl Leaving {
                         self.blocked |= 1 << number;
                         return;
                     }
-                    errno => self.failed(first, errno, counters),
+                    errno => self.failed((first, socket), errno, guide, counters),
                 },
             }
         }
     }
 
     /// A message could not be sent, and never can.
-    fn failed(&mut self, place: usize, errno: Errno, counters: &mut Counters) {
+    fn failed(
+        &mut self,
+        (place, socket): (usize, &OwnedFd),
+        errno: Errno,
+        guide: &mut Guide<'_>,
+        counters: &mut Counters,
+    ) {
         let Some(message) = self.messages.get(place) else { return };
         let segment = u32::from(message.departing.segment);
         // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
@@ -344,11 +377,32 @@ impl Leaving {
             _ => Reason::UplinkRefused,
         };
         if reason == Reason::TooLong {
-            self.trouble.too_long = Some(if segment == 0 { message.departing.span.len() } else { segment });
+            self.returned(message.departing, socket, guide);
         } else {
             self.trouble.error = Some(errno);
         }
         (0..self.done(place).packets).for_each(|_| counters.receive_drop(reason));
+    }
+
+    /// A datagram, or the first one of a run, is longer than its way permits. The kernel is asked for the limit as often as guests are told.
+    fn returned(&mut self, run: Departing, socket: &OwnedFd, guide: &mut Guide<'_>) {
+        if !self.questions.may(guide.now) {
+            return;
+        }
+        self.questions.count(guide.now);
+        let len = if run.segment == 0 { run.span.len() } else { run.segment.into() };
+        let first = Departing { span: run.span.piece(0, len), ..run };
+        let mtu = system::way_mtu(socket.as_fd(), self.buffers.map(), first);
+        let Some((mtu, peer)) = mtu.zip(run.to.ip()) else {
+            self.trouble.too_long = Some(len).filter(|_| self.trouble.narrow.is_none());
+            return;
+        };
+        self.trouble.found(peer, mtu);
+        let mut bytes = [0; HEADER_BYTES as usize + QUOTED_BYTES];
+        let read = self.buffers.map().read_span(first.span.piece(0, bytes.len() as u32), &mut bytes);
+        let Some((header, frame)) = bytes.get(..read).and_then(|bytes| bytes.split_first_chunk()) else { return };
+        let Some(vni) = vxlan::decode(*header) else { return };
+        let _untold = self.answers.returned((vni, frame, len - HEADER_BYTES), (guide.own, mtu), guide);
     }
 
     /// A message waits no more.

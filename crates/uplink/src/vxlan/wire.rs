@@ -10,7 +10,8 @@ pub(crate) const HEADER_BYTES: u32 = vxlan::HEADER_BYTES as u32;
 const UDP_BYTES: u32 = 8;
 const IPV4_BYTES: u32 = 20;
 const IPV6_BYTES: u32 = 40;
-const ETHERNET_BYTES: u32 = 14;
+/// The addresses and the type of a frame.
+pub(crate) const ETHERNET_BYTES: u32 = 14;
 
 /// The longest frame that a tunnel carries between these addresses, without a tag: the network below carries IP packets of `mtu` bytes.
 pub(crate) fn frame_max(mtu: u16, own: IpAddr) -> u32 {

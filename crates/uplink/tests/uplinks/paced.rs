@@ -81,6 +81,56 @@ impl Uplink for Endless {
     }
 }
 
+/// A link that wants a turn at once, whatever it had.
+struct Eager(Endless);
+
+impl Uplink for Eager {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        self.0.fetch(port, budget, batch, counters, now)
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn wake(&self) -> Option<Time> {
+        Some(Time::ZERO)
+    }
+}
+
+#[test]
+fn a_link_s_own_wish_for_a_turn_waits_while_nothing_may_come_in() {
+    let mut uplink = Paced::new(Eager(Endless(60_000)), rate("1Mbit/s")).unwrap();
+    let (mut batch, mut counters, now) = (Batch::new(), Counters::default(), Time(1_000_000));
+    uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
+    assert!(!batch.is_empty());
+    // One that has had no turn yet has it at once.
+    assert_eq!(uplink.wake(), Some(Time::ZERO));
+    uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
+    assert!(batch.is_empty());
+    let at = uplink.wake().unwrap();
+    assert!(at > now, "a wake-up that has passed already would keep a worker busy");
+    // What it is given in between may have changed its wish.
+    let sender = Sender::new(&[(tcp(b"one"), Offload::default())]);
+    sender.deliver(&mut uplink, &mut counters, now);
+    assert_eq!(uplink.wake(), Some(Time::ZERO));
+    uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, at);
+    assert!(!batch.is_empty());
+}
+
 /// Bytes that each queue of an interface takes in a second. The first queue is always served first, as one worker may do.
 fn queues_take(lens: [u32; 4]) -> [u64; 4] {
     let interface = Arc::<Interface>::default();

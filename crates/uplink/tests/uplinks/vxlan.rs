@@ -12,6 +12,7 @@ use crate::tap::{Elsewhere, inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
 use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
+use rustix::net::sockopt;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
 const MTU: u16 = 1500;
@@ -215,6 +216,73 @@ fn what_cannot_leave_is_dropped_with_the_reason() {
     deliver(&mut alone, &mut counters, 10, &plain(&frame));
     assert_eq!(counters.receive_drops[Reason::NoReceiver as usize], 1);
     assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`), or wait for the fabric's"));
+}
+
+/// The type, code and MTU of an ICMP message over IPv4 for the guest, which comes from the station beyond in VLAN 10.
+fn icmp(frame: &[u8]) -> (u8, u8, u16) {
+    let (stations, rest) = frame.split_first_chunk::<16>().unwrap();
+    assert_eq!(*stations, [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0, 10]);
+    let ip = Ipv4Packet::new_checked(&rest[2..]).unwrap();
+    assert!(ip.verify_checksum());
+    assert_eq!((ip.src_addr(), ip.dst_addr()), ([10, 9, 8, 1].into(), [10, 9, 8, 2].into()));
+    let message = smoltcp::wire::Icmpv4Packet::new_checked(ip.payload()).unwrap();
+    assert!(message.verify_checksum());
+    (ip.payload()[0], ip.payload()[1], u16::from_be_bytes([ip.payload()[6], ip.payload()[7]]))
+}
+
+/// Frames that come in at this time.
+fn arrived(uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> Vec<Vec<u8>> {
+    let (batch, _) = fetch(uplink, counters, now);
+    let found = frames(&batch, Wants { frame_max: 1518, ..PLAIN });
+    uplink.complete(&batch);
+    found
+}
+
+#[test]
+fn the_sender_of_a_packet_that_is_too_long_is_told_the_mtu_by_the_address_to_which_it_sent() {
+    let (mut tunnel, _peer) = (tunnel(&own(9, 1), &[&own(9, 2)]), peer(&own(9, 2)));
+    let mut counters = Counters::default();
+    let long = || [(tcp(&payload(1465 - 54)), Offload::default())];
+    // The place of that address is not known: an answer from it would teach the switch a wrong one.
+    deliver(&mut tunnel, &mut counters, 10, &long());
+    assert_eq!((tunnel.wake(), counters.receive_drops[Reason::TooLong as usize]), (None, 1));
+    tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), own(9, 2).parse().unwrap()).unwrap();
+    deliver(&mut tunnel, &mut counters, 10, &long());
+    deliver(&mut tunnel, &mut counters, 10, &[(partial(&payload(60_000)), tso())]);
+    assert_eq!((tunnel.wake(), counters.receive_drops[Reason::TooLong as usize]), (Some(Time::ZERO), 3));
+    let told = arrived(&mut tunnel, &mut counters, Time::ZERO);
+    assert_eq!(told.iter().map(|frame| icmp(frame)).collect::<Vec<_>>(), [(3, 4, 1450); 2]);
+    // The packet in the message is the frame that did not fit: 1448 bytes behind 40 of headers.
+    assert_eq!(told[1][46 + 2..46 + 4], 1488u16.to_be_bytes());
+    assert_eq!((tunnel.wake(), counters.transmitted().frames), (None, 2), "they are counted as frames that came in");
+    // In a network that the peer's address is not known in, and with a tag of its own, there is no answer.
+    deliver(&mut tunnel, &mut counters, 20, &long());
+    let own_tag = [&tcp(&[])[..12], &[0x81, 0, 0, 7], &tcp(&payload(1500))[12..]].concat();
+    deliver(&mut tunnel, &mut counters, 10, &[(own_tag, Offload::default())]);
+    assert_eq!((tunnel.wake(), counters.receive_drops[Reason::TooLong as usize]), (None, 5));
+}
+
+#[test]
+fn guests_that_send_too_long_packets_without_end_are_told_a_thousand_times_a_second_at_most() {
+    let (mut tunnel, _peer) = (tunnel(&own(10, 1), &[&own(10, 2)]), peer(&own(10, 2)));
+    tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), own(10, 2).parse().unwrap()).unwrap();
+    let mut counters = Counters::default();
+    let sender = Sender::new(&vec![(tcp(&payload(1465 - 54)), Offload::default()); 64]);
+    let edit = Edit::Tag(Tag::customer(Tci::new(0, false, 10)));
+    let picks: Vec<Pick> = (0..64).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
+    let mut told = Vec::new();
+    // A batch each 100 µs, for 2 s.
+    for turn in 0..20_000u64 {
+        let now = Time(turn * 100_000);
+        assert_eq!(tunnel.deliver(&Frames::new(&sender.batch, &picks), &mut counters, now).refused(), 0);
+        let (batch, _) = fetch(&mut tunnel, &mut counters, now);
+        told.push(batch.len());
+        tunnel.complete(&batch);
+    }
+    assert_eq!(told[..3], [16, 16, 16], "a turn has 16 at most");
+    let all: usize = told.iter().sum();
+    assert!((2000..=2052).contains(&all), "{all} in 2 s, with a burst of 50");
+    assert_eq!(counters.receive_drops[Reason::TooLong as usize], 64 * 20_000);
 }
 
 #[test]
@@ -573,15 +641,80 @@ fn a_way_with_a_smaller_mtu_is_named_and_what_does_not_fit_is_no_fragment() {
     deliver(&mut wired.tunnel, &mut counters, 10, &[(partial(&payload(60_000)), offload)]);
     assert_eq!((counters.receive_drops[Reason::TooLong as usize], counters.taken().frames), (2, 0));
     assert_eq!(
-        wired.tunnel.news(),
-        Some(News::Back(
-            "an MTU of 9000 leaves guests one of 8950, but the way to a peer does not carry datagrams of 3062 bytes, which are \
-             dropped: lower both"
-                .to_owned()
-        ))
+        (wired.tunnel.news(), wired.tunnel.wake()),
+        (None, None),
+        "it is known, and nobody is behind the peer yet"
     );
+    // It becomes narrower while the tunnel is open: the kernel knows how narrow.
+    ip("link set under0 mtu 1400");
+    wired.tunnel.hops().tell(vni(5010), nicety_frame::Mac([2, 0, 0, 0, 0, 2]), FAR.parse().unwrap()).unwrap();
+    deliver(&mut wired.tunnel, &mut counters, 10, &[(tcp(&payload(1400)), Offload::default())]);
+    deliver(&mut wired.tunnel, &mut counters, 10, &[(partial(&payload(60_000)), offload)]);
+    assert_eq!((counters.receive_drops[Reason::TooLong as usize], counters.taken().frames), (4, 0));
+    assert_eq!(
+        wired.tunnel.news(),
+        Some(News::Back(format!(
+            "an MTU of 9000 leaves guests one of 8950, but the way to {FAR} has one of 1400: give the tunnel this `mtu`, and guests 1350"
+        )))
+    );
+    let told = arrived(&mut wired.tunnel, &mut counters, Time::ZERO);
+    assert_eq!(told.iter().map(|frame| icmp(frame)).collect::<Vec<_>>(), [(3, 4, 1350); 2]);
+    // What fits goes on.
+    deliver(&mut wired.tunnel, &mut counters, 10, &[(tcp(&payload(1300)), Offload::default())]);
+    assert_eq!(counters.taken().frames, 1);
     (0..20).for_each(|_| wired.turn());
-    assert!(wired.judged().iter().all(|(.., frame)| frame.len() < 200), "nothing of it is on the wire");
+    assert!(
+        wired.judged().iter().all(|(.., frame)| frame.len() < 200 || frame.len() == 1354),
+        "nothing else is on the wire"
+    );
+}
+
+/// Sends datagrams that are too long until this kernel, as a guest, has learned the MTU of its way to the other one.
+fn learns(wired: &mut Wired, near: &UdpSocket, to: &str, mtu: &str) {
+    let long = vec![7; 1440];
+    wired.until(|_| {
+        // An error is that the datagram is too long, which this kernel knows by now.
+        let _too_long = near.send(&long);
+        let text = Command::new("ip").args(["route", "get", to]).output().unwrap().stdout;
+        String::from_utf8(text).unwrap().contains(mtu).then_some(())
+    });
+    assert!(wired.counters.receive_drops[Reason::TooLong as usize] > 0);
+    assert_eq!(near.send(&long).unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+}
+
+#[test]
+fn linux_as_a_guest_learns_the_mtu_of_its_way_through_a_tunnel() {
+    if !inside_as("vxlan::linux_as_a_guest_learns_the_mtu_of_its_way_through_a_tunnel") {
+        return;
+    }
+    let mut wired = Wired::new(OWN, FAR, MTU);
+    // Its interface allows more than the tunnel.
+    ip("link set guest0 mtu 1500");
+    ip("address add fd01::2/64 dev guest0 nodad");
+    wired.far.run(|| ip("address add fd01::1/64 dev vx10 nodad"));
+    for (here, beyond) in [(HERE, BEYOND), ("fd01::2", "fd01::1")] {
+        let address = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+        let far = wired.far.run(|| UdpSocket::bind(address(beyond, 7)).unwrap());
+        let near = UdpSocket::bind(address(here, 0)).unwrap();
+        near.connect(address(beyond, 7)).unwrap();
+        if here == HERE {
+            sockopt::set_ip_mtu_discover(&near, sockopt::Ipv4PathMtuDiscovery::DO).unwrap();
+        } else {
+            sockopt::set_ipv6_mtu_discover(&near, sockopt::Ipv6PathMtuDiscovery::DO).unwrap();
+        }
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        near.send(b"hello").unwrap();
+        let mut bytes = [0; 2000];
+        wired.until(|_| far.recv(&mut bytes).ok());
+        learns(&mut wired, &near, beyond, "mtu 1450");
+        // The largest datagram that fits arrives whole.
+        let largest = payload(1450 - if here == HERE { 28 } else { 48 });
+        // The error of a message that came last is said of the next datagram.
+        wired.until(|_| near.send(&largest).ok());
+        let len = wired.until(|_| far.recv(&mut bytes).ok());
+        assert!(bytes[..len] == largest);
+    }
 }
 
 #[test]
