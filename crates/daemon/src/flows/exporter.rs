@@ -216,12 +216,16 @@ impl Link {
         if std::mem::replace(told, newest) != newest {
             session.renew();
         }
+        let counts = export.queue.counts();
         if session.is_due(now.0) {
+            let mut are_sent = true;
             for message in session.templates(&names, now.0, epoch_ns) {
-                if !connection.send(&message, 0, now) {
-                    // The collector may lack them.
-                    session.renew();
-                }
+                are_sent &= connection.send(&message, 0, now);
+            }
+            match are_sent {
+                true => _ = counts.templates.fetch_add(1, Ordering::Relaxed),
+                // The collector may lack them.
+                false => session.renew(),
             }
         }
         taken.clear();
@@ -232,7 +236,6 @@ impl Link {
             let names = plans.iter().find(|(version, _)| *version == reported.version).map(|(_, names)| &**names);
             Direction::ALL.into_iter().filter_map(move |direction| report(reported, direction, names?))
         });
-        let counts = export.queue.counts();
         session.messages(reports, now.0, epoch_ns, |message, records| {
             let is_sent = connection.send(message, records.into(), now);
             let counter = if is_sent { &counts.records } else { &counts.lost };
