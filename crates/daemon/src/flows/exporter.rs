@@ -303,3 +303,7 @@ fn status(reason: Reason) -> u8 {
         _ => DROPPED,
     }
 }
+
+#[cfg(test)]
+#[path = "exporter_test.rs"]
+mod tests;
