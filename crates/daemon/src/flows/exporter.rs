@@ -203,10 +203,9 @@ impl Link {
         if look != Look::Away && self.connection.has_room() {
             self.send(now, epoch.ns());
         }
-        // They were taken for sent.
-        let lost = self.connection.take_lost();
-        self.export.queue.counts().lost.fetch_add(lost, Ordering::Relaxed);
-        self.export.queue.counts().records.fetch_sub(lost, Ordering::Relaxed);
+        let counts = self.export.queue.counts();
+        counts.records.fetch_add(self.connection.take_sent(), Ordering::Relaxed);
+        counts.lost.fetch_add(self.connection.take_lost(), Ordering::Relaxed);
         self.note(now);
     }
 
@@ -237,9 +236,9 @@ impl Link {
             Direction::ALL.into_iter().filter_map(move |direction| report(reported, direction, names?))
         });
         session.messages(reports, now.0, epoch_ns, |message, records| {
-            let is_sent = connection.send(message, records.into(), now);
-            let counter = if is_sent { &counts.records } else { &counts.lost };
-            counter.fetch_add(records.into(), Ordering::Relaxed);
+            if !connection.send(message, records.into(), now) {
+                counts.lost.fetch_add(records.into(), Ordering::Relaxed);
+            }
         });
         // What TCP takes at once.
         let _the_next_turn_sees_it = connection.look(now);
