@@ -1,5 +1,5 @@
-//! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, and nfdump, both of
-//! Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
+//! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, nfdump and pmacct, all
+//! of Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
 
 #[path = "commands/python.rs"]
 #[allow(dead_code, reason = "only its words for what cannot be laid")]
@@ -28,10 +28,12 @@ const SOON: Duration = Duration::from_secs(30);
 const MAC: &str = "52:54:00:12:34:0";
 
 // Elements of IANA's registry.
+const OCTETS: u16 = 1;
 const PACKETS: u16 = 2;
 const PROTOCOL: u16 = 4;
 const SOURCE_PORT: u16 = 7;
 const SOURCE_V4: u16 = 8;
+const EGRESS: u16 = 14;
 const DIRECTION: u16 = 61;
 const INTERFACE_NAME: u16 = 82;
 const STATUS: u16 = 89;
@@ -57,6 +59,10 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn number_of(record: &Record, element: u16) -> u64 {
+    number(&record[&element])
 }
 
 impl Collector {
@@ -241,6 +247,7 @@ fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_
     assert!(metrics.contains("nicety_flow_records_lost_total{export=\"watch\"} 0"), "{metrics}");
     wireshark_agrees(&collector, host.dir.path());
     nfdump_agrees(&collector, host.dir.path());
+    pmacct_agrees(&collector, host.dir.path());
 
     // A change while it runs: one in ten, then nothing more.
     let planned = host.apply(&(export(to) + "sampling = 10\n"));
@@ -291,6 +298,32 @@ fn what_the_switch_drops_is_told_with_its_reason() {
     assert!(port["transmit_drops"][&reason].as_u64().unwrap() > 0, "{reason}: {port}");
 }
 
+#[test]
+fn what_a_receiving_port_drops_is_told_by_both_ports() {
+    let mut collector = Collector::new();
+    let to = collector.socket.local_addr().unwrap();
+    let host = Host::start(&export(to));
+    let mut one = host.guest(1);
+    // Nobody is at the other port, which is the only one.
+    let _fails = one.asked(&json!({ "transact": { "to": [10, 0, 0, 2], "seconds": 0.2 } }));
+    let end = Instant::now() + SOON;
+    let dropped = loop {
+        collector.read();
+        let is_drop = |record: &&Record| record.get(&SELECTOR_NAME).is_some_and(|reason| reason == b"no-vm");
+        let found: Vec<Record> = collector.records.iter().map(|(_, record)| record).filter(is_drop).cloned().collect();
+        if found.len() >= 2 {
+            break found;
+        }
+        assert!(Instant::now() < end, "{:?}\n{}", collector.records, host.log());
+    };
+    let told = |number: usize| (number_of(&dropped[number], DIRECTION), &dropped[number][&INTERFACE_NAME][..]);
+    assert_eq!([told(0), told(1)], [(0, &b"vm1"[..]), (1, &b"vm2"[..])]);
+    assert_eq!(number_of(&dropped[0], EGRESS), number_of(&dropped[1], EGRESS));
+    assert!(number_of(&dropped[0], EGRESS) > 0 && number_of(&dropped[0], STATUS) == 128, "{dropped:?}");
+    let frames: u64 = collector.packets("vm1", 0);
+    assert_eq!(frames, collector.packets("vm2", 1), "no frame is told as forwarded besides");
+}
+
 /// The collected datagrams as a capture.
 fn capture(collector: &Collector, file: &Path) {
     let mut capture = PcapWriter::new(File::create(file).unwrap()).unwrap();
@@ -326,6 +359,22 @@ fn wireshark_agrees(collector: &Collector, dir: &Path) {
     assert!(!all.contains("No template found") && !all.contains("Unknown"), "{all}");
 }
 
+/// Sends the datagrams to a collector, as soon as it listens at this address.
+fn replay(collector: &Collector, place: SocketAddr, log: &Path) {
+    let end = Instant::now() + SOON;
+    let bound = format!("0100007F:{:04X}", place.port());
+    while !fs::read_to_string("/proc/net/udp").unwrap().contains(&bound) {
+        assert!(Instant::now() < end, "{}", fs::read_to_string(log).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in &collector.datagrams {
+        socket.send_to(datagram, place).unwrap();
+        // Its buffer is small.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Replays the datagrams to nfcapd, and has nfdump print what it has collected.
 fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let nfdump = match Tool::nfdump(&mut |_| {}) {
@@ -339,18 +388,7 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     nfcapd.args(["-b", "127.0.0.1", "-p", &place.port().to_string(), "-t", "3600", "-w"]).arg(&folder);
     nfcapd.stdout(File::create(&log).unwrap()).stderr(File::options().append(true).open(&log).unwrap());
     let mut nfcapd = Process(nfcapd.stdin(Stdio::null()).spawn().unwrap());
-    let end = Instant::now() + SOON;
-    let bound = format!("0100007F:{:04X}", place.port());
-    while !fs::read_to_string("/proc/net/udp").unwrap().contains(&bound) {
-        assert!(Instant::now() < end, "{}", fs::read_to_string(&log).unwrap());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for datagram in &collector.datagrams {
-        socket.send_to(datagram, place).unwrap();
-        // Its buffer is small.
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    replay(collector, place, &log);
     std::thread::sleep(Duration::from_millis(500));
     kill_process(Pid::from_child(&nfcapd.0), Signal::TERM).unwrap();
     assert!(nfcapd.0.wait().unwrap().success(), "{}", fs::read_to_string(&log).unwrap());
@@ -374,4 +412,57 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let from_one = tcp.filter(|(_, record)| record[&SOURCE_V4] == [10, 0, 0, 1]);
     let told: u64 = from_one.map(|(_, record)| number(&record[&PACKETS])).sum();
     assert!(told > 0 && packets("10.0.0.1") == told, "{told}\n{printed}\n{}", fs::read_to_string(&log).unwrap());
+}
+
+/// Replays the datagrams to pmacct's nfacctd, which prints the flows that it has put together.
+fn pmacct_agrees(collector: &Collector, dir: &Path) {
+    let nfacctd = match Tool::nfacctd(&mut |_| {}) {
+        Ok(nfacctd) => nfacctd,
+        Err(error) => return skipped("flows::nfacctd", &error.to_string()),
+    };
+    let (settings, fields) = (dir.join("nfacctd.conf"), dir.join("nfacctd.fields"));
+    let (printed, log) = (dir.join("nfacctd.json"), dir.join("nfacctd.log"));
+    let place = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It has no names of its own for these elements.
+    fs::write(&fields, "name=port_name field_type=82 len=vlen semantics=str\nname=way field_type=61 len=1 semantics=u_int\n").unwrap();
+    let text = format!(
+        "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {}\naggregate_primitives: {}\nplugins: print\n\
+         aggregate: src_mac, dst_mac, vlan, etype, src_host, dst_host, src_port, dst_port, proto, tcpflags, in_iface, out_iface, port_name, way\n\
+         print_refresh_time: 1\nprint_output: json\nprint_output_file: {}\nprint_output_file_append: true\n",
+        place.port(),
+        fields.display(),
+        printed.display()
+    );
+    fs::write(&settings, text).unwrap();
+    let mut command = nfacctd.command();
+    command.arg("-f").arg(&settings).stdin(Stdio::null()).stdout(File::create(&log).unwrap());
+    let running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
+    replay(collector, place, &log);
+    let flows = || -> Vec<Value> {
+        let text = fs::read_to_string(&printed).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|flow: &Value| flow["packets"].is_u64()).collect()
+    };
+    let is_tcp = |record: &&(SocketAddr, Record)| record.1.get(&PROTOCOL).is_some_and(|one| *one == [6]);
+    let its = |name: &str, way: u8| -> [u64; 2] {
+        let of = |record: &&(SocketAddr, Record)| record.1[&INTERFACE_NAME] == name.as_bytes() && record.1[&DIRECTION] == [way];
+        let records = collector.records.iter().filter(is_tcp).filter(of);
+        records.fold([0; 2], |sum, (_, record)| [sum[0] + number_of(record, PACKETS), sum[1] + number_of(record, OCTETS)])
+    };
+    let found = |flows: &[Value], name: &str, way: u8| -> [u64; 2] {
+        let flows = flows.iter().filter(|flow| flow["ip_proto"] == "tcp" && flow["port_name"] == name && flow["way"] == way.to_string());
+        flows.fold([0; 2], |sum, flow| [sum[0] + flow["packets"].as_u64().unwrap(), sum[1] + flow["bytes"].as_u64().unwrap()])
+    };
+    let end = Instant::now() + SOON;
+    let agrees = |flows: &[Value]| [("vm1", 0), ("vm1", 1), ("vm2", 0), ("vm2", 1)].iter().all(|(name, way)| found(flows, name, *way) == its(name, *way));
+    while !agrees(&flows()) {
+        let said = || fs::read_to_string(&log).unwrap();
+        assert!(Instant::now() < end, "{:?} of {:?}: {:?}\n{}", found(&flows(), "vm1", 0), its("vm1", 0), flows(), said());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let all = flows();
+    let tcp = all.iter().find(|flow| flow["ip_proto"] == "tcp" && flow["ip_src"] == "10.0.0.1").unwrap();
+    assert!(tcp["port_src"].as_u64() > Some(0) && tcp["port_dst"].as_u64() > Some(0), "{tcp}");
+    assert!(tcp["iface_in"].as_u64() > Some(0) && tcp["iface_out"].as_u64() > Some(0), "{tcp}");
+    assert_eq!((&tcp["vlan"], &tcp["mac_src"]), (&json!(0), &json!(format!("{MAC}1"))), "{tcp}");
+    drop(running);
 }

@@ -135,7 +135,6 @@ fn a_collector_by_tcp_that_is_always_behind_takes_no_more_memory_and_each_of_its
             stage.connection.look(stage.now);
         }
         slow.read_exact(&mut vec![0; 64 << 10]).unwrap();
-        stage.later(1);
         stage.connection.look(stage.now);
         sent += stage.connection.take_sent();
         assert!(stage.connection.unsent.len() <= 3 * UNSENT_MAX, "{}", stage.connection.unsent.len());
