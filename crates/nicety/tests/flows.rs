@@ -440,7 +440,7 @@ fn pmacct_agrees(collector: &Collector, dir: &Path) {
     fs::write(&settings, text).unwrap();
     let mut command = nfacctd.command();
     command.arg("-f").arg(&settings).stdin(Stdio::null()).stdout(File::create(&log).unwrap());
-    let running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
+    let mut running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
     replay(collector, place, &log);
     let flows = || -> Vec<Value> {
         let text = fs::read_to_string(&printed).unwrap_or_default();
@@ -468,5 +468,7 @@ fn pmacct_agrees(collector: &Collector, dir: &Path) {
     assert!(tcp["port_src"].as_u64() > Some(0) && tcp["port_dst"].as_u64() > Some(0), "{tcp}");
     assert!(tcp["iface_in"].as_u64() > Some(0) && tcp["iface_out"].as_u64() > Some(0), "{tcp}");
     assert_eq!((&tcp["vlan"], &tcp["mac_src"]), (&json!(0), &json!(format!("{MAC}1"))), "{tcp}");
-    drop(running);
+    // So it ends its plugin, too.
+    kill_process(Pid::from_child(&running.0), Signal::INT).unwrap();
+    running.0.wait().unwrap();
 }
