@@ -192,11 +192,8 @@ fn a_frame_that_its_receiver_drops_has_that_one_s_interface() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
     session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
     let record = record(4, Outcome { egress: 4, dropped: 15, directions: 3 });
-    let reports = Direction::ALL.map(|direction| Report {
-        direction,
-        dropped: Some((128, "buffer-full")),
-        ..report(&record)
-    });
+    let reports =
+        Direction::ALL.map(|direction| Report { direction, dropped: Some((128, "buffer-full")), ..report(&record) });
     session.messages(reports, 0, EPOCH_NS, |message, _| collector.read(message));
     for (direction, (id, flow)) in [0, 1].into_iter().zip(&collector.records[3..]) {
         assert_eq!((*id, number(&flow[&61]), &flow[&335][..]), (260, direction, &b"buffer-full"[..]));

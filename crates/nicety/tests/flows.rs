@@ -428,7 +428,11 @@ fn pmacct_agrees(collector: &Collector, dir: &Path) {
     let (printed, log) = (dir.join("nfacctd.json"), dir.join("nfacctd.log"));
     let place = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // It has no names of its own for these elements.
-    fs::write(&fields, "name=port_name field_type=82 len=vlen semantics=str\nname=way field_type=61 len=1 semantics=u_int\n").unwrap();
+    fs::write(
+        &fields,
+        "name=port_name field_type=82 len=vlen semantics=str\nname=way field_type=61 len=1 semantics=u_int\n",
+    )
+    .unwrap();
     let text = format!(
         "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {}\naggregate_primitives: {}\nplugins: print\n\
          aggregate: src_mac, dst_mac, vlan, etype, src_host, dst_host, src_port, dst_port, proto, tcpflags, in_iface, out_iface, port_name, way\n\
@@ -444,23 +448,44 @@ fn pmacct_agrees(collector: &Collector, dir: &Path) {
     replay(collector, place, &log);
     let flows = || -> Vec<Value> {
         let text = fs::read_to_string(&printed).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|flow: &Value| flow["packets"].is_u64()).collect()
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .filter(|flow: &Value| flow["packets"].is_u64())
+            .collect()
     };
     let is_tcp = |record: &&(SocketAddr, Record)| record.1.get(&PROTOCOL).is_some_and(|one| *one == [6]);
     let its = |name: &str, way: u8| -> [u64; 2] {
-        let of = |record: &&(SocketAddr, Record)| record.1[&INTERFACE_NAME] == name.as_bytes() && record.1[&DIRECTION] == [way];
+        let of = |record: &&(SocketAddr, Record)| {
+            record.1[&INTERFACE_NAME] == name.as_bytes() && record.1[&DIRECTION] == [way]
+        };
         let records = collector.records.iter().filter(is_tcp).filter(of);
-        records.fold([0; 2], |sum, (_, record)| [sum[0] + number_of(record, PACKETS), sum[1] + number_of(record, OCTETS)])
+        records
+            .fold([0; 2], |sum, (_, record)| [sum[0] + number_of(record, PACKETS), sum[1] + number_of(record, OCTETS)])
     };
     let found = |flows: &[Value], name: &str, way: u8| -> [u64; 2] {
-        let flows = flows.iter().filter(|flow| flow["ip_proto"] == "tcp" && flow["port_name"] == name && flow["way"] == way.to_string());
-        flows.fold([0; 2], |sum, flow| [sum[0] + flow["packets"].as_u64().unwrap(), sum[1] + flow["bytes"].as_u64().unwrap()])
+        let flows = flows
+            .iter()
+            .filter(|flow| flow["ip_proto"] == "tcp" && flow["port_name"] == name && flow["way"] == way.to_string());
+        flows.fold([0; 2], |sum, flow| {
+            [sum[0] + flow["packets"].as_u64().unwrap(), sum[1] + flow["bytes"].as_u64().unwrap()]
+        })
     };
     let end = Instant::now() + SOON;
-    let agrees = |flows: &[Value]| [("vm1", 0), ("vm1", 1), ("vm2", 0), ("vm2", 1)].iter().all(|(name, way)| found(flows, name, *way) == its(name, *way));
+    let agrees = |flows: &[Value]| {
+        [("vm1", 0), ("vm1", 1), ("vm2", 0), ("vm2", 1)]
+            .iter()
+            .all(|(name, way)| found(flows, name, *way) == its(name, *way))
+    };
     while !agrees(&flows()) {
         let said = || fs::read_to_string(&log).unwrap();
-        assert!(Instant::now() < end, "{:?} of {:?}: {:?}\n{}", found(&flows(), "vm1", 0), its("vm1", 0), flows(), said());
+        assert!(
+            Instant::now() < end,
+            "{:?} of {:?}: {:?}\n{}",
+            found(&flows(), "vm1", 0),
+            its("vm1", 0),
+            flows(),
+            said()
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     let all = flows();

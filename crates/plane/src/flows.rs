@@ -193,8 +193,7 @@ impl ExportTables {
         for (number, slot) in (0u16..).zip(tables.iter_mut()) {
             let Some(table) = slot else { continue };
             let is_whole = is_same(number) && keeps_size;
-            let is_over =
-                |Outcome { egress, .. }| !is_whole || (egress != NOT_ONE && !is_same(egress));
+            let is_over = |Outcome { egress, .. }| !is_whole || (egress != NOT_ONE && !is_same(egress));
             let report = &mut |record| push(waiting, &before, *of, record);
             table.end_where(|key| is_over(key.outcome()), report);
             if !is_whole {

@@ -241,10 +241,8 @@ fn a_frame_that_its_receiver_drops_is_counted_with_the_reason_at_both_sides_and_
         let records = sink.take_records();
         assert!(records.iter().all(|one| one.record.key.outcome().egress == 2), "also of drops: {records:?}");
         records.into_iter().for_each(|one| sink.take(&mut vec![one]));
-        let expected = [
-            ((1, Ok(2), directions), TOO_MANY as u64 - dropped),
-            ((1, Err(Reason::BufferFull), directions), dropped),
-        ];
+        let expected =
+            [((1, Ok(2), directions), TOO_MANY as u64 - dropped), ((1, Err(Reason::BufferFull), directions), dropped)];
         assert_eq!(sink.flows(), BTreeMap::from(expected));
     }
 }

@@ -497,9 +497,16 @@ fn exports_of_flows_are_added_shown_changed_undone_saved_and_removed_while_it_se
     collector.set_read_timeout(Some(TIMEOUT)).unwrap();
     let collector_key = format!("collector=udp:{}", collector.local_addr().unwrap());
     let none = scratch.run(&["flow-export", "list"]);
-    assert!(none.code == Some(0) && none.out.starts_with("no flows are exported: `nicety flow-export add "), "{none:?}");
+    assert!(
+        none.code == Some(0) && none.out.starts_with("no flows are exported: `nicety flow-export add "),
+        "{none:?}"
+    );
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["flow-export", "add", "noc", "collector=10.0.0.9:4739"], 2, "a collector is udp: or tcp: with an IP address"),
+        (
+            &["flow-export", "add", "noc", "collector=10.0.0.9:4739"],
+            2,
+            "a collector is udp: or tcp: with an IP address",
+        ),
         (&["flow-export", "add", "noc"], 2, "flow_export noc: collector: it is missing"),
         (&["flow-export", "add", "noc", &collector_key, "ports=vm9"], 2, "vm9"),
         (&["flow-export", "add", "noc", &collector_key, "samplin=9"], 2, "did you mean \"sampling\"?"),
@@ -527,11 +534,18 @@ fn exports_of_flows_are_added_shown_changed_undone_saved_and_removed_while_it_se
     assert_eq!((&shown["name"], &shown["of"], &shown["sampling"]), (&json!("noc"), &json!(["vm1"]), &json!(1)));
     assert!(shown["templates"].as_u64() >= Some(1) && shown["lost"] == 0, "{shown}");
     let table = scratch.run(&["flow-export", "list"]).out;
-    assert!(table.starts_with("NAME  COLLECTOR ") && table.contains("  vm1  ") && table.ends_with("sending\n"), "{table}");
+    assert!(
+        table.starts_with("NAME  COLLECTOR ") && table.contains("  vm1  ") && table.ends_with("sending\n"),
+        "{table}"
+    );
 
     // A change takes itself back as any other does.
     let waits = scratch.run(&["flow-export", "set", "noc", "sampling=10", "--confirm", "600s"]);
-    assert_eq!((waits.code, waits.out.as_str()), (Some(0), "~ flow_export.noc: sampling (not set) → 10\n"), "{waits:?}");
+    assert_eq!(
+        (waits.code, waits.out.as_str()),
+        (Some(0), "~ flow_export.noc: sampling (not set) → 10\n"),
+        "{waits:?}"
+    );
     assert_eq!(list()["flow_exports"][0]["sampling"], 10);
     let undone = scratch.run(&["confirm", "--undo"]);
     assert_eq!(undone.code, Some(0), "{undone:?}");

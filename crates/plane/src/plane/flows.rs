@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nicety_adapter::{Batch, Time};
 use super::turn::Turn;
 use super::{COUNTED, Plane};
 use crate::flows::{Decided, FlowExport, FlowPlan, FlowTables};
 use crate::losses::Losses;
+use nicety_adapter::{Batch, Time};
 
 impl Plane {
     /// Replaces all exports of flows. `version`, which differs from the last ones, is in all records from now on. Workers follow with their

@@ -165,15 +165,7 @@ impl Inner {
     }
 
     /// Frames of one class and sender.
-    fn pass(
-        &mut self,
-        lane: Lane,
-        batch: &Batch,
-        picks: &[Pick],
-        all: &mut Passed,
-        losses: &mut Losses,
-        now: Time,
-    ) {
+    fn pass(&mut self, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, losses: &mut Losses, now: Time) {
         // A frame that gets a code point needs a head of its own, and waits for its turn there.
         let dscp = self.stage.classifier().and_then(|classifier| classifier.dscp(lane.class));
         let frames = Frames::new(batch, picks);

@@ -182,14 +182,7 @@ impl Port {
 
     /// Looks at frames before they are offered. True if they are dropped: this is a member of a team, and its link is not used any more.
     /// The steering changes first, so none comes behind [`drop_overtaken`](Self::drop_overtaken).
-    fn look_first(
-        &self,
-        inner: &mut Inner,
-        batch: &Batch,
-        picks: &[Pick],
-        losses: &mut Losses,
-        now: Time,
-    ) -> bool {
+    fn look_first(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> bool {
         let Some(member) = &self.member else {
             inner.show(batch, picks, now);
             return false;
