@@ -300,6 +300,7 @@ fn what_the_switch_drops_is_told_with_its_reason() {
     let ports: Value = serde_json::from_str(&host.told(&["ports", "--json"])).unwrap();
     let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vm1").unwrap();
     assert!(port["transmit_drops"][&reason].as_u64().unwrap() > 0, "{reason}: {port}");
+    pmacct_knows_the_drop(&collector, host.dir.path(), &reason, 99);
 }
 
 #[test]
@@ -418,24 +419,27 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     assert!(told > 0 && packets("10.0.0.1") == told, "{told}\n{printed}\n{}", fs::read_to_string(&log).unwrap());
 }
 
-/// Replays the datagrams to pmacct's nfacctd, which prints the flows that it has put together.
-fn pmacct_agrees(collector: &Collector, dir: &Path) {
+/// Replays the datagrams to pmacct's nfacctd, and returns the flows that it prints, once there are enough. `None`: it cannot be laid.
+fn pmacct_flows(collector: &Collector, dir: &Path, are_enough: impl Fn(&[Value]) -> bool) -> Option<Vec<Value>> {
     let nfacctd = match Tool::nfacctd(&mut |_| {}) {
         Ok(nfacctd) => nfacctd,
-        Err(error) => return skipped("flows::nfacctd", &error.to_string()),
+        Err(error) => {
+            skipped("flows::nfacctd", &error.to_string());
+            return None;
+        }
     };
-    let (settings, fields) = (dir.join("nfacctd.conf"), dir.join("nfacctd.fields"));
-    let (printed, log) = (dir.join("nfacctd.json"), dir.join("nfacctd.log"));
+    let [settings, fields, printed, log] =
+        ["conf", "fields", "json", "log"].map(|kind| dir.join(format!("nfacctd.{kind}")));
     let place = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // It has no names of its own for these elements.
-    fs::write(
-        &fields,
-        "name=port_name field_type=82 len=vlen semantics=str\nname=way field_type=61 len=1 semantics=u_int\n",
-    )
-    .unwrap();
+    let elements = [("port_name", 82, "vlen semantics=str"), ("way", 61, "1 semantics=u_int")];
+    let elements = [elements, [("reason", 335, "vlen semantics=str"), ("end", 136, "1 semantics=u_int")]].concat();
+    let line = |(name, element, form): &(&str, u16, &str)| format!("name={name} field_type={element} len={form}\n");
+    fs::write(&fields, elements.iter().map(line).collect::<String>()).unwrap();
     let text = format!(
         "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {}\naggregate_primitives: {}\nplugins: print\n\
-         aggregate: src_mac, dst_mac, vlan, etype, src_host, dst_host, src_port, dst_port, proto, tcpflags, in_iface, out_iface, port_name, way\n\
+         aggregate: src_mac, dst_mac, vlan, etype, src_host, dst_host, src_port, dst_port, proto, tcpflags, in_iface, \
+         out_iface, fwd_status, port_name, way, reason, end\n\
          print_refresh_time: 1\nprint_output: json\nprint_output_file: {}\nprint_output_file_append: true\n",
         place.port(),
         fields.display(),
@@ -446,54 +450,61 @@ fn pmacct_agrees(collector: &Collector, dir: &Path) {
     command.arg("-f").arg(&settings).stdin(Stdio::null()).stdout(File::create(&log).unwrap());
     let mut running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
     replay(collector, place, &log);
-    let flows = || -> Vec<Value> {
-        let text = fs::read_to_string(&printed).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .filter(|flow: &Value| flow["packets"].is_u64())
-            .collect()
-    };
-    let is_tcp = |record: &&(SocketAddr, Record)| record.1.get(&PROTOCOL).is_some_and(|one| *one == [6]);
-    let its = |name: &str, way: u8| -> [u64; 2] {
-        let of = |record: &&(SocketAddr, Record)| {
-            record.1[&INTERFACE_NAME] == name.as_bytes() && record.1[&DIRECTION] == [way]
-        };
-        let records = collector.records.iter().filter(is_tcp).filter(of);
-        records
-            .fold([0; 2], |sum, (_, record)| [sum[0] + number_of(record, PACKETS), sum[1] + number_of(record, OCTETS)])
-    };
-    let found = |flows: &[Value], name: &str, way: u8| -> [u64; 2] {
-        let flows = flows
-            .iter()
-            .filter(|flow| flow["ip_proto"] == "tcp" && flow["port_name"] == name && flow["way"] == way.to_string());
-        flows.fold([0; 2], |sum, flow| {
-            [sum[0] + flow["packets"].as_u64().unwrap(), sum[1] + flow["bytes"].as_u64().unwrap()]
-        })
-    };
     let end = Instant::now() + SOON;
-    let agrees = |flows: &[Value]| {
-        [("vm1", 0), ("vm1", 1), ("vm2", 0), ("vm2", 1)]
-            .iter()
-            .all(|(name, way)| found(flows, name, *way) == its(name, *way))
-    };
-    while !agrees(&flows()) {
-        let said = || fs::read_to_string(&log).unwrap();
-        assert!(
-            Instant::now() < end,
-            "{:?} of {:?}: {:?}\n{}",
-            found(&flows(), "vm1", 0),
-            its("vm1", 0),
-            flows(),
-            said()
-        );
+    let flows = loop {
+        let text = fs::read_to_string(&printed).unwrap_or_default();
+        // The last line may not be whole yet.
+        let flows: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if are_enough(&flows) {
+            break flows;
+        }
+        assert!(Instant::now() < end, "{flows:?}\n{}", fs::read_to_string(&log).unwrap());
         std::thread::sleep(Duration::from_millis(100));
-    }
-    let all = flows();
-    let tcp = all.iter().find(|flow| flow["ip_proto"] == "tcp" && flow["ip_src"] == "10.0.0.1").unwrap();
-    assert!(tcp["port_src"].as_u64() > Some(0) && tcp["port_dst"].as_u64() > Some(0), "{tcp}");
-    assert!(tcp["iface_in"].as_u64() > Some(0) && tcp["iface_out"].as_u64() > Some(0), "{tcp}");
-    assert_eq!((&tcp["vlan"], &tcp["mac_src"]), (&json!(0), &json!(format!("{MAC}1"))), "{tcp}");
+    };
     // So it ends its plugin, too.
     kill_process(Pid::from_child(&running.0), Signal::INT).unwrap();
     running.0.wait().unwrap();
+    Some(flows)
+}
+
+/// Packets and bytes of TCP by port and direction.
+type Sums = BTreeMap<(String, u64), [u64; 2]>;
+
+fn pmacct_agrees(collector: &Collector, dir: &Path) {
+    let mut told = Sums::new();
+    let is_tcp = |(_, record): &&(SocketAddr, Record)| record.get(&PROTOCOL).is_some_and(|one| *one == [6]);
+    for (_, record) in collector.records.iter().filter(is_tcp) {
+        let name = String::from_utf8(record[&INTERFACE_NAME].clone()).unwrap();
+        let [packets, bytes] = told.entry((name, number_of(record, DIRECTION))).or_default();
+        *packets += number_of(record, PACKETS);
+        *bytes += number_of(record, OCTETS);
+    }
+    assert!(told.len() == 4 && told.values().all(|[packets, _]| *packets > 0), "both ports, both ways: {told:?}");
+    let sums = |flows: &[Value]| {
+        let mut sums = Sums::new();
+        for flow in flows.iter().filter(|flow| flow["ip_proto"] == "tcp") {
+            let way = flow["way"].as_str().unwrap().parse().unwrap();
+            let [packets, bytes] = sums.entry((flow["port_name"].as_str().unwrap().to_owned(), way)).or_default();
+            *packets += flow["packets"].as_u64().unwrap();
+            *bytes += flow["bytes"].as_u64().unwrap();
+        }
+        sums
+    };
+    let Some(flows) = pmacct_flows(collector, dir, |flows| sums(flows) == told) else { return };
+    let is_from_one = |flow: &&Value| flow["ip_proto"] == "tcp" && flow["ip_src"] == "10.0.0.1";
+    let flow = flows.iter().find(is_from_one).unwrap();
+    for key in ["port_src", "port_dst", "iface_in", "iface_out"] {
+        assert!(flow[key].as_u64() > Some(0), "{key}: {flow}");
+    }
+    assert_eq!((&flow["mac_src"], &flow["etype"]), (&json!(format!("{MAC}1")), &json!("800")), "{flow}");
+}
+
+/// It knows drops by their status and the reason's name, and the VLAN of frames without a tag.
+fn pmacct_knows_the_drop(collector: &Collector, dir: &Path, reason: &str, vlan: u16) {
+    let is_drop = |flow: &&Value| flow["reason"] == reason;
+    let has_drop = |flows: &[Value]| flows.iter().any(|flow| is_drop(&flow));
+    let Some(flows) = pmacct_flows(collector, dir, has_drop) else { return };
+    let flow = flows.iter().find(is_drop).unwrap();
+    let found = (&flow["port_name"], &flow["way"], &flow["fwd_status"], &flow["vlan_in"]);
+    assert_eq!(found, (&json!("vm1"), &json!("0"), &json!("128"), &json!(vlan)), "{flow}");
 }
