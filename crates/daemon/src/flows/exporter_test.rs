@@ -145,7 +145,7 @@ fn the_times_of_messages_go_on_when_the_clock_is_set_back() {
     let (collector, mut stage) = collector();
     stage.turn();
     came(&collector);
-    let mut told = |stage: &mut Stage, wall_s: u64| {
+    let told = |stage: &mut Stage, wall_s: u64| {
         stage.later(1000);
         stage.learn(wall_s);
         stage.report();
