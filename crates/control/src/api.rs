@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nicety_daemon::fabric::PlaceReport;
+use nicety_daemon::flows::FlowExportReport;
 use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::live::plan::Change;
 use nicety_daemon::live::{ChangeError, Changed};
@@ -48,6 +49,13 @@ pub struct PortList {
 pub struct VmList {
     /// The VMs of the host file, by name.
     pub vms: Vec<VmReport>,
+}
+
+/// The exports of flows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FlowExportList {
+    /// Those of the host file, in its order.
+    pub flow_exports: Vec<FlowExportReport>,
 }
 
 /// The places of an address in the fabric.

@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, CardReset, DaemonView, Exported, HostText, PlaceList, PortList, PortValues, Problem,
-    Restarted, Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
+    AddressList, CaptureRequest, CardReset, DaemonView, Exported, FlowExportList, HostText, PlaceList, PortList,
+    PortValues, Problem, Restarted, Restored, ThreadList, TraceRequest, UpgradeRequest, VmList, WishWord,
 };
 use exchange::Exchange;
 
@@ -109,6 +109,8 @@ pub enum Ask {
     },
     /// The VMs that are protected, or are to be.
     Vms,
+    /// The exports of flows.
+    FlowExports,
     /// Show the fabric.
     Fabric,
     /// Show where an address of the fabric is.
@@ -222,6 +224,8 @@ pub enum Reply {
     Restarted(Restarted),
     /// The VMs.
     Vms(VmList),
+    /// The exports of flows.
+    FlowExports(FlowExportList),
     /// The fabric.
     Fabric(Box<FabricReport>),
     /// The places of an address in the fabric.
@@ -278,6 +282,7 @@ impl Ask {
             Self::Addresses => plain("GET", "/v1/addresses"),
             Self::Restart { name } => plain("POST", &(port(name) + "/restart")),
             Self::Vms => plain("GET", "/v1/vms"),
+            Self::FlowExports => plain("GET", "/v1/flow_exports"),
             Self::Fabric => plain("GET", "/v1/fabric"),
             Self::Places { mac } => plain("GET", &format!("/v1/fabric/places/{mac}")),
             Self::Wish { name, wish } => {
@@ -338,6 +343,7 @@ impl Ask {
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
             Self::Vms => Reply::Vms(read(body)?),
+            Self::FlowExports => Reply::FlowExports(read(body)?),
             Self::Fabric => Reply::Fabric(Box::new(read(body)?)),
             Self::Places { .. } => Reply::Places(read(body)?),
             Self::Wish { .. } => Reply::Vm(Box::new(read(body)?)),
@@ -365,6 +371,7 @@ impl Ask {
                 | Self::Port { .. }
                 | Self::Addresses
                 | Self::Vms
+                | Self::FlowExports
                 | Self::Fabric
                 | Self::Places { .. }
                 | Self::Version
@@ -385,6 +392,7 @@ fn place(list: List) -> &'static str {
         List::Cards => "/v1/cards",
         List::Teams => "/v1/teams",
         List::Mirrors => "/v1/mirrors",
+        List::FlowExports => "/v1/flow_exports",
         List::Classes => "/v1/classes",
     }
 }

@@ -12,7 +12,7 @@ use nicety_host::{List, kind_of};
 use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
-use super::api::{AddressList, DaemonView, PortList, Problem, Restored, VmList, WishWord};
+use super::api::{AddressList, DaemonView, FlowExportList, PortList, Problem, Restored, VmList, WishWord};
 use super::body::{Changer, Large};
 use super::*;
 use axum::extract::FromRequest;
@@ -51,6 +51,10 @@ impl Inspect for Fake {
         }
     }
 
+    fn flow_exports(&self) -> Vec<FlowExportReport> {
+        flow_exports()
+    }
+
     fn restart(&self, name: &str) -> Result<(), RestartError> {
         match name {
             "vm0" => Ok(()),
@@ -84,6 +88,21 @@ fn vms() -> Vec<VmReport> {
     let why_not = Some("the twin's host is silent".to_owned());
     let web = VmReport { name: "web".into(), role: VmRole::Owner, state: "alone".into(), why_not, ..absent.clone() };
     vec![absent, web]
+}
+
+/// One whose collector is away, with a reason that is no markup.
+fn flow_exports() -> Vec<FlowExportReport> {
+    vec![FlowExportReport {
+        name: "noc".into(),
+        collector: "tcp:10.0.0.9:4739".into(),
+        of: Some(vec!["vm0".into()]),
+        sampling: 10,
+        records: 40_000,
+        templates: 3,
+        lost: 1,
+        displaced: 2,
+        away: Some("<b>".into()),
+    }]
 }
 
 fn state() -> PortState {
@@ -271,6 +290,8 @@ fn a_port_is_saved_as_bytes_and_restored_from_them() {
 fn vms_are_listed_and_a_wish_is_fulfilled_or_refused_with_a_sentence() {
     let scratch = Scratch::new(0);
     assert_eq!(ask(&scratch.path(), Ask::Vms).unwrap(), Reply::Vms(VmList { vms: vms() }));
+    let flows = Reply::FlowExports(FlowExportList { flow_exports: flow_exports() });
+    assert_eq!(ask(&scratch.path(), Ask::FlowExports).unwrap(), flows);
     let wish = |name: &str, wish| {
         ask(&scratch.path(), Ask::Wish { name: name.into(), wish }).map_err(|error| error.to_string())
     };
@@ -408,6 +429,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/daemon",
             "/v1/fabric",
             "/v1/fabric/places/{mac}",
+            "/v1/flow_exports",
+            "/v1/flow_exports/{name}",
             "/v1/groups",
             "/v1/groups/{name}",
             "/v1/host",
@@ -461,6 +484,7 @@ fn each_key_of_a_port_group_or_uplink_has_its_schema_and_each_schema_its_key() {
         (List::Cards, "NewCard", "CardChange"),
         (List::Teams, "NewTeam", "TeamChange"),
         (List::Mirrors, "NewMirror", "MirrorChange"),
+        (List::FlowExports, "NewFlowExport", "FlowExportChange"),
         (List::Classes, "NewClass", "ClassChange"),
     ] {
         let keys: Vec<&str> = kind_of(list).keys.iter().map(|key| key.name).collect();

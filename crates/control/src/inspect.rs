@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use nicety_adapter::PortId;
 use nicety_daemon::daemon::{Daemon, NoteBytes, RestartError};
 use nicety_daemon::fabric::{FabricReport, PlaceReport};
+use nicety_daemon::flows::FlowExportReport;
 use nicety_daemon::live::Live;
 use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::{AddressReport, PortReport};
@@ -58,6 +59,10 @@ impl Inspect for Daemon {
 
     fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
         Daemon::places(self, mac)
+    }
+
+    fn flow_exports(&self) -> Vec<FlowExportReport> {
+        Daemon::flow_exports(self)
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -123,6 +128,10 @@ impl Inspect for Soon {
 
     fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
         self.live.get()?.daemon().places(mac)
+    }
+
+    fn flow_exports(&self) -> Vec<FlowExportReport> {
+        self.live.get().map(|live| live.daemon().flow_exports()).unwrap_or_default()
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {

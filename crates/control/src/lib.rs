@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use nicety_daemon::daemon::{NoteBytes, RestartError};
 use nicety_daemon::fabric::{FabricReport, PlaceReport};
+use nicety_daemon::flows::FlowExportReport;
 use nicety_daemon::live::Live;
 use nicety_daemon::protection::{VmReport, Wish};
 use nicety_daemon::report::PortReport;
@@ -120,6 +121,11 @@ pub trait Inspect: Send + Sync {
     fn places(&self, mac: Mac) -> Option<Vec<PlaceReport>> {
         let _ = mac;
         None
+    }
+
+    /// The exports of flows.
+    fn flow_exports(&self) -> Vec<FlowExportReport> {
+        Vec::new()
     }
 
     /// Restarts a failed port.

@@ -29,9 +29,9 @@ use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, GROUPS_UNKNOWN, HALFWAY, HostText, MALFORMED,
-    NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED, PlaceList,
-    PortList, PortValues, Problem, REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList,
+    AddressList, CaptureRequest, DaemonView, Exported, FORBIDDEN, FlowExportList, GROUPS_UNKNOWN, HALFWAY, HostText,
+    MALFORMED, NO_STATE, NO_SUCH, NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_PROTECTED, NOT_RESTARTED, NOT_SAVED,
+    PlaceList, PortList, PortValues, Problem, REFUSED, Restarted, Restored, STARTING, StageWord, TOO_MANY, ThreadList,
     ThreadReport, TraceRequest, VmList, WishWord,
 };
 use super::beside::{Answer, beside};
@@ -91,6 +91,10 @@ impl IntoResponse for Box<Problem> {
         lists::add_mirror,
         lists::set_mirror,
         lists::remove_mirror,
+        flow_exports,
+        lists::add_flow_export,
+        lists::set_flow_export,
+        lists::remove_flow_export,
         lists::add_class,
         lists::set_class,
         lists::remove_class,
@@ -125,6 +129,7 @@ impl IntoResponse for Box<Problem> {
         (name = "cards", description = "Cards: network cards whose virtual functions are ports."),
         (name = "teams", description = "Teams: several uplinks as one port of the switch."),
         (name = "mirrors", description = "Mirrors: copies of some ports' frames, at another port."),
+        (name = "flow exports", description = "Exports of flows: counts of some ports' frames, told to a collector by IPFIX."),
         (name = "classes", description = "Classes of I/O control: what each kind of frames keeps of an uplink or a team."),
         (name = "host file", description = "The host file, as a whole."),
         (name = "frames", description = "Captures, traces of single frames, and learned addresses."),
@@ -153,6 +158,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/cards/{name}/reset", post(lists::reset_card))
         .route("/v1/mirrors", post(lists::add_mirror))
         .route("/v1/mirrors/{name}", patch(lists::set_mirror).delete(lists::remove_mirror))
+        .route("/v1/flow_exports", get(flow_exports).post(lists::add_flow_export))
+        .route("/v1/flow_exports/{name}", patch(lists::set_flow_export).delete(lists::remove_flow_export))
         .route("/v1/teams", post(lists::add_team))
         .route("/v1/teams/{name}", patch(lists::set_team).delete(lists::remove_team))
         .route("/v1/classes", post(lists::add_class))
@@ -474,6 +481,16 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
         SaveError::Late => Problem::new(HALFWAY, detail),
         _ => Problem::new(NOT_SAVED, detail),
     }
+}
+
+/// List the exports of flows
+#[utoipa::path(get, operation_id = "list_flow_exports", tag = "flow exports", path = "/v1/flow_exports", responses(
+    (status = 200, description = "The exports", body = FlowExportList),
+    problems::Starting,
+))]
+pub(super) async fn flow_exports(State(served): Daemon) -> Answer<axum::Json<FlowExportList>> {
+    served.ready()?;
+    Ok(axum::Json(FlowExportList { flow_exports: served.inspect.flow_exports() }))
 }
 
 /// List the addresses that the switch has learned

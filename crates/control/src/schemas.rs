@@ -1,4 +1,4 @@
-//! The schemas of ports, groups, uplinks, teams, mirrors and classes, made from the keys that the host file's parser knows, and those of binary bodies.
+//! The schemas of ports, groups, uplinks, teams, mirrors, exports of flows and classes, made from the keys that the host file's parser knows, and those of binary bodies.
 
 use std::borrow::Cow;
 
@@ -115,6 +115,10 @@ schemas! {
     NewMirror of_list(List::Mirrors, Use::New);
     /// Changes of a mirror.
     MirrorChange of_list(List::Mirrors, Use::Change);
+    /// A new export of flows.
+    NewFlowExport of_list(List::FlowExports, Use::New);
+    /// Changes of an export of flows.
+    FlowExportChange of_list(List::FlowExports, Use::Change);
     /// A new class of I/O control.
     NewClass of_list(List::Classes, Use::New);
     /// Changes of a class of I/O control.

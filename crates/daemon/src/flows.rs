@@ -23,7 +23,9 @@ use nicety_host::{FlowExportConfig, Host};
 use nicety_ipfix::Names;
 use nicety_plane::{Covered, FlowExport};
 use nicety_sandbox::Kind;
+use serde::{Deserialize, Serialize};
 use tracing::warn;
+use utoipa::ToSchema;
 
 use crate::clock::Clock;
 use crate::run::inbox::Inbox;
@@ -38,19 +40,39 @@ pub(crate) struct Ports {
     pub uplinks: Vec<u16>,
 }
 
-/// An export's state, for metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An export of flows: what it counts, and whether its collector gets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlowExportReport {
     /// Its name.
     pub name: String,
+    /// Its collector, such as `udp:10.0.0.9:4739`.
+    pub collector: String,
+    /// Names of the ports, uplinks and teams whose flows are counted. `null`: those of all ports.
+    pub of: Option<Vec<String>>,
+    /// One frame in so many is counted.
+    pub sampling: u32,
     /// Records that were sent.
     pub records: u64,
+    /// Times that the templates were sent.
+    pub templates: u64,
     /// Records that were lost: the collector was away or too slow.
     pub lost: u64,
     /// Flows that were reported early, because their port has no room for more.
     pub displaced: u64,
-    /// Why the collector gets nothing. `None`: it gets records, as far as is known.
+    /// Why the collector gets nothing. `null`: it gets records, as far as is known.
     pub away: Option<String>,
+}
+
+impl FlowExportReport {
+    /// The ports in words.
+    pub fn ports(&self) -> String {
+        self.of.as_ref().map_or_else(|| "all ports".to_owned(), |of| of.join(", "))
+    }
+
+    /// Whether the collector gets records, in words.
+    pub fn state(&self) -> String {
+        self.away.as_ref().map_or_else(|| "sending".to_owned(), |why| format!("away: {why}"))
+    }
 }
 
 /// The exports of a daemon.
@@ -132,17 +154,24 @@ impl Flows {
 
     /// The states of all exports.
     pub fn reports(&self) -> Vec<FlowExportReport> {
-        let of = |export: Arc<Export>| {
+        // An export goes on with its connection when only its ports change, so it may have older ones.
+        let configs = lock(&self.set).configs.clone();
+        let report = |export: Arc<Export>| {
             let counts = export.queue.counts();
+            let config = configs.iter().find(|config| config.name == export.config.name).unwrap_or(&export.config);
             FlowExportReport {
-                name: export.config.name.clone(),
+                name: config.name.clone(),
+                collector: config.collector.to_string(),
+                of: of(config),
+                sampling: config.sampling,
                 records: counts.records.load(Ordering::Relaxed),
+                templates: counts.templates.load(Ordering::Relaxed),
                 lost: counts.lost.load(Ordering::Relaxed),
                 displaced: counts.displaced.load(Ordering::Relaxed),
                 away: export.away(),
             }
         };
-        self.shared.exports().into_iter().map(of).collect()
+        self.shared.exports().into_iter().map(report).collect()
     }
 
     /// Sends what the workers have reported, as far as collectors take it at once, and ends the thread.
@@ -153,6 +182,12 @@ impl Flows {
             warn!("the thread that exports flows had panicked");
         }
     }
+}
+
+/// The names of what an export counts. `None`: all ports, and no uplink.
+fn of(config: &FlowExportConfig) -> Option<Vec<String>> {
+    let FlowExportConfig { ports, uplinks, .. } = config;
+    Some([ports.as_ref()?, uplinks].into_iter().flatten().cloned().collect())
 }
 
 /// Whether an export goes on with its connection and its counters: only its ports are others.

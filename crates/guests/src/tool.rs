@@ -40,6 +40,8 @@ const SHELL: Set = Set {
     programs: &["usr/bin/curl", "usr/bin/ip", "usr/bin/socat", "usr/bin/tcpdump"],
 };
 const NFDUMP: Set = Set { name: "nfdump", packages: &["nfdump"], programs: &["usr/bin/nfdump", "usr/bin/nfcapd"] };
+/// Its plugins for databases and queues bring their libraries, which nothing here uses.
+const PMACCT: Set = Set { name: "pmacct", packages: &["pmacct"], programs: &["usr/sbin/nfacctd"] };
 /// The package without Python: nothing here needs its scripts.
 const GDB: Set = Set { name: "gdb", packages: &["gdb-minimal"], programs: &["usr/bin/gdb"] };
 const CHROMIUM: &str = "usr/lib/chromium/chromium-headless-shell";
@@ -60,6 +62,7 @@ impl Tool {
         Tool::tshark(progress)?;
         Tool::gdb(progress)?;
         Tool::nfdump(progress)?;
+        Tool::nfacctd(progress)?;
         Tool::tcpdump(progress).map(drop)
     }
 
@@ -101,6 +104,14 @@ impl Tool {
     /// Those of [`Layer::lay`].
     pub fn nfdump(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
         NFDUMP.tool("usr/bin/nfdump", progress)
+    }
+
+    /// pmacct's collector of flows, `nfacctd`.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn nfacctd(progress: &mut dyn FnMut(&str)) -> Result<Tool, Error> {
+        PMACCT.tool("usr/sbin/nfacctd", progress)
     }
 
     /// `gdb`, without its scripts in Python.

@@ -36,6 +36,8 @@ const TEAM: &str = "team";
 const MEMBERS: &str = "members";
 /// The list of mirrors.
 const MIRROR: &str = "mirror";
+/// The list of exports of flows.
+const FLOW_EXPORT: &str = "flow_export";
 /// The list of classes of I/O control.
 const IO_CLASS: &str = "io_class";
 /// The table of defaults for ports' sockets.
@@ -233,14 +235,24 @@ pub enum List {
     Teams,
     /// `[[mirror]]`.
     Mirrors,
+    /// `[[flow_export]]`.
+    FlowExports,
     /// `[[io_class]]`.
     Classes,
 }
 
 impl List {
     /// Every list.
-    pub const ALL: [Self; 7] =
-        [Self::Ports, Self::Groups, Self::Uplinks, Self::Cards, Self::Teams, Self::Mirrors, Self::Classes];
+    pub const ALL: [Self; 8] = [
+        Self::Ports,
+        Self::Groups,
+        Self::Uplinks,
+        Self::Cards,
+        Self::Teams,
+        Self::Mirrors,
+        Self::FlowExports,
+        Self::Classes,
+    ];
 
     /// The list's name in a host file.
     pub fn key(self) -> &'static str {
@@ -251,6 +263,7 @@ impl List {
             Self::Cards => CARD,
             Self::Teams => TEAM,
             Self::Mirrors => MIRROR,
+            Self::FlowExports => FLOW_EXPORT,
             Self::Classes => IO_CLASS,
         }
     }
@@ -287,6 +300,7 @@ impl std::fmt::Display for List {
             Self::Cards => "card",
             Self::Teams => "team",
             Self::Mirrors => "mirror",
+            Self::FlowExports => "flow export",
             Self::Classes => "class",
         })
     }

@@ -61,6 +61,7 @@ pub fn kind_of(list: List) -> &'static Kind {
         List::Cards => &CARD,
         List::Teams => &TEAM,
         List::Mirrors => &MIRROR,
+        List::FlowExports => &FLOW_EXPORT,
         List::Classes => &IO_CLASS,
     }
 }

@@ -15,8 +15,8 @@
 
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
 
-/// The receiver of a frame with several.
-pub const SEVERAL: u16 = u16::MAX;
+/// The receiver of a frame with several, or of one that the switch dropped.
+pub const NOT_ONE: u16 = u16::MAX;
 
 /// Bytes of a frame that the usual case looks at: Ethernet, IPv4 without options, TCP.
 const USUAL: usize = 54;
@@ -30,7 +30,7 @@ const UDP: u8 = 17;
 /// What the switch does with the frames of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The receiver's number, or [`SEVERAL`]. 0 for a drop.
+    /// The receiver's number, or [`NOT_ONE`].
     pub egress: u16,
     /// The number of the reason plus one, or 0: they are forwarded.
     pub dropped: u8,

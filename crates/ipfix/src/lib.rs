@@ -18,7 +18,7 @@ mod session;
 mod table;
 
 pub use element::{Field, Template};
-pub use key::{Key, Outcome, SEVERAL, Seen};
+pub use key::{Key, NOT_ONE, Outcome, Seen};
 pub use record::{Direction, EndReason, Port, Record, Report};
 pub use session::{Names, Session, Terms};
 pub use table::{ENTRY_BYTES, Swept, Table};

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::element::{self, Field, Template};
-use crate::key::SEVERAL;
+use crate::key::NOT_ONE;
 use crate::record::{Port, Report};
 
 /// Version of the protocol.
@@ -259,7 +259,7 @@ fn encode(record: &mut Vec<u8>, report: &Report<'_>, epoch_ns: u64) -> u16 {
             element::TCP_FLAGS => record.extend(flow.flags.to_be_bytes()),
             element::INGRESS => record.extend(interface(flow.ingress).to_be_bytes()),
             element::EGRESS => {
-                let has_one = outcome.dropped == 0 && outcome.egress != SEVERAL;
+                let has_one = outcome.egress != NOT_ONE;
                 record.extend(if has_one { interface(outcome.egress) } else { 0 }.to_be_bytes());
             }
             element::DIRECTION => record.push(direction.code()),

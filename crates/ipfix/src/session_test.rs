@@ -167,7 +167,7 @@ fn a_collector_reads_what_was_reported() {
 fn each_kind_of_flow_has_a_template_of_its_own() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
     session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
-    let dropped = Outcome { egress: 0, dropped: 5, directions: 1 };
+    let dropped = Outcome { egress: NOT_ONE, dropped: 5, directions: 1 };
     let records: Vec<Record> = [4, 6, 0]
         .into_iter()
         .flat_map(|version| [FORWARDED, dropped].map(|outcome| record(version, outcome)))
@@ -183,8 +183,22 @@ fn each_kind_of_flow_has_a_template_of_its_own() {
     assert_eq!((&v6[&27][..], &v6[&28][..], number(&v6[&7])), (&[0xfd; 16][..], &[0xfe; 16][..], 4000));
     let arp = &flows[5].1;
     assert_eq!((number(&arp[&256]), number(&arp[&89]), &arp[&335][..]), (0x0806, 129, &b"arp-guard"[..]));
-    assert_eq!((number(&arp[&14]), number(&arp[&61])), (0, 1), "a drop leaves by no interface");
+    assert_eq!((number(&arp[&14]), number(&arp[&61])), (0, 1), "a frame that the switch drops leaves by no interface");
     assert!(!arp.contains_key(&4) && !arp.contains_key(&8));
+}
+
+#[test]
+fn a_frame_that_its_receiver_drops_has_that_one_s_interface() {
+    let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
+    session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
+    let record = record(4, Outcome { egress: 4, dropped: 15, directions: 3 });
+    let reports =
+        Direction::ALL.map(|direction| Report { direction, dropped: Some((128, "buffer-full")), ..report(&record) });
+    session.messages(reports, 0, EPOCH_NS, |message, _| collector.read(message));
+    for (direction, (id, flow)) in [0, 1].into_iter().zip(&collector.records[3..]) {
+        assert_eq!((*id, number(&flow[&61]), &flow[&335][..]), (260, direction, &b"buffer-full"[..]));
+        assert_eq!((number(&flow[&10]), number(&flow[&14])), (2, 5), "port 4 has interface 5");
+    }
 }
 
 #[test]
@@ -241,8 +255,7 @@ fn every_field_of_a_flows_template_is_written_from_the_record() {
         collector.templates.insert(id, fields);
         collector.data(id, &bytes);
         for (element, value) in &collector.records[0].1 {
-            let is_none = *element == 14 && dropped != 0;
-            assert!(is_none || value.iter().any(|byte| *byte != 0), "element {element} of template {id}");
+            assert!(value.iter().any(|byte| *byte != 0), "element {element} of template {id}");
         }
     }
 }

@@ -127,7 +127,7 @@ fn a_sweep_stops_when_its_work_is_done_and_goes_on_from_there() {
 fn drops_are_flows_of_their_own_by_reason() {
     let mut table = Table::new(0, 1 << 16);
     for dropped in [0, 1, 2] {
-        table.add(&seen(1, 0), Outcome { egress: 0, dropped, directions: 1 }, (1, 60), 0);
+        table.add(&seen(1, 0), Outcome { egress: crate::NOT_ONE, dropped, directions: 1 }, (1, 60), 0);
     }
     assert_eq!(table.flows(), 3);
     let mut reasons = Vec::new();

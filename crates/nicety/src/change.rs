@@ -91,7 +91,8 @@ fn before(socket: &Path, daemon: &Running) -> Option<Host> {
 
 /// The things that a change of one entry asks for and the daemon's unit does not allow.
 fn lacks_of(list: List, name: &str, values: &BTreeMap<String, Value>, socket: &Path) -> Option<Lacks> {
-    let daemon = matches!(list, List::Ports | List::Uplinks).then(|| Running::at(socket)).flatten()?;
+    let daemon =
+        matches!(list, List::Ports | List::Uplinks | List::FlowExports).then(|| Running::at(socket)).flatten()?;
     let before = before(socket, &daemon)?;
     let after = with_entry(&before, list, name, values, daemon.host.parent()?);
     // What is no host file, the daemon says.
@@ -197,7 +198,7 @@ fn is_made_by(port: &str, origin: &str, socket: &Path) -> Result<bool, Failure> 
     }
 }
 
-/// `nicety group`, `nicety uplink`, `nicety team` and `nicety mirror`.
+/// `nicety group`, `nicety uplink`, `nicety team`, `nicety mirror` and the changes of `nicety flow-export`.
 pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
     match change {
         ListChange::Add { name, values, options } => add(list, name, values, options, &socket(&options.which, None)?),

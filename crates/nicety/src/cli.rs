@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use change::{
-    CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, Confirm, Guard, ListChange, ListCommand,
-    PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
+    CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, Confirm, FlowExport, FlowExportCommand,
+    FlowExportList, Guard, ListChange, ListCommand, PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
 pub use fabric::{Fabric, FabricCommand, FabricGroupCommand, FabricOptions, FabricPortCommand, Store};
 pub use ft::{Ft, FtCommand};
@@ -84,6 +84,9 @@ pub enum Command {
     Team(ListCommand),
     /// Add, remove or change one mirror of a running daemon
     Mirror(ListCommand),
+    /// Show the exports of flows of a running daemon, or add, remove or change one
+    #[command(visible_alias = "flow_export")]
+    FlowExport(FlowExport),
     /// Add, remove or change one class of I/O control of a running daemon, or what one port gets in it
     Class(ClassCommand),
     /// Write what a running daemon serves as a host file

@@ -212,12 +212,13 @@ fn command() -> Command {
     all = all.mut_subcommand("class", |one| {
         one.mut_subcommand("port", |one| with(with(one, "name", of(&[List::Classes])), "port", of(&[List::Ports])))
     });
-    let lists: [(&str, &'static [List]); 6] = [
+    let lists: [(&str, &'static [List]); 7] = [
         ("group", &[List::Groups]),
         ("uplink", &[List::Uplinks]),
         ("card", &[List::Cards]),
         ("team", &[List::Teams]),
         ("mirror", &[List::Mirrors]),
+        ("flow-export", &[List::FlowExports]),
         ("class", &[List::Classes]),
     ];
     for (name, list) in lists {

@@ -25,6 +25,7 @@ mod exit;
 mod extcap;
 mod fabric;
 mod find;
+mod flow_export;
 mod ft;
 mod hook;
 mod import;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         Command::Vf(args) => vf::run(&args.command).map(|()| ExitCode::SUCCESS),
         Command::Class(args) => change::class(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Mirror(args) => change::list(List::Mirrors, &args.change).map(|()| ExitCode::SUCCESS),
+        Command::FlowExport(args) => flow_export::run(&args.command).map(|()| ExitCode::SUCCESS),
         Command::Team(args) => change::list(List::Teams, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
         Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),

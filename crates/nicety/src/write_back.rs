@@ -17,9 +17,10 @@ use crate::output;
 /// First keys of a new table, in order.
 const FIRST: [&str; 6] = ["name", "kind", "adapter", "mac", "socket", "uplink"];
 /// Tables that form lists, and tables that occur once.
-const LISTS: [&str; 9] = ["uplink", "team", "card", CLASS, "mirror", "flow_export", "port_group", "port", "vm"];
+const LISTS: [&str; 9] = ["uplink", "team", "card", CLASS, "mirror", FLOW_EXPORT, "port_group", "port", "vm"];
 /// Classes of I/O control: those of two uplinks may have one name.
 const CLASS: &str = "io_class";
+const FLOW_EXPORT: &str = "flow_export";
 const TABLES: [&str; 5] = ["switch", "daemon", "ft", "fabric", "sockets"];
 
 /// Writes the whole running configuration into the host file, or one entry alone, with what its change did to other uplinks and teams.
@@ -65,6 +66,7 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
     let left = Plan::new(&new, &running, |_| false);
     let is_meant = |change: &Change| match only {
         None => true,
+        Some((List::FlowExports, name)) => change.object == format!("{FLOW_EXPORT}.{name}"),
         Some((List::Classes, name)) => change.object == format!("{CLASS}.{}", name.replacen('/', ".", 1)),
         Some((_, name)) => change.port.as_deref() == Some(name),
     };

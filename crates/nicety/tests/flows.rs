@@ -1,5 +1,5 @@
-//! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, and nfdump, both of
-//! Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
+//! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, nfdump and pmacct, all
+//! of Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
 
 #[path = "commands/python.rs"]
 #[allow(dead_code, reason = "only its words for what cannot be laid")]
@@ -28,10 +28,12 @@ const SOON: Duration = Duration::from_secs(30);
 const MAC: &str = "52:54:00:12:34:0";
 
 // Elements of IANA's registry.
+const OCTETS: u16 = 1;
 const PACKETS: u16 = 2;
 const PROTOCOL: u16 = 4;
 const SOURCE_PORT: u16 = 7;
 const SOURCE_V4: u16 = 8;
+const EGRESS: u16 = 14;
 const DIRECTION: u16 = 61;
 const INTERFACE_NAME: u16 = 82;
 const STATUS: u16 = 89;
@@ -57,6 +59,10 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn number_of(record: &Record, element: u16) -> u64 {
+    number(&record[&element])
 }
 
 impl Collector {
@@ -114,6 +120,10 @@ impl Collector {
     /// Packets of all flows of a port in this direction: 0 is into the switch.
     fn packets(&mut self, port: &str, direction: u8) -> u64 {
         self.read();
+        self.packets_so_far(port, direction)
+    }
+
+    fn packets_so_far(&self, port: &str, direction: u8) -> u64 {
         let its = self.records.iter().filter(|(_, record)| {
             record.get(&INTERFACE_NAME).is_some_and(|name| name == port.as_bytes())
                 && record.get(&DIRECTION).is_some_and(|of| *of == [direction])
@@ -241,6 +251,7 @@ fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_
     assert!(metrics.contains("nicety_flow_records_lost_total{export=\"watch\"} 0"), "{metrics}");
     wireshark_agrees(&collector, host.dir.path());
     nfdump_agrees(&collector, host.dir.path());
+    pmacct_agrees(&collector, host.dir.path());
 
     // A change while it runs: one in ten, then nothing more.
     let planned = host.apply(&(export(to) + "sampling = 10\n"));
@@ -289,6 +300,33 @@ fn what_the_switch_drops_is_told_with_its_reason() {
     let ports: Value = serde_json::from_str(&host.told(&["ports", "--json"])).unwrap();
     let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vm1").unwrap();
     assert!(port["transmit_drops"][&reason].as_u64().unwrap() > 0, "{reason}: {port}");
+    pmacct_knows_the_drop(&collector, host.dir.path(), &reason, 99);
+}
+
+#[test]
+fn what_a_receiving_port_drops_is_told_by_both_ports() {
+    let mut collector = Collector::new();
+    let to = collector.socket.local_addr().unwrap();
+    let host = Host::start(&export(to));
+    let mut one = host.guest(1);
+    // Nobody is at the other port, which is the only one.
+    let _fails = one.asked(&json!({ "transact": { "to": [10, 0, 0, 2], "seconds": 0.2 } }));
+    let end = Instant::now() + SOON;
+    let dropped = loop {
+        collector.read();
+        let is_drop = |record: &&Record| record.get(&SELECTOR_NAME).is_some_and(|reason| reason == b"no-vm");
+        let found: Vec<Record> = collector.records.iter().map(|(_, record)| record).filter(is_drop).cloned().collect();
+        if found.len() >= 2 {
+            break found;
+        }
+        assert!(Instant::now() < end, "{:?}\n{}", collector.records, host.log());
+    };
+    let told = |number: usize| (number_of(&dropped[number], DIRECTION), &dropped[number][&INTERFACE_NAME][..]);
+    assert_eq!([told(0), told(1)], [(0, &b"vm1"[..]), (1, &b"vm2"[..])]);
+    assert_eq!(number_of(&dropped[0], EGRESS), number_of(&dropped[1], EGRESS));
+    assert!(number_of(&dropped[0], EGRESS) > 0 && number_of(&dropped[0], STATUS) == 128, "{dropped:?}");
+    let frames = collector.packets_so_far("vm1", 0);
+    assert_eq!(frames, collector.packets_so_far("vm2", 1), "no frame is told as forwarded besides");
 }
 
 /// The collected datagrams as a capture.
@@ -326,6 +364,22 @@ fn wireshark_agrees(collector: &Collector, dir: &Path) {
     assert!(!all.contains("No template found") && !all.contains("Unknown"), "{all}");
 }
 
+/// Sends the datagrams to a collector, as soon as it listens at this address.
+fn replay(collector: &Collector, place: SocketAddr, log: &Path) {
+    let end = Instant::now() + SOON;
+    let bound = format!("0100007F:{:04X}", place.port());
+    while !fs::read_to_string("/proc/net/udp").unwrap().contains(&bound) {
+        assert!(Instant::now() < end, "{}", fs::read_to_string(log).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in &collector.datagrams {
+        socket.send_to(datagram, place).unwrap();
+        // Its buffer is small.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Replays the datagrams to nfcapd, and has nfdump print what it has collected.
 fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let nfdump = match Tool::nfdump(&mut |_| {}) {
@@ -339,18 +393,7 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     nfcapd.args(["-b", "127.0.0.1", "-p", &place.port().to_string(), "-t", "3600", "-w"]).arg(&folder);
     nfcapd.stdout(File::create(&log).unwrap()).stderr(File::options().append(true).open(&log).unwrap());
     let mut nfcapd = Process(nfcapd.stdin(Stdio::null()).spawn().unwrap());
-    let end = Instant::now() + SOON;
-    let bound = format!("0100007F:{:04X}", place.port());
-    while !fs::read_to_string("/proc/net/udp").unwrap().contains(&bound) {
-        assert!(Instant::now() < end, "{}", fs::read_to_string(&log).unwrap());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for datagram in &collector.datagrams {
-        socket.send_to(datagram, place).unwrap();
-        // Its buffer is small.
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    replay(collector, place, &log);
     std::thread::sleep(Duration::from_millis(500));
     kill_process(Pid::from_child(&nfcapd.0), Signal::TERM).unwrap();
     assert!(nfcapd.0.wait().unwrap().success(), "{}", fs::read_to_string(&log).unwrap());
@@ -374,4 +417,94 @@ fn nfdump_agrees(collector: &Collector, dir: &Path) {
     let from_one = tcp.filter(|(_, record)| record[&SOURCE_V4] == [10, 0, 0, 1]);
     let told: u64 = from_one.map(|(_, record)| number(&record[&PACKETS])).sum();
     assert!(told > 0 && packets("10.0.0.1") == told, "{told}\n{printed}\n{}", fs::read_to_string(&log).unwrap());
+}
+
+/// Replays the datagrams to pmacct's nfacctd, and returns the flows that it prints, once there are enough. `None`: it cannot be laid.
+fn pmacct_flows(collector: &Collector, dir: &Path, are_enough: impl Fn(&[Value]) -> bool) -> Option<Vec<Value>> {
+    let nfacctd = match Tool::nfacctd(&mut |_| {}) {
+        Ok(nfacctd) => nfacctd,
+        Err(error) => {
+            skipped("flows::nfacctd", &error.to_string());
+            return None;
+        }
+    };
+    let [settings, fields, printed, log] =
+        ["conf", "fields", "json", "log"].map(|kind| dir.join(format!("nfacctd.{kind}")));
+    let place = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It has no names of its own for these elements.
+    let elements = [("port_name", 82, "vlen semantics=str"), ("way", 61, "1 semantics=u_int")];
+    let elements = [elements, [("reason", 335, "vlen semantics=str"), ("end", 136, "1 semantics=u_int")]].concat();
+    let line = |(name, element, form): &(&str, u16, &str)| format!("name={name} field_type={element} len={form}\n");
+    fs::write(&fields, elements.iter().map(line).collect::<String>()).unwrap();
+    let text = format!(
+        "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: {}\naggregate_primitives: {}\nplugins: print\n\
+         aggregate: src_mac, dst_mac, vlan, etype, src_host, dst_host, src_port, dst_port, proto, tcpflags, in_iface, \
+         out_iface, fwd_status, port_name, way, reason, end\n\
+         print_refresh_time: 1\nprint_output: json\nprint_output_file: {}\nprint_output_file_append: true\n",
+        place.port(),
+        fields.display(),
+        printed.display()
+    );
+    fs::write(&settings, text).unwrap();
+    let mut command = nfacctd.command();
+    command.arg("-f").arg(&settings).stdin(Stdio::null()).stdout(File::create(&log).unwrap());
+    let mut running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
+    replay(collector, place, &log);
+    let end = Instant::now() + SOON;
+    let flows = loop {
+        let text = fs::read_to_string(&printed).unwrap_or_default();
+        // The last line may not be whole yet.
+        let flows: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if are_enough(&flows) {
+            break flows;
+        }
+        assert!(Instant::now() < end, "{flows:?}\n{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    // So it ends its plugin, too.
+    kill_process(Pid::from_child(&running.0), Signal::INT).unwrap();
+    running.0.wait().unwrap();
+    Some(flows)
+}
+
+/// Packets and bytes of TCP by port and direction.
+type Sums = BTreeMap<(String, u64), [u64; 2]>;
+
+fn pmacct_agrees(collector: &Collector, dir: &Path) {
+    let mut told = Sums::new();
+    let is_tcp = |(_, record): &&(SocketAddr, Record)| record.get(&PROTOCOL).is_some_and(|one| *one == [6]);
+    for (_, record) in collector.records.iter().filter(is_tcp) {
+        let name = String::from_utf8(record[&INTERFACE_NAME].clone()).unwrap();
+        let [packets, bytes] = told.entry((name, number_of(record, DIRECTION))).or_default();
+        *packets += number_of(record, PACKETS);
+        *bytes += number_of(record, OCTETS);
+    }
+    assert!(told.len() == 4 && told.values().all(|[packets, _]| *packets > 0), "both ports, both ways: {told:?}");
+    let sums = |flows: &[Value]| {
+        let mut sums = Sums::new();
+        for flow in flows.iter().filter(|flow| flow["ip_proto"] == "tcp") {
+            let way = flow["way"].as_str().unwrap().parse().unwrap();
+            let [packets, bytes] = sums.entry((flow["port_name"].as_str().unwrap().to_owned(), way)).or_default();
+            *packets += flow["packets"].as_u64().unwrap();
+            *bytes += flow["bytes"].as_u64().unwrap();
+        }
+        sums
+    };
+    let Some(flows) = pmacct_flows(collector, dir, |flows| sums(flows) == told) else { return };
+    let is_from_one = |flow: &&Value| flow["ip_proto"] == "tcp" && flow["ip_src"] == "10.0.0.1";
+    let flow = flows.iter().find(is_from_one).unwrap();
+    for key in ["port_src", "port_dst", "iface_in", "iface_out"] {
+        assert!(flow[key].as_u64() > Some(0), "{key}: {flow}");
+    }
+    assert_eq!((&flow["mac_src"], &flow["etype"]), (&json!(format!("{MAC}1")), &json!("800")), "{flow}");
+}
+
+/// It knows drops by their status and the reason's name, and the VLAN of frames without a tag.
+fn pmacct_knows_the_drop(collector: &Collector, dir: &Path, reason: &str, vlan: u16) {
+    let is_drop = |flow: &&Value| flow["reason"] == reason;
+    let has_drop = |flows: &[Value]| flows.iter().any(|flow| is_drop(&flow));
+    let Some(flows) = pmacct_flows(collector, dir, has_drop) else { return };
+    let flow = flows.iter().find(is_drop).unwrap();
+    let found = (&flow["port_name"], &flow["way"], &flow["fwd_status"], &flow["vlan_in"]);
+    assert_eq!(found, (&json!("vm1"), &json!("0"), &json!("128"), &json!(vlan)), "{flow}");
 }

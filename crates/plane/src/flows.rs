@@ -8,8 +8,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, PACKETS, PortId, Reason, Time};
-use nicety_ipfix::{Direction, Outcome, Record, SEVERAL, Seen, Table};
+use nicety_ipfix::{Direction, NOT_ONE, Outcome, Record, Seen, Table};
 use nicety_switch::Plan;
+
+use crate::losses::Losses;
 
 /// Records that wait in a worker until it hands them over.
 const WAITING_MAX: usize = 64;
@@ -106,6 +108,19 @@ struct ExportTables {
     cursor: usize,
 }
 
+/// The switch's decision about a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decided<'a> {
+    pub plan: &'a Plan,
+    /// The receivers of the plan, without those that get a mirror's copies.
+    pub receivers: &'a [PortId],
+}
+
+/// A reason in an [`Outcome`].
+fn number_of(reason: Reason) -> u8 {
+    (reason as u8).saturating_add(1)
+}
+
 /// The numbers of the bits that are set.
 fn numbers(mut bits: u64) -> impl Iterator<Item = u16> {
     std::iter::from_fn(move || {
@@ -140,10 +155,10 @@ impl FlowTables {
         self.version == version
     }
 
-    /// Counts a batch.
+    /// Counts a batch that its receivers have got, but for these losses.
     #[inline]
-    pub(crate) fn count(&mut self, batch: &Batch, plan: &Plan, now: Time) {
-        self.exports.iter_mut().for_each(|export| export.count(batch, plan, now));
+    pub(crate) fn count(&mut self, batch: &Batch, decided: Decided<'_>, losses: &Losses, now: Time) {
+        self.exports.iter_mut().for_each(|export| export.count(batch, decided, losses, now));
     }
 
     /// Reports flows that are due, some at a time.
@@ -178,8 +193,7 @@ impl ExportTables {
         for (number, slot) in (0u16..).zip(tables.iter_mut()) {
             let Some(table) = slot else { continue };
             let is_whole = is_same(number) && keeps_size;
-            let is_over =
-                |Outcome { egress, dropped, .. }| !is_whole || (dropped == 0 && egress != SEVERAL && !is_same(egress));
+            let is_over = |Outcome { egress, .. }| !is_whole || (egress != NOT_ONE && !is_same(egress));
             let report = &mut |record| push(waiting, &before, *of, record);
             table.end_where(|key| is_over(key.outcome()), report);
             if !is_whole {
@@ -207,44 +221,69 @@ impl ExportTables {
     }
 
     #[inline]
-    fn count(&mut self, batch: &Batch, plan: &Plan, now: Time) {
+    fn count(&mut self, batch: &Batch, Decided { plan, receivers }: Decided<'_>, losses: &Losses, now: Time) {
         let sampled = self.sampled(batch.len());
         let from = self.export.covered(batch.origin.0).directions & INGRESS;
         let (mut once, mut several) = (0, 0);
-        if plan.receivers().len() > 1 {
-            for receiver in plan.receivers() {
+        if receivers.len() > 1 {
+            for receiver in receivers {
                 let packets = plan.packets(*receiver);
                 several |= once & packets;
                 once |= packets;
             }
         }
-        for &PortId(egress) in plan.receivers() {
-            let directions = from | self.export.covered(egress).directions & EGRESS;
-            let packets = plan.packets(PortId(egress)) & sampled & !several;
-            if directions != 0 && packets != 0 {
-                self.add(batch, packets, Outcome { egress, dropped: 0, directions }, now);
+        if (several & sampled) != 0 || !losses.all().is_empty() {
+            self.count_unusual(batch, Decided { plan, receivers }, losses, (sampled, several), now);
+        } else {
+            for &PortId(egress) in receivers {
+                let directions = from | self.export.covered(egress).directions & EGRESS;
+                let packets = plan.packets(PortId(egress)) & sampled;
+                if directions != 0 && packets != 0 {
+                    self.add(batch, packets, Outcome { egress, dropped: 0, directions }, now);
+                }
             }
-        }
-        if several & sampled != 0 {
-            self.count_flooded(batch, plan, several & sampled, now);
         }
         if from != 0 && !plan.drops().is_empty() {
             self.count_drops(batch, plan, sampled, now);
         }
     }
 
-    /// Packets with several receivers: once where they come in, and once for each receiver.
+    /// Packets with several receivers: once where they come in, and once for each receiver. Packets that a receiver dropped: with the
+    /// receiver and the reason.
     #[cold]
     #[inline(never)]
-    fn count_flooded(&mut self, batch: &Batch, plan: &Plan, packets: u64, now: Time) {
-        if self.export.covered(batch.origin.0).directions & INGRESS != 0 {
-            self.add(batch, packets, Outcome { egress: SEVERAL, dropped: 0, directions: INGRESS }, now);
+    fn count_unusual(
+        &mut self,
+        batch: &Batch,
+        Decided { plan, receivers }: Decided<'_>,
+        losses: &Losses,
+        (sampled, several): (u64, u64),
+        now: Time,
+    ) {
+        let from = self.export.covered(batch.origin.0).directions & INGRESS;
+        if from != 0 && several & sampled != 0 {
+            self.add(batch, several & sampled, Outcome { egress: NOT_ONE, dropped: 0, directions: INGRESS }, now);
         }
-        for &PortId(egress) in plan.receivers() {
-            let its = plan.packets(PortId(egress)) & packets;
-            if its != 0 && self.export.covered(egress).directions & EGRESS != 0 {
-                self.add(batch, its, Outcome { egress, dropped: 0, directions: EGRESS }, now);
+        let mut losses = losses.all();
+        for &receiver in receivers {
+            let PortId(egress) = receiver;
+            let to = self.export.covered(egress).directions & EGRESS;
+            let mut add = |packets: u64, dropped: u8| {
+                for (packets, directions) in [(packets & !several, from | to), (packets & several, to)] {
+                    if directions != 0 && packets != 0 {
+                        self.add(batch, packets, Outcome { egress, dropped, directions }, now);
+                    }
+                }
+            };
+            let mut taken = plan.packets(receiver) & sampled;
+            let count = losses.iter().take_while(|loss| loss.receiver == receiver).count();
+            let (its, others) = losses.split_at(count);
+            for loss in its {
+                add(taken & loss.packets, number_of(loss.reason));
+                taken &= !loss.packets;
             }
+            add(taken, 0);
+            losses = others;
         }
     }
 
@@ -255,8 +294,8 @@ impl ExportTables {
         for (packet, reason) in plan.drops().iter().filter(|(_, reason)| *reason != Reason::Taken) {
             let bit = 1u64.wrapping_shl((*packet).into()) & sampled;
             if bit != 0 {
-                let dropped = (*reason as u8).saturating_add(1);
-                self.add(batch, bit, Outcome { egress: 0, dropped, directions: INGRESS }, now);
+                let dropped = number_of(*reason);
+                self.add(batch, bit, Outcome { egress: NOT_ONE, dropped, directions: INGRESS }, now);
             }
         }
     }

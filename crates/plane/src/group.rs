@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Time};
+use nicety_adapter::{Batch, PACKETS, Packet, Pick, PortId, Reason, Time};
 
 use crate::hash::Hash;
+use crate::losses::Losses;
 use crate::port::Port;
 use crate::team::{Choice, MEMBERS_MAX, MemberState, Steering, numbers};
 
@@ -165,50 +166,62 @@ impl Group {
 
     /// Divides a receiver's picks among the ports, and gives each port's to `offer`. Picks for which there is no port are dropped and
     /// counted.
-    pub(crate) fn divide(&self, batch: &Batch, picks: &[Pick], mut offer: impl FnMut(&Arc<Port>, &[Pick])) {
+    pub(crate) fn divide(
+        &self,
+        batch: &Batch,
+        picks: &[Pick],
+        losses: &mut Losses,
+        mut offer: impl FnMut(&Arc<Port>, &[Pick], &mut Losses),
+    ) {
         let (hash, places) = match self.route(batch) {
-            Route::Whole(place) => return self.offer_whole(place, picks, offer),
+            Route::Whole(place) => return self.offer_whole(place, picks, losses, offer),
             Route::ByPort(place, hash) => {
                 if hash == Hash::Moved && place.is_some() {
                     self.note_sent(batch, picks);
                 }
-                return self.offer_whole(place, picks, offer);
+                return self.offer_whole(place, picks, losses, offer);
             }
             Route::ByHash(hash, places) => (hash, places),
         };
-        let (mut shares, mut lost) = ([0u64; MEMBERS_MAX], 0);
+        let (mut shares, mut lost) = ([0u64; MEMBERS_MAX], 0u64);
         for (pick, bit) in picks.iter().zip(0..) {
             let hash = batch.packet(pick.packet).map_or(0, |packet| hash.of(batch, packet, pick));
             match places.of(hash).and_then(|place| shares.get_mut(place)) {
                 Some(share) => *share |= 1 << bit,
-                None => lost += 1,
+                None => lost |= 1 << bit,
             }
         }
         for (share, place) in shares.into_iter().zip(0..).filter(|(share, _)| *share != 0) {
             let Some(port) = self.at(place) else {
-                lost += share.count_ones() as usize;
+                lost |= share;
                 continue;
             };
             let picks: ArrayVec<Pick, PACKETS> = numbers(share).filter_map(|at| picks.get(at).copied()).collect();
-            offer(port, &picks);
+            offer(port, &picks, losses);
         }
-        if lost > 0 {
-            self.lose(lost);
+        if lost != 0 {
+            self.lose(numbers(lost).filter_map(|at| picks.get(at)), losses);
         }
     }
 
-    /// No port took so many frames.
+    /// No port took these frames.
     #[cold]
-    fn lose(&self, frames: usize) {
+    fn lose<'a>(&self, picks: impl Iterator<Item = &'a Pick>, losses: &mut Losses) {
         if let Chooser::Steering(steering) = &self.chooser {
-            steering.lost(frames);
+            steering.lost(picks.inspect(|pick| losses.note(pick.packet, Reason::LinkDown)).count());
         }
     }
 
-    fn offer_whole(&self, place: Option<usize>, picks: &[Pick], offer: impl FnOnce(&Arc<Port>, &[Pick])) {
+    fn offer_whole(
+        &self,
+        place: Option<usize>,
+        picks: &[Pick],
+        losses: &mut Losses,
+        offer: impl FnOnce(&Arc<Port>, &[Pick], &mut Losses),
+    ) {
         match place.and_then(|place| self.at(place)) {
-            Some(port) => offer(port, picks),
-            None => self.lose(picks.len()),
+            Some(port) => offer(port, picks, losses),
+            None => self.lose(picks.iter(), losses),
         }
     }
 

@@ -8,12 +8,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nicety_adapter::{Batch, Budget, Delivery, Frames, HEAD_MAX, Packet, Pick, PortId, Rate, Time};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, HEAD_MAX, Packet, Pick, PortId, Rate, Reason, Time};
 use nicety_ioc::{Class, Codel, Lane, mark_congestion};
 use nicety_memory::MapError;
 
 use crate::backlog::{Arrival, Backlog, SavedFrame, in_blocks};
 use crate::hash::Hash;
+use crate::losses::Losses;
 use crate::order::LaneKey;
 use crate::stage::{ClassState, Stage, Terms, wire_bytes, with_mark};
 
@@ -186,7 +187,15 @@ impl Inward {
     }
 
     /// Keeps frames for a receiver. Returns how many were dropped.
-    pub fn keep(&mut self, receiver: PortId, batch: &Batch, picks: &[Pick], charged: &mut Charged, now: Time) -> Lost {
+    pub fn keep(
+        &mut self,
+        receiver: PortId,
+        batch: &Batch,
+        picks: &[Pick],
+        charged: &mut Charged,
+        losses: &mut Losses,
+        now: Time,
+    ) -> Lost {
         let port = receiver.0;
         let mut lost = Lost::default();
         for &pick in picks {
@@ -199,12 +208,14 @@ impl Inward {
             let Some(head) = self.tell(lane, batch, packet, &mut copy, now) else {
                 self.stage.dropped(class);
                 lost.congestion += 1;
+                losses.note(pick.packet, Reason::Congestion);
                 continue;
             };
             let arrival = Arrival { head, is_free: charged.has(pick), ..Arrival::new(batch, packet, pick) };
             if !self.has_room(lane, packet.len()) {
                 self.stage.dropped(class);
                 lost.full += 1;
+                losses.note(pick.packet, Reason::BufferFull);
             } else if self.stage.keep(lane, arrival, now) {
                 charged.insert(pick);
                 self.stage.limited_until = None;
@@ -213,6 +224,7 @@ impl Inward {
                 }
             } else {
                 lost.full += 1;
+                losses.note(pick.packet, Reason::BufferFull);
             }
         }
         lost

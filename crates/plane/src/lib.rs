@@ -28,6 +28,7 @@ mod herald;
 mod inward;
 mod lldp;
 mod lock;
+mod losses;
 #[cfg(feature = "measure")]
 pub mod measure;
 mod order;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nicety_adapter::{PortId, Reason, Time};
-use nicety_ipfix::{EndReason, SEVERAL};
-use nicety_plane::doubles::{Silent, Wire, link};
+use nicety_ipfix::{EndReason, NOT_ONE};
+use nicety_plane::doubles::{Ringed, Silent, Wire, link};
 use nicety_plane::{Covered, End, FlowExport, FlowSink, Plane, Port, Reported, Turn};
 use nicety_switch::Limits;
 
@@ -19,6 +19,10 @@ with_one_worker_and_with_two!(
     a_frame_is_counted_where_it_comes_in_and_where_it_leaves,
     a_frame_for_several_ports_is_counted_once_where_it_comes_in_and_once_at_each_port,
     a_dropped_frame_is_counted_with_its_reason,
+    a_frame_that_its_receiver_drops_is_counted_with_the_reason_at_both_sides_and_no_more_as_forwarded,
+    a_frame_for_several_ports_that_one_of_them_drops_is_dropped_there_alone,
+    of_the_frames_that_are_not_sampled_drops_are_not_counted_either,
+    a_port_without_a_vm_drops_flows_as_such,
     one_frame_in_so_many_is_counted,
     a_port_with_many_flows_displaces_its_own_and_no_others,
     flows_that_are_silent_or_last_long_are_reported_without_another_frame,
@@ -150,6 +154,11 @@ impl World {
         self.run();
     }
 
+    /// Frames for a port that it dropped.
+    fn dropped(&self, port: usize, reason: Reason) -> u64 {
+        self.ports[port - 1].state().counters.receive_drops[reason as usize]
+    }
+
     fn sweep(&mut self) {
         let Self { plane, turns, now, .. } = self;
         turns.iter_mut().for_each(|turn| plane.sweep_flows(turn, *now));
@@ -201,7 +210,7 @@ fn a_frame_for_several_ports_is_counted_once_where_it_comes_in_and_once_at_each_
         ((1, Ok(2), EGRESS), 2),
         ((1, Ok(2), INGRESS | EGRESS), 1),
         ((1, Ok(3), EGRESS), 2),
-        ((1, Ok(SEVERAL), INGRESS), 2),
+        ((1, Ok(NOT_ONE), INGRESS), 2),
     ];
     assert_eq!(sink.flows(), BTreeMap::from(expected), "port 4 is not counted");
 }
@@ -214,6 +223,73 @@ fn a_dropped_frame_is_counted_with_its_reason(workers: usize) {
     world.end();
     let expected =
         [((1, Ok(2), INGRESS), 1), ((1, Err(Reason::TooShort), INGRESS), 1), ((1, Err(Reason::SamePort), INGRESS), 1)];
+    assert_eq!(sink.flows(), BTreeMap::from(expected));
+}
+
+/// More frames than wait for a link that takes none.
+const TOO_MANY: usize = 600;
+
+fn a_frame_that_its_receiver_drops_is_counted_with_the_reason_at_both_sides_and_no_more_as_forwarded(workers: usize) {
+    for (covered, directions) in [(&[1, 2][..], INGRESS | EGRESS), (&[1], INGRESS), (&[2], EGRESS)] {
+        let (mut world, sink) = (World::new(workers), Arc::new(Sink::default()));
+        world.count(vec![export(1, covered, &sink)]);
+        world.wires[1].lock().unwrap().room = 0;
+        world.send(0, (0..TOO_MANY).map(|_| frame(2, 1, 7)));
+        world.end();
+        let dropped = world.dropped(2, Reason::BufferFull);
+        assert!(dropped > 0);
+        let records = sink.take_records();
+        assert!(records.iter().all(|one| one.record.key.outcome().egress == 2), "also of drops: {records:?}");
+        records.into_iter().for_each(|one| sink.take(&mut vec![one]));
+        let expected =
+            [((1, Ok(2), directions), TOO_MANY as u64 - dropped), ((1, Err(Reason::BufferFull), directions), dropped)];
+        assert_eq!(sink.flows(), BTreeMap::from(expected));
+    }
+}
+
+fn a_frame_for_several_ports_that_one_of_them_drops_is_dropped_there_alone(workers: usize) {
+    let (mut world, sink) = (World::new(workers), Arc::new(Sink::default()));
+    world.count(vec![export(1, &[1, 2, 3], &sink)]);
+    world.wires[1].lock().unwrap().room = 0;
+    world.send(0, (0..TOO_MANY).map(|_| frame(0xff, 1, 7)));
+    world.end();
+    let (all, dropped) = (TOO_MANY as u64, world.dropped(2, Reason::BufferFull));
+    let expected = [
+        ((1, Ok(2), EGRESS), all - dropped),
+        ((1, Ok(3), EGRESS), all),
+        ((1, Ok(NOT_ONE), INGRESS), all),
+        ((1, Err(Reason::BufferFull), EGRESS), dropped),
+    ];
+    assert_eq!(sink.flows(), BTreeMap::from(expected));
+}
+
+fn of_the_frames_that_are_not_sampled_drops_are_not_counted_either(workers: usize) {
+    let (mut world, sink) = (World::new(workers), Arc::new(Sink::default()));
+    world.count(vec![FlowExport { sampling: 10, ..export(1, &[1], &sink) }]);
+    world.wires[1].lock().unwrap().room = 0;
+    world.send(0, (0..10 * TOO_MANY).map(|_| frame(2, 1, 7)));
+    world.end();
+    let flows = sink.flows();
+    let dropped = flows[&(1, Err(Reason::BufferFull), INGRESS)];
+    let expected = world.dropped(2, Reason::BufferFull) / 10;
+    assert!(dropped.abs_diff(expected) <= 2 * workers as u64, "{dropped} of {expected}: {flows:?}");
+    assert!(flows.values().sum::<u64>().abs_diff(TOO_MANY as u64) <= workers as u64, "{flows:?}");
+}
+
+fn a_port_without_a_vm_drops_flows_as_such(workers: usize) {
+    let (mut world, sink) = (World::new(workers), Arc::new(Sink::default()));
+    let (_, wire) = link();
+    let end = End::guest(Box::new(Ringed(wire)));
+    let port = Port::new(PortId(5), end, Box::new(Silent), 1 << 20).unwrap();
+    world.plane.join(Arc::new(port)).unwrap();
+    world.count(vec![export(1, &[1], &sink)]);
+    world.send(0, [frame(0xff, 1, 7)]);
+    let mut five = export(2, &[5], &sink);
+    five.ports.push(Covered { identity: 6, directions: Covered::BOTH });
+    world.count(vec![five]);
+    world.send(0, [frame(0xff, 1, 7)]);
+    world.end();
+    let expected = [((1, Ok(NOT_ONE), INGRESS), 1), ((1, Err(Reason::NoVm), EGRESS), 1)];
     assert_eq!(sink.flows(), BTreeMap::from(expected));
 }
 
@@ -305,4 +381,38 @@ fn without_an_export_nothing_is_counted_and_what_was_is_reported(workers: usize)
     world.send(0, [frame(2, 1, 1)]);
     world.end();
     assert!(sink.take_records().is_empty());
+}
+
+#[test]
+fn a_flood_that_takes_several_turns_is_counted_whole_in_the_worker_s_flows() {
+    let (mut world, sink) = (World::new(1), Arc::new(Sink::default()));
+    world.count(vec![export(1, &[1, 2, 3, 4], &sink)]);
+    let long = |number| {
+        let mut frame = frame(0xff, 1, number);
+        frame.resize(1500, 0);
+        frame
+    };
+    world.wires[0].lock().unwrap().outgoing.extend((0..40).map(long));
+    world.ports[0].ready();
+    let mut turn = world.turns.remove(0);
+    assert!(world.plane.turn(&world.ports[0], &mut turn, world.now).unfinished, "two of three receivers have it");
+    // As a worker does: the flood stays behind, and other ports have turns in between.
+    let mut fresh = Turn::new();
+    fresh.succeed(&mut turn);
+    let mut flood = std::mem::replace(&mut turn, fresh);
+    world.wires[1].lock().unwrap().outgoing.push_back(frame(3, 2, 1));
+    world.ports[1].ready();
+    assert!(!world.plane.turn(&world.ports[1], &mut turn, world.now).unfinished);
+    flood.take_flows(&mut turn);
+    assert!(!world.plane.turn(&world.ports[0], &mut flood, world.now).unfinished);
+    turn.take_flows(&mut flood);
+    world.plane.end_flows(&mut turn);
+    let expected = [
+        ((1, Ok(2), EGRESS), 40),
+        ((1, Ok(3), EGRESS), 40),
+        ((1, Ok(4), EGRESS), 40),
+        ((1, Ok(NOT_ONE), INGRESS), 40),
+        ((2, Ok(3), INGRESS | EGRESS), 1),
+    ];
+    assert_eq!(sink.flows(), BTreeMap::from(expected));
 }

@@ -2,6 +2,7 @@
 
 mod guests;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use guests::{Guest, Received};
 use nicety_adapter::{PortId, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
 use nicety_plane::doubles::{Silent, Wire, link};
-use nicety_plane::{End, InwardControl, Plane, Port, Turn};
+use nicety_plane::{Covered, End, FlowExport, FlowSink, InwardControl, Plane, Port, Reported, Turn};
 use nicety_switch::Limits;
 
 const MS: u64 = 1_000_000;
@@ -146,6 +147,44 @@ fn a_drop_that_tells_a_sender_is_counted_as_congestion_and_one_for_lack_of_room_
     let full = world.dropped(Reason::BufferFull);
     assert!(full > 500, "{full}");
     assert_eq!(world.dropped(Reason::Congestion) + full, world.ports[0].state().inward_classes[0].dropped);
+}
+
+/// Packets of reported flows, by the reason of their drop.
+#[derive(Debug, Default)]
+struct Flows(Mutex<BTreeMap<Option<Reason>, u64>>);
+
+impl FlowSink for Flows {
+    fn take(&self, records: &mut Vec<Reported>) {
+        let mut flows = self.0.lock().unwrap();
+        for reported in records.drain(..) {
+            *flows.entry(reported.dropped()).or_default() += reported.record.packets;
+        }
+    }
+
+    fn displaced(&self) {}
+}
+
+#[test]
+fn flows_tell_what_finds_no_room_on_its_way_in() {
+    let (mut world, flows) = (World::new(1, &control(100, 1 << 20, None)), Arc::new(Flows::default()));
+    let covered = |identity| Covered { identity, directions: Covered::BOTH };
+    let export = FlowExport {
+        id: 1,
+        ports: vec![covered(1), covered(2)],
+        sampling: 1,
+        active_ns: u64::MAX,
+        idle_ns: u64::MAX,
+        port_bytes: 1 << 16,
+        sink: Arc::clone(&flows) as _,
+    };
+    world.plane.set_flows(1, vec![export]);
+    world.send(1, OTHER, 2000);
+    world.run(1);
+    world.plane.end_flows(&mut world.turn);
+    let full = world.dropped(Reason::BufferFull);
+    assert!(full > 500 && full == world.dropped_all(), "{full} of {}", world.dropped_all());
+    let expected = BTreeMap::from([(None, 2000 - full), (Some(Reason::BufferFull), full)]);
+    assert_eq!(*flows.0.lock().unwrap(), expected);
 }
 
 #[test]

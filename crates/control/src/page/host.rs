@@ -16,6 +16,7 @@ use super::describe::{
     spark, whole,
 };
 use super::fabric;
+use super::flows;
 use super::history::{Addresses, History, Series};
 use super::limits::Limits;
 use super::picture::{of_themselves, picture};
@@ -29,13 +30,15 @@ use super::vms;
 const CHARTS_MAX: usize = 8;
 
 /// The sections, by identifier and heading.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 10] = [
     ("picture", "The host"),
     ("blocked", "Blocked"),
     ("ports", "Ports"),
     // Only if the host file has some.
     ("vms", "Protected VMs"),
     ("uplinks", "Uplinks and teams"),
+    // The same.
+    ("flows", "Exports of flows"),
     ("drops", "Drops"),
     ("changes", "Last changes"),
     ("log", "Log"),
@@ -61,7 +64,12 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     let limits = shown.limits();
     let guests = Guests::new(guests, &blocked, &history, view);
     let mut main = String::new();
-    let there = SECTIONS.iter().filter(|(id, _)| *id != "vms" || !vms.is_empty());
+    let exports = shown.inspect.flow_exports();
+    let there = SECTIONS.iter().filter(|(id, _)| match *id {
+        "vms" => !vms.is_empty(),
+        "flows" => !exports.is_empty(),
+        _ => true,
+    });
     let contents: Vec<String> = there.map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
     let _ = write!(
         main,
@@ -88,6 +96,9 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         ports::table(main, &ports::LINKS, &links, &history, view);
         class_table(main, &links, &history, view.span);
     });
+    if !exports.is_empty() {
+        section(&mut main, "flows", |main| flows::table(main, &exports));
+    }
     section(&mut main, "drops", |main| drops(main, &ports.iter().collect::<Vec<_>>(), &lately));
     drop(history);
     let (changes, log) = (shown.recent.changes(), shown.recent.lines());
@@ -264,6 +275,8 @@ mod tests {
         assert!(page.contains("3 ports, 3 of them up; 0 uplinks."), "{page}");
         assert!(page.contains(">VM <bdi>web</bdi> is not protected: the twin&#39;s host is silent</li>"), "{page}");
         assert!(page.contains("<td class=\"n drop\" data-value=\"9\">9</td>"), "three ports with 3 each");
+        assert!(page.contains("<span>away: &lt;b&gt;</span></td><td>tcp:10.0.0.9:4739</td>"), "{page}");
+        assert!(page.contains("<td class=\"n \" data-value=\"40000\">"), "{page}");
     }
 
     #[test]
@@ -449,9 +462,10 @@ mod tests {
     const NAMES: [&str; 4] = ["vm0", "vm1", "vm2", "vm3"];
 
     #[test]
-    fn a_daemon_without_protected_vms_shows_none() {
+    fn a_daemon_without_protected_vms_and_exports_of_flows_shows_none() {
         let page = seen(NAMES, 1, 1, "").1;
         assert!(!page.contains("Protected VMs") && !page.contains("#vms") && !page.contains("attention"), "{page}");
+        assert!(!page.contains("Exports of flows") && !page.contains("#flows"), "{page}");
     }
 
     #[test]

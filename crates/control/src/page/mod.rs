@@ -14,6 +14,7 @@
 mod blocked;
 mod describe;
 mod fabric;
+mod flows;
 mod history;
 mod host;
 mod limits;

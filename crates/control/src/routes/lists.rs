@@ -1,4 +1,4 @@
-//! Adds, changes and removes ports, groups, uplinks, teams, mirrors and classes.
+//! Adds, changes and removes ports, groups, uplinks, teams, mirrors, exports of flows and classes.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::{CutOff, Daemon, json, logged, name_in, problems, terms_in, values, w
 use crate::api::{CardReset, MALFORMED, NO_SUCH, Problem};
 use crate::body::{Changer, Small};
 use crate::schemas::{
-    CardChange, ClassChange, GroupChange, MirrorChange, NewCard, NewClass, NewGroup, NewMirror, NewPort, NewTeam,
-    NewUplink, PortChange, PortTermsChange, TeamChange, UplinkChange,
+    CardChange, ClassChange, FlowExportChange, GroupChange, MirrorChange, NewCard, NewClass, NewFlowExport, NewGroup,
+    NewMirror, NewPort, NewTeam, NewUplink, PortChange, PortTermsChange, TeamChange, UplinkChange,
 };
 use crate::served::{Peer, Served};
 
@@ -354,6 +354,55 @@ pub(crate) async fn remove_mirror(
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
     remove(served, peer, List::Mirrors, (name_in(path), query)).await
+}
+
+/// Add an export of flows
+///
+/// Its collector is reached from now on, as soon as it can be. No port's frames are lost or delayed.
+#[utoipa::path(post, operation_id = "add_flow_export", tag = "flow exports", path = "/v1/flow_exports", params(CutOff), request_body = NewFlowExport, responses(
+    (status = 201, description = "The changes that were made", body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_flow_export(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::FlowExports, query, &body).await
+}
+
+/// Change an export of flows
+///
+/// The body is a merge patch (RFC 7396): a key that is `null` gets its default. With other ports alone the session with the collector goes on.
+#[utoipa::path(patch, operation_id = "change_flow_export", tag = "flow exports", path = "/v1/flow_exports/{name}", params(("name" = String, Path, description = "Name of the export"), CutOff), request_body = FlowExportChange, responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_flow_export(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+    Small(body): Small,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::FlowExports, (name_in(path), query), &body).await
+}
+
+/// Remove an export of flows
+///
+/// Flows that were counted are told first.
+#[utoipa::path(delete, operation_id = "remove_flow_export", tag = "flow exports", path = "/v1/flow_exports/{name}", params(("name" = String, Path, description = "Name of the export"), CutOff), responses(
+    (status = 200, description = "The changes that were made", body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_flow_export(
+    State(served): Daemon,
+    Changer(peer): Changer,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::FlowExports, (name_in(path), query)).await
 }
 
 /// The name of a class, by its uplink's or team's and its own.

@@ -1,5 +1,6 @@
 //! A collector's socket. Nothing here waits.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -45,11 +46,13 @@ pub(super) enum Look {
 pub(super) struct Connection {
     collector: Collector,
     state: State,
-    /// What TCP has not taken: `unsent[at..]`, with so many records.
+    /// What TCP has not taken: `unsent[at..]`.
     unsent: Vec<u8>,
     at: usize,
-    records: u64,
-    /// Records that were lost with a connection.
+    /// Messages of which TCP has not taken all: where each ends in `unsent`, and its records.
+    ends: VecDeque<(usize, u64)>,
+    /// Records that were sent, and records that were lost with a connection, since they were taken last.
+    sent: u64,
     lost: u64,
     /// It was opened after the last look.
     is_new: bool,
@@ -65,7 +68,17 @@ impl Connection {
     /// A connection that is to be opened.
     pub fn new(collector: Collector) -> Self {
         let state = State::Away { again: Time::ZERO };
-        Self { collector, state, unsent: Vec::new(), at: 0, records: 0, lost: 0, is_new: false, why: None }
+        Self {
+            collector,
+            state,
+            unsent: Vec::new(),
+            at: 0,
+            ends: VecDeque::new(),
+            sent: 0,
+            lost: 0,
+            is_new: false,
+            why: None,
+        }
     }
 
     fn is_tcp(&self) -> bool {
@@ -75,6 +88,11 @@ impl Connection {
     /// Why nothing can be sent, since the last try.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
+    }
+
+    /// Records that were sent since the last call.
+    pub fn take_sent(&mut self) -> u64 {
+        std::mem::take(&mut self.sent)
     }
 
     /// Records that were lost with connections since the last call.
@@ -157,7 +175,7 @@ impl Connection {
     fn leave(&mut self, why: String, now: Time) {
         self.state = State::Away { again: now.after(AGAIN) };
         (self.unsent, self.at) = (Vec::new(), 0);
-        self.lost += std::mem::take(&mut self.records);
+        self.lost += self.ends.drain(..).map(|(_, records)| records).sum::<u64>();
         (self.why, self.is_new) = (Some(why), false);
     }
 
@@ -166,12 +184,13 @@ impl Connection {
         let State::Open { socket, .. } = &self.state else { return false };
         if self.is_tcp() {
             self.unsent.extend_from_slice(message);
-            self.records += records;
+            self.ends.push_back((self.unsent.len(), records));
             return true;
         }
         match send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => {
                 self.why = None;
+                self.sent += records;
                 true
             }
             // The kernel's queue is full.
@@ -200,11 +219,20 @@ impl Connection {
                 Err(errno) => over = Some(words(errno)),
             }
         }
+        while let Some((_, records)) = self.ends.pop_front_if(|(end, _)| *end <= self.at) {
+            self.sent += records;
+        }
         if self.at == self.unsent.len() {
             self.unsent.clear();
-            (self.at, self.records, *took) = (0, 0, now);
+            (self.at, *took) = (0, now);
         } else if now.since(*took) >= PATIENCE {
             over = over.or_else(|| Some(format!("it has taken nothing for {} s", PATIENCE.as_secs())));
+        }
+        // A collector that is always behind never takes all.
+        if self.at >= UNSENT_MAX {
+            self.unsent.drain(..self.at);
+            self.ends.iter_mut().for_each(|(end, _)| *end -= self.at);
+            self.at = 0;
         }
         if let Some(why) = over {
             self.leave(why, now);

@@ -121,6 +121,33 @@ fn a_slow_collector_by_tcp_delays_nobody_and_is_left_when_it_takes_nothing() {
 }
 
 #[test]
+fn a_collector_by_tcp_that_is_always_behind_takes_no_more_memory_and_each_of_its_records_is_counted_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));
+    stage.until(Look::New);
+    let (mut slow, _) = listener.accept().unwrap();
+    let message = vec![7; 16 << 10];
+    let (mut offered, mut sent) = (0, 0);
+    for _ in 0..400 {
+        while stage.connection.has_room() {
+            assert!(stage.connection.send(&message, 100, stage.now));
+            offered += 100;
+            stage.connection.look(stage.now);
+        }
+        slow.read_exact(&mut vec![0; 64 << 10]).unwrap();
+        stage.connection.look(stage.now);
+        sent += stage.connection.take_sent();
+        assert!(stage.connection.unsent.len() <= 3 * UNSENT_MAX, "{}", stage.connection.unsent.len());
+    }
+    assert!(!stage.connection.is_flushed() && sent < offered, "{sent} of {offered}: it is behind");
+    assert_eq!(stage.connection.look(stage.now), Look::Open);
+    drop(slow);
+    stage.until(Look::Away);
+    sent += stage.connection.take_sent();
+    assert_eq!(sent + stage.connection.take_lost(), offered);
+}
+
+#[test]
 fn a_collector_that_closes_or_resets_its_connection_gets_another_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));

@@ -19,7 +19,7 @@ impl Epoch {
     }
 
     /// The time of day is this, in nanoseconds since 1970-01-01 00:00 UTC.
-    fn learn(&mut self, wall_ns: u64, now: Time) {
+    pub(super) fn learn(&mut self, wall_ns: u64, now: Time) {
         self.ns = self.ns.max(wall_ns.saturating_sub(now.0));
     }
 

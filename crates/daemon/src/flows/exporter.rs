@@ -203,10 +203,9 @@ impl Link {
         if look != Look::Away && self.connection.has_room() {
             self.send(now, epoch.ns());
         }
-        // They were taken for sent.
-        let lost = self.connection.take_lost();
-        self.export.queue.counts().lost.fetch_add(lost, Ordering::Relaxed);
-        self.export.queue.counts().records.fetch_sub(lost, Ordering::Relaxed);
+        let counts = self.export.queue.counts();
+        counts.records.fetch_add(self.connection.take_sent(), Ordering::Relaxed);
+        counts.lost.fetch_add(self.connection.take_lost(), Ordering::Relaxed);
         self.note(now);
     }
 
@@ -216,12 +215,16 @@ impl Link {
         if std::mem::replace(told, newest) != newest {
             session.renew();
         }
+        let counts = export.queue.counts();
         if session.is_due(now.0) {
+            let mut are_sent = true;
             for message in session.templates(&names, now.0, epoch_ns) {
-                if !connection.send(&message, 0, now) {
-                    // The collector may lack them.
-                    session.renew();
-                }
+                are_sent &= connection.send(&message, 0, now);
+            }
+            match are_sent {
+                true => _ = counts.templates.fetch_add(1, Ordering::Relaxed),
+                // The collector may lack them.
+                false => session.renew(),
             }
         }
         taken.clear();
@@ -232,11 +235,10 @@ impl Link {
             let names = plans.iter().find(|(version, _)| *version == reported.version).map(|(_, names)| &**names);
             Direction::ALL.into_iter().filter_map(move |direction| report(reported, direction, names?))
         });
-        let counts = export.queue.counts();
         session.messages(reports, now.0, epoch_ns, |message, records| {
-            let is_sent = connection.send(message, records.into(), now);
-            let counter = if is_sent { &counts.records } else { &counts.lost };
-            counter.fetch_add(records.into(), Ordering::Relaxed);
+            if !connection.send(message, records.into(), now) {
+                counts.lost.fetch_add(records.into(), Ordering::Relaxed);
+            }
         });
         // What TCP takes at once.
         let _the_next_turn_sees_it = connection.look(now);
@@ -300,3 +302,7 @@ fn status(reason: Reason) -> u8 {
         _ => DROPPED,
     }
 }
+
+#[cfg(test)]
+#[path = "exporter_test.rs"]
+mod tests;

@@ -15,6 +15,8 @@ const WAITING_MAX: usize = 32_768;
 pub(super) struct Counts {
     /// Records that were sent.
     pub records: AtomicU64,
+    /// Times that the templates were sent.
+    pub templates: AtomicU64,
     /// Records that were lost.
     pub lost: AtomicU64,
     /// Flows that were reported early for lack of room.

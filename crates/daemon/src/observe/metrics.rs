@@ -162,8 +162,9 @@ fn flow_exports(page: &mut Page, exports: &[FlowExportReport]) {
     for export in exports {
         page.sample("nicety_flow_collector_up", &[("export", &export.name)], u8::from(export.away.is_none()));
     }
-    let counters: [Metric<FlowExportReport>; 3] = [
+    let counters: [Metric<FlowExportReport>; 4] = [
         ("nicety_flow_records_total", "Records of flows that were sent.", |export| export.records),
+        ("nicety_flow_templates_total", "Times that the templates were sent.", |export| export.templates),
         (
             "nicety_flow_records_lost_total",
             "Records that were lost because the collector was away or too slow.",

@@ -80,14 +80,19 @@ fn facts() -> Facts {
 
 /// One whose collector is there, and one that is away.
 fn flow_exports() -> Vec<FlowExportReport> {
-    let near = FlowExportReport { name: "near".to_owned(), records: 40, lost: 0, displaced: 3, away: None };
-    let far = FlowExportReport {
-        name: "far".to_owned(),
-        records: 0,
-        lost: 7,
-        displaced: 0,
-        away: Some("it does not answer".to_owned()),
+    let near = FlowExportReport {
+        name: "near".to_owned(),
+        collector: "udp:10.0.0.9:4739".to_owned(),
+        of: None,
+        sampling: 1,
+        records: 40,
+        templates: 2,
+        lost: 0,
+        displaced: 3,
+        away: None,
     };
+    let away = Some("it does not answer".to_owned());
+    let far = FlowExportReport { name: "far".to_owned(), records: 0, lost: 7, displaced: 0, away, ..near.clone() };
     vec![near, far]
 }
 
@@ -98,6 +103,7 @@ fn an_export_of_flows_has_its_counters_and_whether_its_collector_is_there() {
         "nicety_flow_collector_up{export=\"near\"} 1",
         "nicety_flow_collector_up{export=\"far\"} 0",
         "nicety_flow_records_total{export=\"near\"} 40",
+        "nicety_flow_templates_total{export=\"near\"} 2",
         "nicety_flow_records_lost_total{export=\"far\"} 7",
         "nicety_flows_displaced_total{export=\"near\"} 3",
     ] {

@@ -393,8 +393,15 @@ impl Worker {
                 device.scan_doorbells();
             }
         }
-        let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
-        let outcome = self.plane.turn(&service.port, turn, now);
+        let outcome = match &mut service.turn {
+            Some(flood) => {
+                flood.take_flows(&mut self.turn);
+                let outcome = self.plane.turn(&service.port, flood, now);
+                self.turn.take_flows(flood);
+                outcome
+            }
+            None => self.plane.turn(&service.port, &mut self.turn, now),
+        };
         self.busy_poll.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {

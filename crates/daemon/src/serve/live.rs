@@ -442,7 +442,7 @@ impl Live {
         }
     }
 
-    /// Adds a port, a group, an uplink, a team, a mirror or a class. Its relative paths start at the host file's folder.
+    /// Adds a port, a group, an uplink, a team, a mirror, an export of flows or a class. Its relative paths start at the host file's folder.
     pub fn add(&self, list: List, entry: Table, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         if let Some(name) = list.name_of(&entry)
@@ -454,7 +454,7 @@ impl Live {
         self.change(&mut running, new, None, &terms.into())
     }
 
-    /// Removes a port, an empty group, an uplink, a mirror, a class, or a team with its uplinks.
+    /// Removes a port, an empty group, an uplink, a mirror, an export of flows, a class, or a team with its uplinks.
     pub fn remove(&self, list: List, name: &str, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
@@ -483,7 +483,7 @@ impl Live {
         self.change(&mut running, new, None, &terms.into())
     }
 
-    /// Changes values of a port, a group, an uplink, a team, a mirror or a class. A key without a value gets its default.
+    /// Changes values of a port, a group, an uplink, a team, a mirror, an export of flows or a class. A key without a value gets its default.
     pub fn set(
         &self,
         list: List,

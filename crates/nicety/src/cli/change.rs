@@ -1,4 +1,5 @@
-//! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`, `class`.
+//! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`,
+//! `flow-export`, `class`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -228,6 +229,35 @@ pub struct ListCommand {
     pub change: ListChange,
 }
 
+/// `flow-export`.
+#[derive(Debug, Args)]
+pub struct FlowExport {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: FlowExportCommand,
+}
+
+/// The commands of `flow-export`.
+#[derive(Debug, Subcommand)]
+pub enum FlowExportCommand {
+    /// Show them: what each counts, whether its collector gets records, and how many records were sent and lost
+    List(FlowExportList),
+    /// The changes that ports, groups and uplinks have too.
+    #[command(flatten)]
+    Change(ListChange),
+}
+
+/// `flow-export list`.
+#[derive(Debug, Args)]
+pub struct FlowExportList {
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub which: Which,
+}
+
 /// `class`.
 #[derive(Debug, Args)]
 pub struct ClassCommand {
@@ -258,12 +288,12 @@ pub enum ClassChange {
     },
 }
 
-/// Changes to a port group, an uplink, a team, a mirror or a class.
+/// Changes to a port group, an uplink, a team, a mirror, an export of flows or a class.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
     /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
     /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9; nicety
-    /// class add tap0/iscsi reservation=2Gbit/s
+    /// flow-export add noc collector=udp:10.0.0.9:4739; nicety class add tap0/iscsi reservation=2Gbit/s
     Add {
         /// Its name; a tap's is its interface, a class's has its uplink or team before it (tap0/iscsi)
         name: String,

@@ -1,8 +1,12 @@
 //! A daemon that is changed while it serves: apply, port, export, SIGHUP.
 
-use rustix::process::Signal;
+use std::net::UdpSocket;
+use std::time::Instant;
 
-use crate::scratch::{Ended, HOST, Scratch, Served};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::scratch::{Ended, HOST, Scratch, Served, TIMEOUT};
 
 const MORE: &str = "
 [[port]]
@@ -453,6 +457,7 @@ fn a_tab_completes_the_names_that_there_are_and_the_words_of_a_key() {
     };
     has(&["upgrade", "--without", ""], "vm1");
     has(&["mirror", "add", "m", "groups="], "groups=web");
+    has(&["flow-export", "add", "m", "collector=udp:127.0.0.1:9", "ports="], "ports=vm2");
     assert_eq!(tab("fish", "4", &["mirror", "add", "m", "ports=vm1,"]), ["ports=vm1,vm2"]);
     assert!(tab("fish", "4", &["card", "add", "n", "uplink="]).iter().all(|name| !name.contains("vm")));
 }
@@ -481,6 +486,79 @@ fn a_change_takes_bare_words_and_says_what_a_wrong_name_may_have_meant() {
         let said = format!("{}{}", ended.out, ended.err);
         assert!(ended.code == Some(*code) && said.contains(message), "{words:?}: {} {said}", ended.code.unwrap_or(-1));
     }
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn exports_of_flows_are_added_shown_changed_undone_saved_and_removed_while_it_serves() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    collector.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let collector_key = format!("collector=udp:{}", collector.local_addr().unwrap());
+    let none = scratch.run(&["flow-export", "list"]);
+    assert!(
+        none.code == Some(0) && none.out.starts_with("no flows are exported: `nicety flow-export add "),
+        "{none:?}"
+    );
+    let cases: &[(&[&str], i32, &str)] = &[
+        (
+            &["flow-export", "add", "noc", "collector=10.0.0.9:4739"],
+            2,
+            "a collector is udp: or tcp: with an IP address",
+        ),
+        (&["flow-export", "add", "noc"], 2, "flow_export noc: collector: it is missing"),
+        (&["flow-export", "add", "noc", &collector_key, "ports=vm9"], 2, "vm9"),
+        (&["flow-export", "add", "noc", &collector_key, "samplin=9"], 2, "did you mean \"sampling\"?"),
+        (&["flow-export", "remove", "noc"], 2, "there is no flow export \"noc\"; there is none yet"),
+        (&["flow-export", "add", "noc", &collector_key], 0, "+ flow_export.noc\n"),
+        (&["flow-export", "add", "noc", &collector_key], 2, "there is flow export \"noc\" already"),
+        (&["flow-export", "add", "two", &collector_key], 2, "export noc has domain 1 at udp:127.0.0.1:"),
+        (&["flow-export", "set", "nok", "sampling=9"], 2, "there is no flow export \"nok\" (there are: noc)"),
+        // The key's own word does as well.
+        (&["flow_export", "set", "noc", "ports=vm1"], 0, "~ flow_export.noc: ports (not set) → vm1\n"),
+    ];
+    for (words, code, message) in cases {
+        let ended = scratch.run(words);
+        let said = format!("{}{}", ended.out, ended.err);
+        assert!(ended.code == Some(*code) && said.contains(message), "{words:?}: {ended:?}");
+    }
+    // The templates reach it at once: nobody has sent a frame.
+    assert!(collector.recv(&mut [0; 2000]).unwrap() > 100);
+    let list = || -> Value { serde_json::from_str(&scratch.run(&["flow-export", "list", "--json"]).out).unwrap() };
+    let end = Instant::now() + TIMEOUT;
+    while list()["flow_exports"][0]["away"] != Value::Null {
+        assert!(Instant::now() < end, "{}", list());
+    }
+    let shown = list()["flow_exports"][0].clone();
+    assert_eq!((&shown["name"], &shown["of"], &shown["sampling"]), (&json!("noc"), &json!(["vm1"]), &json!(1)));
+    assert!(shown["templates"].as_u64() >= Some(1) && shown["lost"] == 0, "{shown}");
+    let table = scratch.run(&["flow-export", "list"]).out;
+    assert!(
+        table.starts_with("NAME  COLLECTOR ") && table.contains("  vm1  ") && table.ends_with("sending\n"),
+        "{table}"
+    );
+
+    // A change takes itself back as any other does.
+    let waits = scratch.run(&["flow-export", "set", "noc", "sampling=10", "--confirm", "600s"]);
+    assert_eq!(
+        (waits.code, waits.out.as_str()),
+        (Some(0), "~ flow_export.noc: sampling (not set) → 10\n"),
+        "{waits:?}"
+    );
+    assert_eq!(list()["flow_exports"][0]["sampling"], 10);
+    let undone = scratch.run(&["confirm", "--undo"]);
+    assert_eq!(undone.code, Some(0), "{undone:?}");
+    assert_eq!(list()["flow_exports"][0]["sampling"], 1);
+
+    let saved = scratch.run(&["flow-export", "set", "noc", "idle_timeout=5s", "--save"]);
+    assert_eq!(saved.code, Some(0), "{saved:?}");
+    let text = std::fs::read_to_string(scratch.path().join("host.toml")).unwrap();
+    assert!(text.contains("[[flow_export]]\nname = \"noc\"\n") && text.contains("idle_timeout = \"5s\"\n"), "{text}");
+    let removed = scratch.run(&["flow-export", "remove", "noc", "--save"]);
+    assert_eq!((removed.code, removed.out.as_str()), (Some(0), "- flow_export.noc\n"), "{removed:?}");
+    assert_eq!(list()["flow_exports"], json!([]));
+    assert!(!std::fs::read_to_string(scratch.path().join("host.toml")).unwrap().contains("flow_export"));
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 

@@ -126,7 +126,7 @@ fn promtool_takes_the_alerts_and_they_fire_when_they_should() {
     assert!(tested.code == Some(0) && tested.out.contains("SUCCESS"), "{tested:?}");
 }
 
-/// A daemon that has all that the dashboard shows: uplinks, a team, classes of both, and frames that are dropped.
+/// A daemon that has all that the dashboard shows: uplinks, a team, classes of both, an export of flows, and frames that are dropped.
 const SHOWN: &str = r#"
 [[uplink]]
 kind = "stream"
@@ -159,6 +159,10 @@ vlan = 20
 [[io_class]]
 name = "vm"
 uplink = "both"
+
+[[flow_export]]
+name = "noc"
+collector = "udp:127.0.0.1:9"
 "#;
 
 /// The dashboard.

@@ -99,6 +99,9 @@ fn lifetime(suite: Suite) {
     assert_eq!(well(guest.run("systemctl is-enabled nicety", SOON)).text.trim(), "disabled");
     assert_eq!(well(guest.run("systemctl is-active nicety", SOON)).text.trim(), "inactive");
     contains(&run(guest, "getent passwd nicety"), ":/var/lib/nicety:");
+    // With all tests it is the program of a release, as `lint.rs` has it of the package.
+    let profile = if nicety_trials::scope::is_full() { "release" } else { "given" };
+    contains(&run(guest, "cat /usr/share/doc/nicety/build-information"), &format!("profile: {profile}\n"));
 
     // It serves the package's own example.
     run(

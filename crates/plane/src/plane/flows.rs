@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nicety_adapter::{Batch, Time};
-use nicety_switch::Plan;
-
 use super::turn::Turn;
 use super::{COUNTED, Plane};
-use crate::flows::{FlowExport, FlowPlan, FlowTables};
+use crate::flows::{Decided, FlowExport, FlowPlan, FlowTables};
+use crate::losses::Losses;
+use nicety_adapter::{Batch, Time};
 
 impl Plane {
     /// Replaces all exports of flows. `version`, which differs from the last ones, is in all records from now on. Workers follow with their
@@ -23,11 +22,18 @@ impl Plane {
         };
     }
 
-    /// Counts a batch's frames, by the switch's decision.
+    /// Counts a batch's frames, by the switch's decision and what receivers have dropped.
     #[inline(never)]
-    pub(crate) fn count_flows(&self, batch: &Batch, plan: &Plan, flows: &mut FlowTables, now: Time) {
+    pub(crate) fn count_flows(
+        &self,
+        batch: &Batch,
+        decided: Decided<'_>,
+        losses: &Losses,
+        flows: &mut FlowTables,
+        now: Time,
+    ) {
         self.follow_flows(flows);
-        flows.count(batch, plan, now);
+        flows.count(batch, decided, losses, now);
     }
 
     /// Reports some of a worker's flows that are due: at most so many that its ports wait for some 50 µs. Call it again and again.

@@ -5,6 +5,7 @@ use nicety_adapter::{Batch, Budget, Frames, Pick, Reason, Time};
 use super::turn::PACKET_COST;
 use super::{Plane, Slot};
 use crate::inward::{Charged, Lost};
+use crate::losses::Losses;
 use crate::port::Port;
 
 impl Plane {
@@ -17,7 +18,8 @@ impl Plane {
             let passed = inward.drain(Budget::TURN, now, |batch, picks| {
                 let is_there = |slot: &&Slot| slot.port().is_some_and(|receiver| !receiver.has_left());
                 match slots.get(batch.origin).filter(is_there) {
-                    Some(receiver) => self.pass_to(receiver, batch, picks, now),
+                    // What has waited was counted as forwarded when it came.
+                    Some(receiver) => self.pass_to(receiver, batch, picks, &mut Losses::off(), now),
                     None => lost += picks.len() as u64,
                 }
             });
@@ -39,6 +41,7 @@ impl Plane {
         slot: &Slot,
         frames: &Frames<'_>,
         charged: &mut Charged,
+        losses: &mut Losses,
         now: Time,
     ) {
         let Frames { batch, picks, .. } = *frames;
@@ -47,17 +50,18 @@ impl Plane {
         let kept = uplink.inward().with(|inward| {
             // A port that leaves says so before the uplinks forget it: nothing comes behind that.
             if receiver.has_left() {
+                picks.iter().for_each(|pick| losses.note(pick.packet, Reason::Removed));
                 return Some((Lost { removed: picks.len() as u64, ..Lost::default() }, None));
             }
             if inward.passes(id, batch, picks, charged, now) {
                 return None;
             }
             let was_empty = inward.len() == 0;
-            let lost = inward.keep(id, batch, picks, charged, now);
+            let lost = inward.keep(id, batch, picks, charged, losses, now);
             Some((lost, inward.due_at().filter(|_| was_empty)))
         });
         match kept.flatten() {
-            None => self.pass_to(slot, batch, picks, now),
+            None => self.pass_to(slot, batch, picks, losses, now),
             Some((Lost { full, congestion, removed }, due)) => {
                 uplink.lose(full, Reason::BufferFull);
                 uplink.lose(congestion, Reason::Congestion);
@@ -70,12 +74,12 @@ impl Plane {
     }
 
     /// Offers frames to a guest's port, which holds nobody.
-    fn pass_to(&self, receiver: &Slot, batch: &Batch, picks: &[Pick], now: Time) {
+    fn pass_to(&self, receiver: &Slot, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) {
         match receiver {
-            Slot::Port(port) => _ = self.offer_shown(port, batch, picks, now),
-            Slot::Group(group) => {
-                group.divide(batch, picks, |part, picks| _ = self.offer_shown(part, batch, picks, now));
-            }
+            Slot::Port(port) => _ = self.offer_shown(port, batch, picks, losses, now),
+            Slot::Group(group) => group.divide(batch, picks, losses, |part, picks, losses| {
+                self.offer_shown(part, batch, picks, losses, now);
+            }),
             Slot::Sink(port) => port.offer_copies(batch, picks, now),
         }
     }

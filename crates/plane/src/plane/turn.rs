@@ -4,9 +4,10 @@ use nicety_adapter::{Batch, Budget, Frames, News, Packet, Pick, PortId, Reason, 
 use nicety_switch::{Plan, Skipped, Slots};
 
 use super::{COUNTED, Plane, Slot};
-use crate::flows::FlowTables;
+use crate::flows::{Decided, FlowTables};
 use crate::group::Group;
 use crate::inward::Charged;
+use crate::losses::Losses;
 use crate::port::{HeldSender, Port, caught, is_unforwarded};
 use crate::times::SAMPLE_EVERY;
 
@@ -37,8 +38,12 @@ pub struct Turn {
     slots: Option<Slots<Slot>>,
     next: usize,
     port: Option<PortId>,
+    /// Receivers of the plan that get frames, and no mirror's copies: the first ones.
+    receivers: usize,
     /// Packets whose receiver left before delivery, a bit each.
     missed: u64,
+    /// Packets that a receiver dropped.
+    losses: Losses,
     /// Packets that inward I/O control has charged.
     charged: Charged,
     /// Batches until the next timed one, and the fetch time of the batch in flight, if it is timed.
@@ -57,6 +62,11 @@ impl Turn {
     /// Takes over what the switch keeps from batch to batch, from a turn that stays for an unfinished flood.
     pub fn succeed(&mut self, other: &mut Self) {
         self.plan.succeed(&mut other.plan);
+        self.take_flows(other);
+    }
+
+    /// Takes over the flows that another turn has counted. A worker has one set of them: the turn that it runs next must have it.
+    pub fn take_flows(&mut self, other: &mut Self) {
         self.flows = std::mem::take(&mut other.flows);
     }
 
@@ -99,6 +109,11 @@ impl Plane {
         }
         if !turn.plan.drops().is_empty() {
             outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
+        }
+        if turn.losses.is_on() {
+            let Turn { batch, plan, receivers, losses, flows, .. } = &mut *turn;
+            let receivers = plan.receivers().get(..*receivers).unwrap_or_default();
+            self.count_flows(batch, Decided { plan, receivers }, losses, flows, now);
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
@@ -170,11 +185,10 @@ impl Plane {
         if port.has_agents() && turn.plan.drops().iter().any(|(_, reason)| is_unforwarded(*reason)) {
             self.hear(port, turn, now);
         }
-        let Turn { batch, plan, slots, flows, .. } = &mut *turn;
+        let Turn { batch, plan, slots, receivers, losses, .. } = &mut *turn;
         let watched = self.watched();
-        if watched & COUNTED != 0 {
-            self.count_flows(batch, plan, flows, now);
-        }
+        losses.begin(watched & COUNTED != 0);
+        *receivers = plan.receivers().len();
         if watched & !COUNTED != 0 {
             let copies = self.show_ingress(port, batch, plan, slots.as_ref(), now);
             outcome.cost = outcome.cost.saturating_sub(copies);
@@ -251,13 +265,16 @@ impl Plane {
                 continue;
             };
             let picks = turn.plan.picks(receiver);
+            let losses = &mut turn.losses;
+            losses.offer_to(receiver);
             match slot {
                 Slot::Sink(port) => port.offer_copies(&turn.batch, &picks, now),
                 _ if sender.inward().is_there() && slot.is_guests() => {
-                    self.keep_inward(sender, slot, &Frames::new(&turn.batch, &picks), &mut turn.charged, now);
+                    let frames = Frames::new(&turn.batch, &picks);
+                    self.keep_inward(sender, slot, &frames, &mut turn.charged, losses, now);
                 }
-                Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, now),
-                Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, now),
+                Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, losses, now),
+                Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, losses, now),
             }
             let bytes = if picks.len() == turn.batch.len() {
                 // The receiver gets the whole batch: no packet goes to a receiver twice.
@@ -274,8 +291,8 @@ impl Plane {
 
     /// Offers frames to a port, which may hold their sender.
     #[inline]
-    fn offer(&self, sender: &Port, port: &Port, batch: &Batch, picks: &[Pick], now: Time) {
-        if self.offer_shown(port, batch, picks, now) {
+    fn offer(&self, sender: &Port, port: &Port, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) {
+        if self.offer_shown(port, batch, picks, losses, now) {
             sender.hold();
             if !port.name_held(sender) {
                 sender.let_go();
@@ -285,7 +302,17 @@ impl Plane {
 
     /// Offers each port of a group its part of the frames.
     #[inline(never)]
-    fn offer_to_group(&self, sender: &Port, group: &Group, batch: &Batch, picks: &[Pick], now: Time) {
-        group.divide(batch, picks, |port, picks| self.offer(sender, port, batch, picks, now));
+    fn offer_to_group(
+        &self,
+        sender: &Port,
+        group: &Group,
+        batch: &Batch,
+        picks: &[Pick],
+        losses: &mut Losses,
+        now: Time,
+    ) {
+        group.divide(batch, picks, losses, |port, picks, losses| {
+            self.offer(sender, port, batch, picks, losses, now);
+        });
     }
 }

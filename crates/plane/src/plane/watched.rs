@@ -8,6 +8,7 @@ use nicety_adapter::{Batch, PACKETS, Pick, Time};
 use nicety_switch::{Plan, Slots};
 
 use super::{GUARDED, Plane, Slot, WATCHED};
+use crate::losses::Losses;
 use crate::port::Port;
 use crate::watch::Watcher;
 
@@ -76,29 +77,36 @@ impl Plane {
 
     /// Like [`Port::offer`], and shows the frames to the watchers and to the mirrors, if there are any.
     #[inline]
-    pub(crate) fn offer_shown(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+    pub(crate) fn offer_shown(
+        &self,
+        port: &Port,
+        batch: &Batch,
+        picks: &[Pick],
+        losses: &mut Losses,
+        now: Time,
+    ) -> bool {
         if self.watched() & WATCHED != 0 {
-            self.offer_watched(port, batch, picks, now)
+            self.offer_watched(port, batch, picks, losses, now)
         } else {
-            port.offer(batch, picks, now)
+            port.offer(batch, picks, losses, now)
         }
     }
 
     #[cold]
-    fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        let holds = self.offer_each(port, batch, picks, now);
+    fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> bool {
+        let holds = self.offer_each(port, batch, picks, losses, now);
         self.copy_egress(port, batch, picks, now);
         holds
     }
 
-    fn offer_each(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+    fn offer_each(&self, port: &Port, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> bool {
         let watchers = self.watchers.load();
         let shown = port.place().shown;
         if !watchers.iter().any(|watcher| watcher.watches_egress(shown)) {
-            return port.offer(batch, picks, now);
+            return port.offer(batch, picks, losses, now);
         }
         let mut offered = ArrayVec::<_, PACKETS>::new();
-        let holds = port.offer_each(batch, picks, now, |pick, fate| {
+        let holds = port.offer_each(batch, picks, losses, now, |pick, fate| {
             // Never full: a batch has no more packets.
             let _pushed = offered.try_push((pick, fate));
         });

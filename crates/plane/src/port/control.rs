@@ -11,6 +11,7 @@ use super::link::Used;
 use super::{Inner, Port, Shell};
 use crate::backlog::Arrival;
 use crate::inward::{Inward, InwardControl};
+use crate::losses::Losses;
 use crate::stage::{ClassState, Terms, wire_bytes, with_mark};
 
 /// The fate of a class's frames of one batch.
@@ -101,6 +102,7 @@ impl Inner {
         batch: &Batch,
         picks: &[Pick],
         holds: &mut bool,
+        losses: &mut Losses,
         now: Time,
         shell: &dyn Shell,
     ) -> usize {
@@ -110,7 +112,7 @@ impl Inner {
         let mut all = Passed::default();
         let only = classifier.of_port(batch.origin.0);
         if let Some(class) = only.filter(|class| !classifier.marks(*class)) {
-            self.pass(Lane { class, port }, batch, picks, &mut all, now);
+            self.pass(Lane { class, port }, batch, picks, &mut all, losses, now);
         } else {
             let (classes, marked) = divide(classifier, batch, picks);
             let mut run = 0;
@@ -124,7 +126,7 @@ impl Inner {
                 {
                     used.insert(class, now);
                 }
-                self.pass(Lane { class, port }, batch, picks, &mut all, now);
+                self.pass(Lane { class, port }, batch, picks, &mut all, losses, now);
             }
         }
         let may_hold = all.waits && self.much_waits(only, port);
@@ -163,7 +165,7 @@ impl Inner {
     }
 
     /// Frames of one class and sender.
-    fn pass(&mut self, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, now: Time) {
+    fn pass(&mut self, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, losses: &mut Losses, now: Time) {
         // A frame that gets a code point needs a head of its own, and waits for its turn there.
         let dscp = self.stage.classifier().and_then(|classifier| classifier.dscp(lane.class));
         let frames = Frames::new(batch, picks);
@@ -198,7 +200,9 @@ impl Inner {
                     dscp.and_then(|dscp| with_mark(batch, packet, &mut copy, |head, l3| mark_dscp(head, l3, dscp)));
                 let plain = Arrival::new(batch, packet, pick);
                 if !stage.keep(lane, Arrival { head: marked.unwrap_or(plain.head), ..plain }, now) {
-                    counters.receive_drop(stage.backlog.refusal(packet.len()));
+                    let reason = stage.backlog.refusal(packet.len());
+                    counters.receive_drop(reason);
+                    losses.note(pick.packet, reason);
                 }
             }
         });

@@ -13,6 +13,7 @@ use super::end::{End, either};
 use super::side::Side;
 use super::{Inner, Saved, Shell};
 use crate::backlog::Drained;
+use crate::losses::Losses;
 use crate::order::LaneKey;
 
 /// A port that a link held: its number, and which of the ports that have had it.
@@ -143,8 +144,17 @@ impl Inner {
         }
     }
 
+    /// Drops frames that were offered.
+    #[cold]
+    pub fn drop_picks(&mut self, picks: &[Pick], reason: Reason, losses: &mut Losses) {
+        for pick in picks {
+            self.counters.receive_drop(reason);
+            losses.note(pick.packet, reason);
+        }
+    }
+
     /// Delivers as many frames as there are tokens for, if the backlog is empty; the others wait. Returns how many were taken.
-    pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], now: Time) -> usize {
+    pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> usize {
         let is_behind = !self.stage.backlog.is_empty();
         let End::Guest(guest) = &mut self.end else { return 0 };
         guest.pool(is_behind);
@@ -168,12 +178,12 @@ impl Inner {
             let sum = if is_taken { batch.bytes() } else { taken.map(|(_, pick)| bytes(pick)).sum() };
             either!(&mut self.end, end => end.charge_receive(sum, now));
             refused = delivery.refused().count_ones() as usize;
-            delivery.again(go).for_each(|pick| missed += u32::from(!self.keep_in_order(batch, pick, now)));
+            delivery.again(go).for_each(|pick| missed += u32::from(!self.keep_in_order(batch, pick, losses, now)));
         }
         if !wait.is_empty() && !self.has_failed() {
             self.room.insert(0);
         }
-        wait.iter().for_each(|pick| missed += u32::from(!self.keep_in_order(batch, *pick, now)));
+        wait.iter().for_each(|pick| missed += u32::from(!self.keep_in_order(batch, *pick, losses, now)));
         if missed > 0 {
             self.report_missed(missed, now);
         }
@@ -181,12 +191,12 @@ impl Inner {
     }
 
     /// Puts one frame behind all others in the backlog. False if there was no room.
-    fn keep_in_order(&mut self, batch: &Batch, pick: Pick, now: Time) -> bool {
+    fn keep_in_order(&mut self, batch: &Batch, pick: Pick, losses: &mut Losses, now: Time) -> bool {
         let Some(packet) = batch.packet(pick.packet) else { return true };
         if self.has_failed() {
-            self.counters.receive_drop(Reason::Failed);
+            self.drop_picks(&[pick], Reason::Failed, losses);
         } else if !self.stage.backlog.push(LaneKey::Queue(0), batch, packet, pick, now) {
-            self.counters.receive_drop(self.stage.backlog.refusal(packet.len()));
+            self.drop_picks(&[pick], self.stage.backlog.refusal(packet.len()), losses);
             return false;
         }
         true
@@ -255,14 +265,14 @@ impl Inner {
     }
 
     /// Puts refused frames into the backlog, or drops them with a reason.
-    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery, now: Time) {
+    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery, losses: &mut Losses, now: Time) {
         let mut missed = 0;
         for refusal in delivery.refusals() {
             let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = either!(&self.end, end => end.lane(batch.sender, refusal.queue.into()));
             if !self.stage.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }, now) {
-                self.counters.receive_drop(self.stage.backlog.refusal(packet.len()));
+                self.drop_picks(&[*pick], self.stage.backlog.refusal(packet.len()), losses);
                 missed += 1;
             }
         }

@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Bucket, PACKETS, Packet, Pick, Rate, Reason, Shape, Time};
 
 use super::{ASIDE, Port};
+use crate::losses::Losses;
 
 /// The rate of a mirror, and what it may still copy.
 #[derive(Debug)]
@@ -45,6 +46,6 @@ impl Port {
         (0..refused).for_each(|_| inner.counters.receive_drop(Reason::MirrorLimit));
         inner.owe(sum);
         drop(inner);
-        let _nobody_is_held = self.offer(batch, &go, now);
+        let _nobody_is_held = self.offer(batch, &go, &mut Losses::off(), now);
     }
 }

@@ -9,6 +9,7 @@ use super::inner::HeldSender;
 use super::{AGENTS, Inner, Port, Shell};
 use crate::backlog::Drained;
 use crate::lock::Held;
+use crate::losses::Losses;
 use crate::poll;
 use crate::watch::Fate;
 
@@ -68,20 +69,27 @@ impl Inner {
 impl Port {
     /// Offers frames from the switch. Refused frames wait in the backlog, or are dropped with a reason. The port's [`Pace`] limits
     /// the frames per hold. True if the sender must be [held](Port::hold).
-    pub(crate) fn offer(&self, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+    pub(crate) fn offer(&self, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> bool {
         let (mut rest, mut holds) = (picks, false);
         while !rest.is_empty() {
-            rest = self.offer_some(batch, rest, &mut holds, now);
+            rest = self.offer_some(batch, rest, &mut holds, losses, now);
         }
         holds
     }
 
     /// Like [`Port::offer`], for one hold; returns the remaining frames. The adapter's requests are carried out after the last hold.
     #[inline]
-    fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
+    fn offer_some<'a>(
+        &self,
+        batch: &Batch,
+        picks: &'a [Pick],
+        holds: &mut bool,
+        losses: &mut Losses,
+        now: Time,
+    ) -> &'a [Pick] {
         let mut inner = self.lock();
         let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
-        *holds |= self.offer_held(&mut inner, batch, picks, rest.is_empty(), now);
+        *holds |= self.offer_held(&mut inner, batch, picks, rest.is_empty(), losses, now);
         rest
     }
 
@@ -90,6 +98,7 @@ impl Port {
         &self,
         batch: &Batch,
         picks: &[Pick],
+        losses: &mut Losses,
         now: Time,
         mut report: impl FnMut(Pick, Fate),
     ) -> bool {
@@ -97,7 +106,7 @@ impl Port {
         while let Some((&pick, others)) = rest.split_first() {
             let mut inner = self.lock();
             let (drops, waiting) = (inner.counters.receive_drops, inner.stage.backlog.len());
-            holds |= self.offer_held(&mut inner, batch, &[pick], others.is_empty(), now);
+            holds |= self.offer_held(&mut inner, batch, &[pick], others.is_empty(), losses, now);
             rest = others;
             let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
             let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
@@ -113,29 +122,35 @@ impl Port {
 
     /// Offers these frames to a locked port: the last ones, or others follow. True if the sender must be held.
     #[inline]
-    fn offer_held(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], is_last: bool, now: Time) -> bool {
+    fn offer_held(
+        &self,
+        inner: &mut Inner,
+        batch: &Batch,
+        picks: &[Pick],
+        is_last: bool,
+        losses: &mut Losses,
+        now: Time,
+    ) -> bool {
         if let Some(reason) = inner.absent() {
-            for _ in picks {
-                inner.counters.receive_drop(reason);
-            }
+            inner.drop_picks(picks, reason, losses);
             return false;
         }
-        if self.is_looked_at_first() && self.look_first(inner, batch, picks, now) {
+        if self.is_looked_at_first() && self.look_first(inner, batch, picks, losses, now) {
             return false;
         }
         let (begin, mut holds) = (self.shell.now(now), false);
         let is_pooled = matches!(&inner.end, End::Guest(guest) if guest.is_pooled());
         let taken = match &inner.end {
-            End::Guest(_) if is_pooled => inner.deliver_shaped(batch, picks, now),
+            End::Guest(_) if is_pooled => inner.deliver_shaped(batch, picks, losses, now),
             End::Link(_) if inner.stage.is_controlled() => {
-                inner.deliver_by_class(batch, picks, &mut holds, now, self.shell.as_ref())
+                inner.deliver_by_class(batch, picks, &mut holds, losses, now, self.shell.as_ref())
             }
             End::Guest(_) | End::Link(_) => {
                 let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
                 let delivery =
                     if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
                 if delivery.refused() != 0 {
-                    if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, now)) {
+                    if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery, losses, now)) {
                         inner.fail(cause);
                     }
                     holds = inner.hold(batch.sender, now, self.shell.as_ref());
@@ -170,7 +185,7 @@ impl Port {
 
     /// Looks at frames before they are offered. True if they are dropped: this is a member of a team, and its link is not used any more.
     /// The steering changes first, so none comes behind [`drop_overtaken`](Self::drop_overtaken).
-    fn look_first(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+    fn look_first(&self, inner: &mut Inner, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) -> bool {
         let Some(member) = &self.member else {
             inner.show(batch, picks, now);
             return false;
@@ -178,7 +193,7 @@ impl Port {
         inner.in_team.is_spread = member.steering.spreads_a_port();
         let is_refused = !member.steering.is_usable(member.index);
         if is_refused {
-            picks.iter().for_each(|_| inner.counters.receive_drop(Reason::LinkDown));
+            inner.drop_picks(picks, Reason::LinkDown, losses);
         }
         is_refused
     }

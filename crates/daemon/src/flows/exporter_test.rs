@@ -1,0 +1,208 @@
+//! What a collector gets in bad times. The test sets the clock; the sockets are real.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+
+use nicety_host::Host;
+use nicety_ipfix::{Outcome, Seen, Table};
+use nicety_plane::FlowSink;
+
+use super::*;
+
+const HANGS: Duration = Duration::from_secs(20);
+const SECOND_NS: u64 = 1_000_000_000;
+/// 2023-11-14 22:13:20 UTC.
+const WALL_S: u64 = 1_700_000_000;
+
+/// An export's link, and the clocks.
+struct Stage {
+    link: Link,
+    now: Time,
+    epoch: Epoch,
+}
+
+impl Stage {
+    fn new(collector: &str) -> Self {
+        let text = format!("[[flow_export]]\nname = \"one\"\ncollector = \"{collector}\"\n");
+        let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
+        let export = Arc::new(Export::new(1, host.flow_exports[0].clone()));
+        let port = |name: &str| Port { name: name.to_owned(), vlan: 0 };
+        export.learn(1, Names::from([(1, port("vm1")), (2, port("vm2"))]));
+        let mut stage = Self { link: Link::new(&export), now: Time(SECOND_NS), epoch: Epoch::default() };
+        stage.learn(WALL_S);
+        stage
+    }
+
+    /// The time of day is this, in seconds.
+    fn learn(&mut self, wall_s: u64) {
+        self.epoch.learn(wall_s * SECOND_NS, self.now);
+    }
+
+    fn turn(&mut self) {
+        self.link.turn(self.now, self.epoch);
+    }
+
+    fn later(&mut self, ms: u64) {
+        self.now = self.now.after_ns(ms * 1_000_000);
+    }
+
+    /// Turns until this is so; the kernel may take a moment.
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + HANGS;
+        loop {
+            self.turn();
+            if is_so(self) {
+                return;
+            }
+            assert!(Instant::now() < end, "{what}: {:?}", self.link);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A worker reports the flow of one frame.
+    fn report(&self) {
+        let (mut table, mut records) = (Table::new(1, 1 << 16), Vec::new());
+        let head = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6][..], &[0; 46]].concat();
+        let outcome = Outcome { egress: 2, dropped: 0, directions: 1 };
+        assert!(table.add(&Seen::of(&head), outcome, (1, 60), self.now.0).is_none());
+        table.end_where(|_| true, &mut |record| records.push(Reported { record, version: 1 }));
+        self.link.export.queue.take(&mut records);
+    }
+
+    fn sent(&self) -> [u64; 3] {
+        let counts = self.link.export.queue.counts();
+        [&counts.records, &counts.templates, &counts.lost].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// A message: its time in seconds, its number, and the numbers of its sets (2: templates, 3: options templates, others: records).
+#[derive(Debug, PartialEq, Eq)]
+struct Message {
+    at_s: u32,
+    sequence: u32,
+    sets: Vec<u16>,
+}
+
+/// The first message, and what is behind it.
+fn message(bytes: &[u8]) -> (Message, &[u8]) {
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let half = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    assert_eq!(half(bytes, 0), 10, "the version of IPFIX");
+    let (whole, rest) = bytes.split_at(half(bytes, 2).into());
+    let (mut sets, mut left) = (Vec::new(), &whole[16..]);
+    while !left.is_empty() {
+        sets.push(half(left, 0));
+        left = &left[usize::from(half(left, 2))..];
+    }
+    (Message { at_s: word(4), sequence: word(8), sets }, rest)
+}
+
+/// The messages that have come by UDP.
+fn came(collector: &UdpSocket) -> Vec<Message> {
+    let (mut datagram, mut messages) = ([0; 2000], Vec::new());
+    while let Ok(len) = collector.recv(&mut datagram) {
+        messages.push(message(&datagram[..len]).0);
+    }
+    messages
+}
+
+fn collector() -> (UdpSocket, Stage) {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    collector.set_nonblocking(true).unwrap();
+    let stage = Stage::new(&format!("udp:{}", collector.local_addr().unwrap()));
+    (collector, stage)
+}
+
+/// The set of the flows of ARP.
+const FLOWS: u16 = 258;
+
+#[test]
+fn a_collector_by_udp_that_has_missed_the_templates_gets_them_within_20_seconds() {
+    let (collector, mut stage) = collector();
+    stage.turn();
+    let first = came(&collector);
+    assert_eq!(first[0], Message { at_s: WALL_S as u32, sequence: 0, sets: vec![2, 3, 264] });
+    // It has lost these. The flows that come meanwhile mean nothing to it.
+    for _ in 0..19 {
+        stage.later(1000);
+        stage.report();
+        stage.turn();
+    }
+    let meanwhile = came(&collector);
+    assert_eq!(meanwhile.len(), 19);
+    assert!(meanwhile.iter().all(|message| message.sets == [FLOWS]), "{meanwhile:?}");
+    stage.later(1000);
+    stage.report();
+    stage.turn();
+    let again: Vec<Vec<u16>> = came(&collector).into_iter().map(|message| message.sets).collect();
+    assert_eq!(again, [vec![2, 3, 264], vec![265], vec![FLOWS]], "templates, names, flows");
+    assert_eq!(stage.sent(), [20, 2, 0]);
+}
+
+#[test]
+fn the_times_of_messages_go_on_when_the_clock_is_set_back() {
+    let (collector, mut stage) = collector();
+    stage.turn();
+    came(&collector);
+    let told = |stage: &mut Stage, wall_s: u64| {
+        stage.later(1000);
+        stage.learn(wall_s);
+        stage.report();
+        stage.turn();
+        came(&collector).pop().unwrap().at_s
+    };
+    assert_eq!(told(&mut stage, WALL_S + 1), WALL_S as u32 + 1);
+    assert_eq!(told(&mut stage, WALL_S - 86_400), WALL_S as u32 + 2, "set back by a day");
+    assert_eq!(told(&mut stage, WALL_S - 86_399), WALL_S as u32 + 3);
+    assert_eq!(told(&mut stage, WALL_S + 3600), WALL_S as u32 + 3600, "set forwards by an hour");
+}
+
+/// Reads what has come by TCP: at least one message.
+fn read(stream: &mut TcpStream) -> Vec<Message> {
+    stream.set_read_timeout(Some(HANGS)).unwrap();
+    let mut bytes = vec![0; 1 << 16];
+    let len = stream.read(&mut bytes).unwrap();
+    let (mut rest, mut messages) = (&bytes[..len], Vec::new());
+    while !rest.is_empty() {
+        let (first, others) = message(rest);
+        messages.push(first);
+        rest = others;
+    }
+    messages
+}
+
+#[test]
+fn a_collector_by_tcp_that_resets_its_connection_gets_the_templates_first_on_the_next_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));
+    let first_sets = [vec![2, 3, 264], vec![265]];
+    stage.until("a connection", |stage| stage.sent()[1] == 1);
+    let (mut stream, _) = listener.accept().unwrap();
+    let sets: Vec<Vec<u16>> = read(&mut stream).into_iter().map(|message| message.sets).collect();
+    assert_eq!(sets, first_sets);
+    stage.report();
+    stage.turn();
+    // A connection that is closed with unread bytes is reset.
+    let end = Instant::now() + HANGS;
+    while stream.peek(&mut [0; 1]).unwrap() == 0 {
+        assert!(Instant::now() < end);
+    }
+    drop(stream);
+    stage.until("the end of the connection", |stage| stage.link.connection.why().is_some());
+    // What comes now waits: nothing of it is lost.
+    stage.report();
+    stage.turn();
+    assert_eq!(stage.sent()[2], 0);
+    stage.later(1000);
+    stage.until("another connection", |stage| stage.sent()[1] == 2);
+    stage.until("the flow that waited", |stage| stage.sent()[0] == 2);
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut messages = read(&mut stream);
+    while messages.len() < 3 {
+        messages.extend(read(&mut stream));
+    }
+    assert_eq!(messages[0].sequence, 0, "numbers begin anew");
+    let sets: Vec<Vec<u16>> = messages.into_iter().map(|message| message.sets).collect();
+    assert_eq!(sets, [first_sets[0].clone(), first_sets[1].clone(), vec![FLOWS]]);
+}
