@@ -33,7 +33,7 @@ use nicety_adapter::{
 use nicety_memory::Map;
 
 pub use error::VxlanError;
-pub use hops::{HOPS_MAX, Hop, Hops, Place, TellError};
+pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TellError, Traffic, Way};
 pub use networks::Network;
 pub use nicety_frame::vxlan::PORT as VXLAN_PORT;
 pub use sockets::is_tunnel_end;
@@ -222,7 +222,7 @@ impl Vxlan {
     /// Sends what waits for room.
     fn send_waiting(&mut self, counters: &mut Counters) {
         if self.leaving.is_waiting() {
-            self.leaving.send_waiting(&self.sockets.sending, counters);
+            self.leaving.send_waiting(&self.sockets.sending, &mut self.hops.lock(), counters);
             self.watch_room();
             self.room = !self.leaving.is_waiting();
         }

@@ -29,13 +29,15 @@ use super::vms;
 const CHARTS_MAX: usize = 8;
 
 /// The sections, by identifier and heading.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 10] = [
     ("picture", "The host"),
     ("blocked", "Blocked"),
     ("ports", "Ports"),
     // Only if the host file has some.
     ("vms", "Protected VMs"),
     ("uplinks", "Uplinks and teams"),
+    // Only if the fabric has other hosts.
+    ("fabric", "Other hosts of the fabric"),
     ("drops", "Drops"),
     ("changes", "Last changes"),
     ("log", "Log"),
@@ -61,7 +63,10 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     let limits = shown.limits();
     let guests = Guests::new(guests, &blocked, &history, view);
     let mut main = String::new();
-    let there = SECTIONS.iter().filter(|(id, _)| *id != "vms" || !vms.is_empty());
+    let fabric = shown.inspect.fabric();
+    let others = fabric.as_ref().filter(|fabric| !fabric.hosts.is_empty());
+    let is_there = |id: &str| (id != "vms" || !vms.is_empty()) && (id != "fabric" || others.is_some());
+    let there = SECTIONS.iter().filter(|(id, _)| is_there(id));
     let contents: Vec<String> = there.map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
     let _ = write!(
         main,
@@ -74,7 +79,6 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         contents.join(" ")
     );
     let waiting = shown.inspect.live().and_then(|live| live.waiting());
-    let fabric = shown.inspect.fabric();
     fabric.iter().for_each(|fabric| fabric::line(&mut main, fabric));
     attention(&mut main, &ports, &vms, fabric.as_ref(), waiting.as_ref());
     section(&mut main, "picture", |main| picture(main, &guests, &links));
@@ -88,6 +92,9 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         ports::table(main, &ports::LINKS, &links, &history, view);
         class_table(main, &links, &history, view.span);
     });
+    if let Some(fabric) = others {
+        section(&mut main, "fabric", |main| fabric::table(main, fabric));
+    }
     section(&mut main, "drops", |main| drops(main, &ports.iter().collect::<Vec<_>>(), &lately));
     drop(history);
     let (changes, log) = (shown.recent.changes(), shown.recent.lines());

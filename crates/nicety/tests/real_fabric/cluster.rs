@@ -1,6 +1,7 @@
 //! A cluster of etcd on addresses of this machine.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub struct Cluster {
     folder: TempDir,
     addresses: Vec<String>,
     members: Vec<Option<Member>>,
+    /// Further arguments of each member.
+    more: Vec<String>,
 }
 
 /// Addresses of this process and of one caller alone, so that ports need not be looked for.
@@ -39,9 +42,15 @@ pub fn addresses<const COUNT: usize>() -> [String; COUNT] {
 impl Cluster {
     /// So many members, of which a majority answers.
     pub fn start<const COUNT: usize>() -> Self {
+        Self::start_with::<COUNT>(&[])
+    }
+
+    /// The same with further arguments.
+    pub fn start_with<const COUNT: usize>(more: &[&str]) -> Self {
+        let more = more.iter().map(|&word| word.to_owned()).collect();
         let etcd = Etcd::lay(&mut |line| eprintln!("{line}")).unwrap();
         let (folder, addresses) = (TempDir::new().unwrap(), addresses::<COUNT>().to_vec());
-        let mut this = Self { etcd, folder, addresses, members: Vec::new() };
+        let mut this = Self { etcd, folder, addresses, members: Vec::new(), more };
         for member in 0..COUNT {
             this.members.push(None);
             this.run(member);
@@ -62,7 +71,7 @@ impl Cluster {
         command.args([format!("--name=m{member}"), format!("--data-dir={data}")]);
         command.args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")]);
         command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
-        command.arg(format!("--initial-cluster={}", peers.join(",")));
+        command.arg(format!("--initial-cluster={}", peers.join(","))).args(&self.more);
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         self.members[member] = Some(Member(child));
     }
@@ -71,13 +80,23 @@ impl Cluster {
         self.members[member] = None;
     }
 
+    /// Debian's packages.
+    pub fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+
+    /// The folder of all members: that of the first one's data is `m0`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// As a host file has them.
     pub fn endpoints(&self) -> String {
         let all: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}:2379")).collect();
         all.join(",")
     }
 
-    fn client(&self) -> Blocking {
+    pub fn client(&self) -> Blocking {
         let settings = Settings::new(self.endpoints().split(',').map(|one| one.parse().unwrap()).collect());
         Blocking::new(Client::new(settings, |_: &str, _: u16, _: Answer| {}).unwrap()).unwrap()
     }

@@ -46,11 +46,23 @@ struct Message {
     departing: Departing,
     socket: u8,
     count: Count,
+    /// The hop that it goes to. `None`: another process wrote it.
+    hop: Option<u16>,
 }
 
 impl Message {
+    /// Counts its frames as sent to its hop, or as dropped on the way.
+    fn count(&self, table: &mut Table, is_dropped: bool) {
+        let Departing { span, to, segment } = self.departing;
+        if let (Some(hop), Some(to)) = (self.hop, to.ip()) {
+            let frames = if segment == 0 { 1 } else { span.len().div_ceil(segment.into()) };
+            let bytes = span.len().saturating_sub(frames * HEADER_BYTES);
+            table.went(hop, to, (frames, bytes), is_dropped);
+        }
+    }
+
     fn save(&self) -> Option<SavedMessage> {
-        let Self { at, departing: Departing { span, to, segment }, socket, count } = *self;
+        let Self { at, departing: Departing { span, to, segment }, socket, count, hop: _ } = *self;
         let (to, port, len) = (to.ip()?, to.port(), span.len());
         Some(SavedMessage { to, port, socket, segment, at, len, count: [count.packets, count.frames, count.bytes] })
     }
@@ -168,7 +180,8 @@ impl Leaving {
             let to = Address::new(SocketAddr::new(message.to, message.port));
             let [packets, frames, bytes] = message.count;
             let departing = Departing { span, to, segment: message.segment };
-            self.messages.push(Message { at: message.at, departing, socket, count: Count { packets, frames, bytes } });
+            let count = Count { packets, frames, bytes };
+            self.messages.push(Message { at: message.at, departing, socket, count, hop: None });
             // Whether it has room is found out in the first turn.
             self.blocked |= 1 << socket;
         }
@@ -267,29 +280,29 @@ impl Leaving {
         let span = self.buffers.span(run.start, run.end - run.start);
         let segment = if run.datagrams > 1 { run.segment as u16 } else { 0 };
         let mut count = run.count;
-        let mut message = |address: IpAddr| {
+        let mut message = |(hop, address): (u16, IpAddr)| {
             let to = Address::new(SocketAddr::new(address, guide.port));
-            let (departing, socket) = (Departing { span, to, segment }, run.route.socket);
-            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count) });
+            let (departing, socket, hop) = (Departing { span, to, segment }, run.route.socket, Some(hop));
+            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count), hop });
         };
         match run.route.hop {
-            Some(hop) => guide.table.hop(hop).into_iter().for_each(|hop| message(hop.address)),
+            Some(number) => guide.table.hop(number).into_iter().for_each(|hop| message((number, hop.address))),
             None => guide.table.all_of(run.route.vni).for_each(message),
         }
     }
 
     /// Sends what is written. What finds no room stays.
-    pub(super) fn send(&mut self, guide: &Guide<'_>, counters: &mut Counters) {
+    pub(super) fn send(&mut self, guide: &mut Guide<'_>, counters: &mut Counters) {
         self.end_run(guide);
-        self.send_waiting(guide.sockets, counters);
+        self.send_waiting(guide.sockets, guide.table, counters);
     }
 
     /// Sends what waits.
-    pub(super) fn send_waiting(&mut self, sockets: &[OwnedFd], counters: &mut Counters) {
+    pub(super) fn send_waiting(&mut self, sockets: &[OwnedFd], table: &mut Table, counters: &mut Counters) {
         self.blocked = 0;
         let used = self.messages.iter().fold(0u32, |used, message| used | 1 << message.socket);
         for (number, socket) in (0..).zip(sockets).filter(|(number, _)| used & (1 << number) != 0) {
-            self.send_by(number, socket, counters);
+            self.send_by(number, socket, table, counters);
         }
         let blocked = self.blocked;
         self.messages.retain(|message| blocked & (1 << message.socket) != 0 && !message.departing.span.is_empty());
@@ -299,7 +312,7 @@ impl Leaving {
     }
 
     /// Sends the messages of a socket. Those that are done have no bytes any more.
-    fn send_by(&mut self, number: u8, socket: &OwnedFd, counters: &mut Counters) {
+    fn send_by(&mut self, number: u8, socket: &OwnedFd, table: &mut Table, counters: &mut Counters) {
         let mut first = 0;
         loop {
             let mine = |message: &Message| message.socket == number && !message.departing.span.is_empty();
@@ -312,7 +325,7 @@ impl Leaving {
                 Ok(sent) => {
                     self.trouble.error = None;
                     for place in places.iter().take(sent.max(1)) {
-                        let count = self.done(*place);
+                        let count = self.done(*place, table, false);
                         if count.packets > 0 {
                             counters.received(0, count.frames.into(), count.bytes.into());
                         }
@@ -323,14 +336,14 @@ impl Leaving {
                         self.blocked |= 1 << number;
                         return;
                     }
-                    errno => self.failed(first, errno, counters),
+                    errno => self.failed(first, errno, table, counters),
                 },
             }
         }
     }
 
     /// A message could not be sent, and never can.
-    fn failed(&mut self, place: usize, errno: Errno, counters: &mut Counters) {
+    fn failed(&mut self, place: usize, errno: Errno, table: &mut Table, counters: &mut Counters) {
         let Some(message) = self.messages.get(place) else { return };
         let segment = u32::from(message.departing.segment);
         // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
@@ -348,12 +361,13 @@ impl Leaving {
         } else {
             self.trouble.error = Some(errno);
         }
-        (0..self.done(place).packets).for_each(|_| counters.receive_drop(reason));
+        (0..self.done(place, table, true).packets).for_each(|_| counters.receive_drop(reason));
     }
 
-    /// A message waits no more.
-    fn done(&mut self, place: usize) -> Count {
+    /// A message waits no more: it was sent, or dropped.
+    fn done(&mut self, place: usize, table: &mut Table, is_dropped: bool) -> Count {
         let Some(message) = self.messages.get_mut(place) else { return Count::default() };
+        message.count(table, is_dropped);
         message.departing.span = Span::default();
         std::mem::take(&mut message.count)
     }
