@@ -140,7 +140,7 @@ impl FabricGroups {
             class
         };
         let own = root.entry(IO_CLASS.name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
-        own.splice(0..0, classes.iter().map(on_tunnel));
+        drop(own.splice(0..0, classes.iter().map(on_tunnel)));
         Some((toml::to_string(&root).ok()?, classes.len()))
     }
 

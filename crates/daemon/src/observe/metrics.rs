@@ -538,8 +538,8 @@ fn each_peer(
         let hosts = fabric.filter(|fabric| fabric.tunnel == *port).map_or(&[][..], |fabric| &fabric.hosts);
         for (address, traffic) in peers {
             let address = address.to_string();
-            let host = hosts.iter().find(|host| host.address == address).map_or("", |host| &host.name);
-            visit(&[("port", port), ("peer", &address), ("host", host)], traffic);
+            let host = hosts.iter().find(|host| host.address == address).map_or("", |host| host.name.as_str());
+            visit(&[("port", port.as_str()), ("peer", address.as_str()), ("host", host)], traffic);
         }
     }
 }
