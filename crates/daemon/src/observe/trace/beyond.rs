@@ -91,9 +91,9 @@ fn port(host: &TraceHost) -> String {
 /// The VLAN with which a frame leaves; 0: without a tag.
 fn vlan(frame: &[u8], edit: Edit) -> u16 {
     match edit {
-        Edit::Tag(tag) | Edit::Retag(tag) => tag.id(),
+        Edit::Tag(tag) | Edit::Retag(tag) => tag.tci.id(),
         Edit::Untag => 0,
-        Edit::Keep => Layout::parse(frame).tags.iter().flatten().next().map_or(0, |tag| tag.id()),
+        Edit::Keep => Layout::parse(frame).tags.iter().flatten().next().map_or(0, |tag| tag.tci.id()),
     }
 }
 
