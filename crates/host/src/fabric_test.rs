@@ -212,7 +212,7 @@ fn classes_that_cannot_be_a_fabric_s_are_refused_with_their_names() {
     let class = |keys: &str| format!("{WEB}[[io_class]]\nname = \"iscsi\"\n{keys}");
     let two = |one: &str, other: &str| format!("{}[[io_class]]\nname = \"b\"\n{other}", class(one));
     for (text, why) in [
-        (class("uplink = \"tap0\"\n"), "class iscsi: uplink: there is no such key in [[io_class]]"),
+        (class("uplink = \"tap0\"\n"), "class tap0/iscsi: uplink: there is no such key in [[io_class]]"),
         (class("ports = \"vm1\"\n"), "class iscsi: ports: there is no such key in [[io_class]]"),
         (class("port_reservation = \"1Mbit/s\"\n"), "port_reservation: there is no such key in [[io_class]]"),
         (class("groups = \"wbe\"\n"), "class iscsi: groups: there is no port group \"wbe\"; did you mean \"web\"?"),

@@ -105,16 +105,18 @@ pub(super) fn io_classes(
     for (number, section) in sections.into_iter().enumerate() {
         let uplink = place(walk, section, around);
         let Some(class) = io_class(walk, section, uplink, around) else { continue };
-        let is_own = number >= of_fabric;
-        let in_fabric = |other: &IoClassConfig| other.name == class.name && other.uplink == class.uplink;
-        if is_own && classes.iter().take(of_fabric).any(|(_, other)| in_fabric(other)) {
+        let (is_own, fabric) = (number >= of_fabric, classes.len().min(of_fabric));
+        let (of_fabric, own) = classes.split_at(fabric);
+        let has_name = |(_, other): &(_, IoClassConfig)| other.name == class.name && other.uplink == class.uplink;
+        if is_own && of_fabric.iter().any(has_name) {
             let what = format!(
                 "the fabric has a class {:?} on this tunnel, too: choose another name for one of them",
                 class.name
             );
             walk.wrong(section, "name", section.line, what);
         } else {
-            is_apart(walk, section, &class, &classes);
+            // A frame that fits a class of the fabric, too, is that one's: nobody here can change the fabric's.
+            is_apart(walk, section, &class, if is_own { own } else { of_fabric });
         }
         classes.push((section, class));
     }
