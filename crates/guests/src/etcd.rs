@@ -17,12 +17,12 @@ impl Etcd {
         Layer::lay("etcd", &["etcd-server", "etcd-client"], progress).map(Etcd)
     }
 
-    /// The same of bookworm: 3.4, the oldest that is supported.
+    /// The server of bookworm: 3.4, the oldest that is supported. Its `etcdctl` cannot be resolved beside trixie's packages.
     ///
     /// # Errors
     /// Those of [`Layer::lay`].
     pub fn lay_older(progress: &mut dyn FnMut(&str)) -> Result<Etcd, Error> {
-        Layer::lay("etcd-older", &["etcd-server/bookworm", "etcd-client/bookworm"], progress).map(Etcd)
+        Layer::lay("etcd-older", &["etcd-server/bookworm"], progress).map(Etcd)
     }
 
     /// etcd's command.
@@ -30,7 +30,7 @@ impl Etcd {
         self.0.program("usr/bin/etcd")
     }
 
-    /// The command of an administrator: `etcdctl`.
+    /// The command of an administrator, `etcdctl`, of trixie's packages.
     pub fn control(&self) -> Command {
         self.0.program("usr/bin/etcdctl")
     }

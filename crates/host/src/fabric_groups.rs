@@ -7,13 +7,13 @@ use nicety_fabric::Config;
 use nicety_frame::Vni;
 use nicety_switch::{Vlan, VlanId, VlanSet};
 use nicety_uplink::Network;
-use toml::{Table, Value};
 use toml::de::DeTable;
+use toml::{Table, Value};
 
 use super::document::{Document, List};
 use super::errors::{HostError, HostErrors};
-use super::form::Form;
 use super::fabric::FABRIC;
+use super::form::Form;
 use super::io_classes::{FABRIC_CLASS, IO_CLASS, fabric_classes};
 use super::names;
 use super::policy::{self, Parts};

@@ -183,7 +183,9 @@ fn a_class_of_the_fabric_is_on_the_tunnel_of_each_host_before_the_host_s_own() {
     // The host's file stays its own.
     assert_eq!(both.document, host(&text).unwrap().document);
     let tables: Vec<String> = both.tables().into_iter().map(|(name, _)| name).collect();
-    assert!(["fabric.io_class.management", "io_class.tunnel.own"].iter().all(|name| tables.contains(&(*name).to_owned())));
+    assert!(
+        ["fabric.io_class.management", "io_class.tunnel.own"].iter().all(|name| tables.contains(&(*name).to_owned()))
+    );
     // A group that takes another VLAN for a moment leaves the classes.
     let groups = |text: &str| FabricGroups::parse(text).unwrap();
     let (old, new) = (groups(&format!("{WEB}{CLASSES}")), format!("{}{CLASSES}", WEB.replace("web", "db")));
@@ -198,7 +200,8 @@ fn a_class_of_the_fabric_is_on_the_tunnel_of_each_host_before_the_host_s_own() {
 fn a_class_of_the_fabric_that_does_not_fit_a_host_is_refused_there_by_its_name() {
     let text = format!("{TUNNEL}{FABRIC}{PORT}");
     let error = with(&text, &format!("{WEB}{CLASSES}")).unwrap_err();
-    let why = "the fabric's class management: reservation: uplink tunnel has no rate, and a reservation is a part of it";
+    let why =
+        "the fabric's class management: reservation: uplink tunnel has no rate, and a reservation is a part of it";
     assert!(error.contains(why), "{error}");
     let own = "[[io_class]]\nuplink = \"tunnel\"\nname = \"slow\"\nports = \"vm1\"\n";
     let slow = CLASSES.split_inclusive("100Mbit/s\"\n").nth(1).unwrap();
@@ -217,7 +220,10 @@ fn classes_that_cannot_be_a_fabric_s_are_refused_with_their_names() {
         (class("port_reservation = \"1Mbit/s\"\n"), "port_reservation: there is no such key in [[io_class]]"),
         (class("groups = \"wbe\"\n"), "class iscsi: groups: there is no port group \"wbe\"; did you mean \"web\"?"),
         (class("dscp = 46\n"), "class iscsi: dscp: each guest chooses this itself: name the groups that are trusted"),
-        (class("delay = \"low\"\n"), "class iscsi: delay: frames come first up to the class's reservation, and it has none"),
+        (
+            class("delay = \"low\"\n"),
+            "class iscsi: delay: frames come first up to the class's reservation, and it has none",
+        ),
         (
             format!("{WEB}[[io_class]]\nname = \"x\"\n"),
             "class \"x\" has no frames: say which, by one or more of groups, vlan, pcp, dscp, network, transport_ports",

@@ -55,11 +55,11 @@ pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, me
 pub use etcd::{EtcdConfig, EtcdIdentity, EtcdUser};
 pub use fabric::FabricConfig;
 pub use fabric_groups::{FABRIC_GROUP, FabricGroups};
-pub use io_classes::FABRIC_CLASS;
 pub use flow_export::{Collector, FLOW_EXPORTS_MAX, FlowExportConfig, NoCollector};
 pub use form::Form;
 pub use host::{FILE_MAX, Host, KINDS, kind_of};
 pub use io_class::{IoClassConfig, TransportPorts};
+pub use io_classes::FABRIC_CLASS;
 pub use lease::{LeasePlace, lease_file, lease_key};
 pub use mirror::{MIRRORS_MAX, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;

@@ -32,7 +32,8 @@ impl Daemon {
 
     /// What each tunnel among these ports has carried.
     pub fn tunnels(&self, views: &[PortView]) -> Vec<TunnelTraffic> {
-        let of = |view: &PortView| Some(TunnelTraffic { port: view.name.clone(), peers: self.hops_of(view)?.traffic() });
+        let of =
+            |view: &PortView| Some(TunnelTraffic { port: view.name.clone(), peers: self.hops_of(view)?.traffic() });
         views.iter().filter_map(of).collect()
     }
 

@@ -487,9 +487,11 @@ fn fabric(page: &mut Page, fabric: &FabricReport) {
     }
     let of_hosts: [Metric<HostReport>; 3] = [
         ("nicety_fabric_host_reached", "Whether frames are sent to the host.", |host| host.is_reached.into()),
-        ("nicety_fabric_host_ports", "Ports of the host with an address in groups that this host has ports in.", |host| {
-            host.ports as u64
-        }),
+        (
+            "nicety_fabric_host_ports",
+            "Ports of the host with an address in groups that this host has ports in.",
+            |host| host.ports as u64,
+        ),
         ("nicety_fabric_host_addresses", "Addresses of the host in these groups.", |host| host.addresses.into()),
     ];
     for (name, help, value) in of_hosts {
@@ -511,7 +513,10 @@ fn tunnels(page: &mut Page, tunnels: &[TunnelTraffic], fabric: Option<&FabricRep
         ("transmit", "that came from the peer", |traffic| traffic.transmit),
         ("receive", "that went to the peer", |traffic| traffic.receive),
     ];
-    let units: [Metric<Passed>; 2] = [("frames", "Frames of guests", |passed| passed.frames), ("bytes", "Bytes of guests' frames", |passed| passed.bytes)];
+    let units: [Metric<Passed>; 2] = [
+        ("frames", "Frames of guests", |passed| passed.frames),
+        ("bytes", "Bytes of guests' frames", |passed| passed.bytes),
+    ];
     for (way, which, passed) in ways {
         for (unit, what, value) in units {
             let name = format!("nicety_tunnel_{way}_{unit}_total");

@@ -29,8 +29,10 @@ pub fn shown(value: &Value) -> String {
 pub fn tables(text: &str) -> Result<BTreeMap<String, Table>, Failure> {
     let root: Table = text.parse().map_err(Failure::with(Exit::Usage))?;
     let lists = root.iter().filter_map(|(list, value)| Some((list, value.as_array()?)));
-    let tables = lists.flat_map(|(list, values)| values.iter().filter_map(move |value| Some((list, value.as_table()?))));
-    let named = tables.filter_map(|(list, table)| Some((format!("{list}.{}", table.get("name")?.as_str()?), table.clone())));
+    let tables =
+        lists.flat_map(|(list, values)| values.iter().filter_map(move |value| Some((list, value.as_table()?))));
+    let named =
+        tables.filter_map(|(list, table)| Some((format!("{list}.{}", table.get("name")?.as_str()?), table.clone())));
     Ok(named.collect())
 }
 

@@ -92,9 +92,7 @@ pub fn added(text: &str, section: &Section, name: &Name, values: &[(String, Stri
     let entries = list_of(&mut document, section)?;
     if entries.iter().any(|table| name_of(table) == Some(name.as_str())) {
         let word = section.word;
-        return Err(usage(format!(
-            "there is a {word} {name:?} already: `nicety fabric {word} set {name}` changes it"
-        )));
+        return Err(usage(format!("there is a {word} {name:?} already: `nicety fabric {word} set {name}` changes it")));
     }
     let mut table = Table::new();
     table.insert("name", toml_edit::value(name.as_str()));
@@ -207,14 +205,19 @@ vlan = 10
     #[test]
     fn a_group_is_added_changed_and_removed_and_comments_stay() {
         let more =
-            added(TEXT, &GROUPS, &name("db"), &values(&[("vni", "5020"), ("vlan", "20"), ("bpdu_guard", "true")])).unwrap();
+            added(TEXT, &GROUPS, &name("db"), &values(&[("vni", "5020"), ("vlan", "20"), ("bpdu_guard", "true")]))
+                .unwrap();
         let entry = "\n[[port_group]]\nname = \"db\"\nbpdu_guard = true\nvlan = 20\nvni = 5020\n";
         assert_eq!(more, format!("{TEXT}{entry}"));
         assert_eq!(removed(&more, &GROUPS, &name("db")).unwrap(), TEXT);
-        let set = set(TEXT, &GROUPS, &name("web"), &values(&[("vni", "7"), ("vlan", ""), ("send_average", "1Gbit/s")])).unwrap();
+        let set = set(TEXT, &GROUPS, &name("web"), &values(&[("vni", "7"), ("vlan", ""), ("send_average", "1Gbit/s")]))
+            .unwrap();
         assert_eq!(set, TEXT.replace("5010", "7").replace("vlan = 10", "send_average = \"1Gbit/s\""));
         assert_eq!(
-            added("format = 1\n", &GROUPS, &name("web"), &values(&[("vni", "1")])).unwrap().matches("[[port_group]]").count(),
+            added("format = 1\n", &GROUPS, &name("web"), &values(&[("vni", "1")]))
+                .unwrap()
+                .matches("[[port_group]]")
+                .count(),
             1
         );
     }

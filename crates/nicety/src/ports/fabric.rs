@@ -101,10 +101,7 @@ node-3  192.0.2.3      2          3       45      7        1
 "
         );
         let alone = FabricReport { connection: Connection::Away, ..fabric(0) };
-        assert_eq!(
-            table(&alone, false),
-            "\nfabric prod: host node-1, etcd is out of reach; it knows no other host\n"
-        );
+        assert_eq!(table(&alone, false), "\nfabric prod: host node-1, etcd is out of reach; it knows no other host\n");
     }
 
     #[test]

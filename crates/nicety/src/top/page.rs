@@ -252,8 +252,7 @@ impl Page {
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let summary = hosts::summary(&self.before, &self.now);
         let heights = [1, 1, u16::from(summary.is_some())].map(Constraint::Length);
-        let [head, cpu, fabric, body] =
-            Layout::vertical(heights.into_iter().chain([Constraint::Min(0)])).areas(area);
+        let [head, cpu, fabric, body] = Layout::vertical(heights.into_iter().chain([Constraint::Min(0)])).areas(area);
         let mut ports = crate::output::count(self.len() as u64, "port");
         if self.order.at.is_none() && self.len() > 1 {
             ports.push_str(if self.order.is_descending { ", most traffic first" } else { ", least traffic first" });

@@ -30,12 +30,8 @@ fn port(name: &str, bytes: u64, drops: u64) -> PortReport {
 fn page() -> Page {
     let begin = Instant::now();
     let thread = |name: &str, cpu_ns| ThreadReport { name: name.to_owned(), cpu_ns };
-    let sample = |seconds, ports, threads| Sample {
-        at: begin + Duration::from_secs(seconds),
-        ports,
-        threads,
-        fabric: None,
-    };
+    let sample =
+        |seconds, ports, threads| Sample { at: begin + Duration::from_secs(seconds), ports, threads, fabric: None };
     let first = sample(
         0,
         vec![port("vm1", 0, 0), port("vm2", 5000, 7), port("a-port-with-a-long-name", 0, 0)],

@@ -35,7 +35,10 @@ fn the_book_s_lines_make_certificates_users_a_fabric_and_its_first_host() {
         assert!(made.contains(line), "{made}");
     }
     let table = std::fs::read_to_string(folder.join("node-1.toml")).unwrap();
-    assert!(table.contains("host = \"node-1\"") && table.contains("etcd_user = \"nicety/prod/host/node-1\""), "{table}");
+    assert!(
+        table.contains("host = \"node-1\"") && table.contains("etcd_user = \"nicety/prod/host/node-1\""),
+        "{table}"
+    );
     // The same session goes on: etcdctl knows where etcd is, and who asks.
     let session: Vec<String> = make.into_iter().filter(|line| line.starts_with("export ")).collect();
     let keys = runs(&folder, &etcd, &session, &block("etcdctl get --prefix"), &replace);

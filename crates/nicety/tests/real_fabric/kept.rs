@@ -93,7 +93,8 @@ fn a_snapshot_is_restored_by_the_book_s_lines_and_each_host_takes_its_configurat
     cluster.ready();
     until("the configuration of the snapshot is in force", || vlan(one, "vm1") == "10" && vlan(other, "vm2") == "10");
     until("they are connected", || one.is_connected() && other.is_connected());
-    let known = |host: &Host, at: &[(u8, &str)]| at.iter().all(|(number, name)| host.place(*number).as_deref() == Some(name));
+    let known =
+        |host: &Host, at: &[(u8, &str)]| at.iter().all(|(number, name)| host.place(*number).as_deref() == Some(name));
     until("all guests are known again, also the late one", || {
         known(one, &[(2, "other"), (3, "other")]) && known(other, &[(1, "one")])
     });

@@ -49,7 +49,8 @@ fn each_other_host_is_seen_with_its_traffic_and_a_frame_is_followed_to_its_port_
     let head = "\nfabric prod: host one, connected\nHOST ";
     assert!(shown.contains(head), "{shown}");
     let row = |name: &str| {
-        let line = shown.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{shown}"));
+        let line =
+            shown.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{shown}"));
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(row("other")[..4], ["other", far, "1", "1"]);
@@ -70,7 +71,8 @@ fn each_other_host_is_seen_with_its_traffic_and_a_frame_is_followed_to_its_port_
         let passed = report.hosts.iter().map(|host| if way == "to" { host.receive } else { host.transmit });
         passed.map(|passed| passed.frames).sum()
     };
-    let carried_by = [&tunnel.transmit, &tunnel.receive].map(|queues| queues.iter().map(|queue| queue.frames).sum::<u64>());
+    let carried_by =
+        [&tunnel.transmit, &tunnel.receive].map(|queues| queues.iter().map(|queue| queue.frames).sum::<u64>());
     // A broadcast goes to each host, and is one frame of the port.
     assert!(sum("from") >= carried_by[0] && sum("to") >= carried_by[1], "{carried_by:?} {}", one.report());
     let of_tunnel = one.says(&["ports", "tunnel"]);

@@ -47,7 +47,11 @@ impl Known<'_> {
         match way {
             Way::NoNetwork => {
                 let reason = Reason::Filtered;
-                said(format!("its VLAN is none of the tunnel's: dropped there, {}", reason.name()), vec![], Some(reason))
+                said(
+                    format!("its VLAN is none of the tunnel's: dropped there, {}", reason.name()),
+                    vec![],
+                    Some(reason),
+                )
             }
             Way::Hop(vni, address) => {
                 let host = self.host(*address, true);
@@ -129,7 +133,9 @@ mod tests {
         assert_eq!((hosts[0].host.as_deref(), hosts[0].port.as_deref()), (Some("node-2"), Some("vm7")));
         // Its claim there is overtaken: the frame still goes where the tunnel's table says.
         let there = beyond(&Way::Hop(vni, ip(3)));
-        assert!(there.step.what.ends_with("(192.0.2.3): the destination was heard there, and its port is not known here"));
+        assert!(
+            there.step.what.ends_with("(192.0.2.3): the destination was heard there, and its port is not known here")
+        );
         // A peer that the host file names.
         let plain = beyond(&Way::Hop(vni, ip(9)));
         assert!(plain.step.what.starts_with("in network 5010 to 192.0.2.9: "), "{plain:?}");
@@ -144,7 +150,10 @@ mod tests {
         let many = beyond(&Way::All(vni, (1..=20).map(ip).collect()));
         assert!(many.step.what.contains("192.0.2.8 and 12 more, as all hosts"), "{many:?}");
         let none = beyond(&Way::All(vni, Vec::new()));
-        assert_eq!((none.step.what.as_str(), none.dropped), ("no other host has network 5010: dropped there, no-receiver", Some(Reason::NoReceiver)));
+        assert_eq!(
+            (none.step.what.as_str(), none.dropped),
+            ("no other host has network 5010: dropped there, no-receiver", Some(Reason::NoReceiver))
+        );
         assert_eq!(beyond(&Way::NoNetwork).dropped, Some(Reason::Filtered));
     }
 }
