@@ -13,8 +13,10 @@ use super::beside::{Answer, beside};
 pub(super) async fn text(live: Arc<Live>) -> Answer<String> {
     beside(move || {
         let (daemon, waiting) = (live.daemon(), live.waiting());
+        let ports = daemon.views();
         let facts = Facts {
-            ports: daemon.views(),
+            tunnels: daemon.tunnels(&ports),
+            ports,
             vms: daemon.vms(),
             fabric: daemon.fabric(),
             addresses: daemon.addresses().len(),

@@ -84,6 +84,7 @@ pub(crate) use probe::Probe;
 pub use restart::RestartError;
 use team::RunningTeam;
 pub use team::{MemberViews, TeamSpec};
+pub use tunnels::TunnelTraffic;
 
 /// The time that a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ mod kept;
 mod ports;
 mod report;
 mod session;
-mod store;
+pub mod store;
 mod tunnel;
 
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 pub use kept::{LastKnown, NotKnown, last_known};
-pub use report::{Connection, FabricReport, GroupReport, HostReport, PlaceReport};
+pub use report::{Connection, FabricReport, GroupReport, HostReport, PassedReport, PlaceReport};
 
 use crate::clock::Clock;
 use crate::random::random;
@@ -91,6 +91,7 @@ pub struct Joined {
     host: Name,
     /// Its tunnel's address, and the MTU of the network there.
     address: (IpAddr, u16),
+    hops: Hops,
     notes: UnboundedSender<Note>,
     /// What the thread for changes needs, until it is started.
     waiting: Mutex<Option<change::Waiting>>,
@@ -150,7 +151,7 @@ impl Joined {
         let (jobs, work): (Sender<Job>, _) = channel();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
-        let tunnel = tunnel::Tunnel::new(config.tunnel.clone(), hops);
+        let tunnel = tunnel::Tunnel::new(config.tunnel.clone(), hops.clone());
         let groups = host.fabric_groups.clone();
         let before = Before { settings, kept: kept.map(LastKnown::into_state), groups, clock, tunnel, jobs };
         let tell = notes.clone();
@@ -161,7 +162,7 @@ impl Joined {
         let waiting = change::Waiting { work, notes: notes.clone(), path: crate::paths::fabric_state(host) };
         let address = (address, mtu);
         let (waiting, for_next) = (Mutex::new(Some(waiting)), Mutex::default());
-        Ok(Self { config: config.clone(), host: own, address, notes, waiting, for_next })
+        Ok(Self { config: config.clone(), host: own, address, hops, notes, waiting, for_next })
     }
 
     /// The ports are served, and this is how they are changed. Called once.
@@ -192,8 +193,8 @@ impl Joined {
 
     /// The state, for a person.
     pub fn report(&self) -> FabricReport {
-        let report = self.ask(Fabric::report);
-        FabricReport::new((&self.config, self.host.as_str()), self.address, report)
+        let report = self.ask(|fabric, now| (fabric.report(now), fabric.ports_of_hosts()));
+        FabricReport::new((&self.config, self.host.as_str()), self.address, report, &self.hops.traffic())
     }
 
     /// Where an address is, of all groups that this host has ports in.

@@ -12,7 +12,7 @@ use crate::client::{Client, Question};
 use crate::error::{Error, ErrorKind, excerpt};
 use crate::exchange::Lines;
 use crate::keys::{KeyValue, Keys};
-use crate::wire::{self, Failure, Header, Subject, number};
+use crate::wire::{self, Failure, Subject, number};
 
 /// Messages that wait for the owner. While so many wait nothing is read, and etcd waits, too.
 const WAITING_MAX: usize = 2;
@@ -50,10 +50,10 @@ pub enum Update {
         /// The revision.
         revision: i64,
     },
-    /// The revision that is due is compacted away: changes are lost, and the watch has ended. Read the keys anew, and watch from the next
-    /// revision after that.
+    /// The revision that is due is compacted away, or the servers are another cluster's now, restored from a snapshot: changes are lost, and
+    /// the watch has ended. Read the keys anew, and watch from the next revision after that.
     Compacted {
-        /// The oldest revision that is left.
+        /// The oldest revision that is left; of another cluster, that of all keys.
         revision: i64,
     },
 }
@@ -89,7 +89,7 @@ struct Streamed {
 
 #[derive(Deserialize)]
 struct Message {
-    header: Header,
+    header: StreamHeader,
     #[serde(default)]
     created: bool,
     #[serde(default)]
@@ -102,6 +102,14 @@ struct Message {
     fragment: bool,
     #[serde(default)]
     events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct StreamHeader {
+    #[serde(default, deserialize_with = "number")]
+    revision: i64,
+    #[serde(default)]
+    cluster_id: Value,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +130,9 @@ struct Course {
     told: usize,
     /// The number of these that the present stream has not repeated yet.
     to_skip: usize,
+    /// The cluster that was watched so far. One that was restored from a snapshot, with a token of its own, is another one: its revisions
+    /// say nothing about those of before.
+    cluster: Option<Value>,
 }
 
 /// The stream of a course, or its end.
@@ -135,7 +146,7 @@ impl Client {
     pub fn watch(&self, keys: &Keys, from_revision: i64) -> Watch {
         let (sender, updates) = channel(WAITING_MAX);
         let (client, keys) = (self.clone(), keys.clone());
-        let course = Course { client, keys, due: from_revision, told: 0, to_skip: 0 };
+        let course = Course { client, keys, due: from_revision, told: 0, to_skip: 0, cluster: None };
         Watch { updates, task: tokio::spawn(course.run(sender)) }
     }
 }
@@ -209,7 +220,10 @@ impl Course {
         if !message.created {
             return Err(Error::new(ErrorKind::NotEtcd("its watch begins without a beginning".to_owned())).at(&at));
         }
-        let revision = message.header.revision;
+        let StreamHeader { revision, cluster_id } = message.header;
+        if self.cluster.get_or_insert_with(|| cluster_id.clone()) != &cluster_id {
+            return Ok(Opened::Compacted(revision));
+        }
         if self.due <= 0 {
             self.due = revision + 1;
         }
@@ -321,7 +335,7 @@ mod tests {
     fn course() -> Course {
         let settings = crate::Settings::new(vec!["http://127.0.0.1:1".parse().unwrap()]);
         let client = Client::new(settings, |_: &str, _, _| {}).unwrap();
-        Course { client, keys: Keys::prefix("a"), due: 5, told: 0, to_skip: 0 }
+        Course { client, keys: Keys::prefix("a"), due: 5, told: 0, to_skip: 0, cluster: None }
     }
 
     fn events(of: &[(i64, &str)]) -> Vec<Event> {

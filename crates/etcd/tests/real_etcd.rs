@@ -309,6 +309,33 @@ fn a_watch_outlives_etcds_restart_and_says_when_changes_are_lost_with_etcd_3_4()
     run(watches(older()));
 }
 
+/// Its revisions say nothing about those of the cluster before, whether they are lower or higher.
+#[test]
+fn a_watch_ends_when_the_servers_are_another_cluster_s_as_after_a_snapshot_was_restored() {
+    run(async {
+        let mut cluster = Cluster::start(&newer(), 1);
+        let client = cluster.client();
+        ready(&cluster, &client).await;
+        let first = put(&client, "a/1", "x").await;
+        let mut watch = client.watch(&Keys::prefix("a/"), first);
+        assert_eq!(changes(&mut watch, 1).await, ["a/1=x"]);
+        let mut words = cluster.members[0].take().unwrap().words.clone();
+        let data = words.iter_mut().find(|word| word.starts_with("--data-dir=")).unwrap();
+        data.push_str("-restored");
+        words.push("--initial-cluster-token=restored-1".to_owned());
+        cluster.run(0, words);
+        loop {
+            match timeout(SOON, watch.next()).await.unwrap() {
+                Ok(Update::Compacted { .. }) => break,
+                Ok(other) => panic!("{other:?}"),
+                // It has not started yet.
+                Err(_) => {}
+            }
+        }
+        assert_eq!(watch.next().await.unwrap_err().kind, ErrorKind::Compacted);
+    });
+}
+
 /// A thousand keys of one transaction's size each: etcd sends them in fragments, and its queue waits for a slow owner.
 #[test]
 fn a_watch_that_is_behind_catches_up_in_bounded_pieces() {

@@ -63,7 +63,7 @@ impl Document {
 
     /// The ports' tables, in order.
     fn list(&self) -> &[Value] {
-        self.0.get(PORT).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.list_of(List::Ports)
     }
 
     /// The list of ports, of groups or of uplinks. A single `[uplink]` becomes the first of a list.
@@ -159,9 +159,13 @@ impl Document {
 
     /// The table of this name in a list, as it is written there. Empty if there is none.
     pub fn entry(&self, of: List, name: &str) -> Table {
-        let list = self.0.get(of.key()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let found = list.iter().find(|one| of.is_named(one, name)).and_then(Value::as_table);
+        let found = self.list_of(of).iter().find(|one| of.is_named(one, name)).and_then(Value::as_table);
         found.cloned().unwrap_or_default()
+    }
+
+    /// The entries of a list, in order.
+    pub(super) fn list_of(&self, list: List) -> &[Value] {
+        self.0.get(list.key()).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
     /// A copy without the entry of this name, if it exists. An empty list is removed. A team takes its uplinks with it: each by itself,

@@ -1,4 +1,5 @@
-//! The port groups of a fabric: a text that all its hosts have (docs/fabric.md). A host file has them beside its own.
+//! The port groups of a fabric, and its classes of I/O control: a text that all its hosts have (docs/fabric.md). A host file has them beside
+//! its own. The classes are on the host's tunnel.
 
 use std::path::Path;
 
@@ -6,12 +7,14 @@ use nicety_fabric::Config;
 use nicety_frame::Vni;
 use nicety_switch::{Vlan, VlanId, VlanSet};
 use nicety_uplink::Network;
-use toml::Table;
 use toml::de::DeTable;
+use toml::{Table, Value};
 
 use super::document::{Document, List};
 use super::errors::{HostError, HostErrors};
+use super::fabric::FABRIC;
 use super::form::Form;
+use super::io_classes::{FABRIC_CLASS, IO_CLASS, fabric_classes};
 use super::names;
 use super::policy::{self, Parts};
 use super::walk::{Found, Key, Kind, Section, Walk};
@@ -42,7 +45,7 @@ struct Group {
     network: Network,
 }
 
-/// The groups of a fabric's configuration.
+/// The groups and the classes of a fabric's configuration.
 #[derive(Clone, Debug)]
 pub struct FabricGroups {
     groups: Vec<Group>,
@@ -63,11 +66,13 @@ impl FabricGroups {
         let root = DeTable::parse(text).map_err(|error| malformed(error.to_string()))?;
         let mut walk = Walk::new(text);
         walk.name_tables(root.get_ref());
-        walk.unknown_sections(root.get_ref(), &[&FABRIC_GROUP], &["format"]);
+        walk.unknown_sections(root.get_ref(), &[&FABRIC_GROUP, &FABRIC_CLASS], &["format"]);
         let mut groups: Vec<Group> = Vec::new();
         for section in walk.sections(root.get_ref(), &FABRIC_GROUP) {
             groups.extend(group(&mut walk, section, &groups));
         }
+        let sections = walk.sections(root.get_ref(), &FABRIC_CLASS);
+        fabric_classes(&mut walk, sections, groups.iter().map(|group| group.name.as_str()).collect());
         let document = Document::parse(text, Path::new("")).unwrap_or_default();
         if walk.errors.is_empty() {
             Ok(Self { groups, document })
@@ -125,9 +130,28 @@ impl FabricGroups {
         Vlan::Trunk { allowed, native: None }
     }
 
-    /// The tables of the groups, by their names.
+    /// The tables of the groups and of the classes, by their names.
     pub(super) fn tables(&self) -> Vec<(String, Table)> {
-        self.document.tables().into_iter().filter(|(name, _)| name.starts_with("port_group.")).collect()
+        let is_table = |name: &str| ["port_group.", "io_class."].iter().any(|list| name.starts_with(list));
+        self.document.tables().into_iter().filter(|(name, _)| is_table(name)).collect()
+    }
+
+    /// A host file's text with the classes before its own, on the tunnel of its `[fabric]`, and their number. `None`: there are none, or it has
+    /// no `[fabric]`.
+    pub(super) fn with_classes(&self, text: &str) -> Option<(String, usize)> {
+        let classes = self.document.list_of(List::Classes);
+        let mut root: Table = text.parse().ok().filter(|_| !classes.is_empty())?;
+        let tunnel = root.get(FABRIC.name)?.get("tunnel")?.as_str()?.to_owned();
+        let on_tunnel = |class: &Value| {
+            let mut class = class.clone();
+            if let Value::Table(table) = &mut class {
+                table.insert("uplink".to_owned(), Value::from(tunnel.as_str()));
+            }
+            class
+        };
+        let own = root.entry(IO_CLASS.name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
+        drop(own.splice(0..0, classes.iter().map(on_tunnel)));
+        Some((toml::to_string(&root).ok()?, classes.len()))
     }
 
     /// The table of a group. Empty if there is none.

@@ -166,3 +166,73 @@ fn groups_that_cannot_be_a_fabric_s_are_refused_with_their_names() {
         assert!(error.contains(why), "{text}: {error}");
     }
 }
+
+const CLASSES: &str = "[[io_class]]\nname = \"management\"\nvlan = 10\nreservation = \"100Mbit/s\"\n\
+                       [[io_class]]\nname = \"slow\"\ngroups = \"web\"\nlimit = \"2Gbit/s\"\n";
+
+#[test]
+fn a_class_of_the_fabric_is_on_the_tunnel_of_each_host_before_the_host_s_own() {
+    let tunnel = TUNNEL.to_owned() + "rate = \"1Gbit/s\"\n";
+    let own = "[[io_class]]\nuplink = \"tunnel\"\nname = \"own\"\nports = \"vm1\"\nshares = 7\n";
+    let text = format!("{tunnel}{FABRIC}{PORT}{own}");
+    let both = with(&text, &format!("{WEB}{CLASSES}")).unwrap();
+    let names: Vec<(&str, &str)> =
+        both.io_classes.iter().map(|class| (class.uplink.as_str(), class.name.as_str())).collect();
+    assert_eq!(names, [("tunnel", "management"), ("tunnel", "slow"), ("tunnel", "own")]);
+    assert_eq!(both.io_classes[1].ports.as_deref(), Some(&["vm1".to_owned()][..]), "the group's ports here");
+    // The host's file stays its own.
+    assert_eq!(both.document, host(&text).unwrap().document);
+    let tables: Vec<String> = both.tables().into_iter().map(|(name, _)| name).collect();
+    assert!(
+        ["fabric.io_class.management", "io_class.tunnel.own"].iter().all(|name| tables.contains(&(*name).to_owned()))
+    );
+    // A group that takes another VLAN for a moment leaves the classes.
+    let groups = |text: &str| FabricGroups::parse(text).unwrap();
+    let (old, new) = (groups(&format!("{WEB}{CLASSES}")), format!("{}{CLASSES}", WEB.replace("web", "db")));
+    let step = groups(&new.replace("groups = \"web\"", "groups = \"db\"")).step_from(&old).unwrap();
+    let between = Host::parse_with(&text, Path::new("/etc/host.toml"), Some(&step)).unwrap();
+    assert_eq!(between.io_classes.len(), 3);
+    // Without a fabric there are none.
+    assert_eq!(with("", &format!("{WEB}{CLASSES}")).unwrap().io_classes, []);
+}
+
+#[test]
+fn a_class_of_the_fabric_that_does_not_fit_a_host_is_refused_there_by_its_name() {
+    let text = format!("{TUNNEL}{FABRIC}{PORT}");
+    let error = with(&text, &format!("{WEB}{CLASSES}")).unwrap_err();
+    let why =
+        "the fabric's class management: reservation: uplink tunnel has no rate, and a reservation is a part of it";
+    assert!(error.contains(why), "{error}");
+    let own = "[[io_class]]\nuplink = \"tunnel\"\nname = \"slow\"\nports = \"vm1\"\n";
+    let slow = CLASSES.split_inclusive("100Mbit/s\"\n").nth(1).unwrap();
+    let error = with(&format!("{text}{own}"), &format!("{WEB}{slow}")).unwrap_err();
+    let why = "class tunnel/slow: name: the fabric has a class \"slow\" on this tunnel, too: choose another name for one of them";
+    assert!(error.contains(why), "{error}");
+}
+
+#[test]
+fn classes_that_cannot_be_a_fabric_s_are_refused_with_their_names() {
+    let class = |keys: &str| format!("{WEB}[[io_class]]\nname = \"iscsi\"\n{keys}");
+    let two = |one: &str, other: &str| format!("{}[[io_class]]\nname = \"b\"\n{other}", class(one));
+    for (text, why) in [
+        (class("uplink = \"tap0\"\n"), "class tap0/iscsi: uplink: there is no such key in [[io_class]]"),
+        (class("ports = \"vm1\"\n"), "class iscsi: ports: there is no such key in [[io_class]]"),
+        (class("port_reservation = \"1Mbit/s\"\n"), "port_reservation: there is no such key in [[io_class]]"),
+        (class("groups = \"wbe\"\n"), "class iscsi: groups: there is no port group \"wbe\"; did you mean \"web\"?"),
+        (class("dscp = 46\n"), "class iscsi: dscp: each guest chooses this itself: name the groups that are trusted"),
+        (
+            class("delay = \"low\"\n"),
+            "class iscsi: delay: frames come first up to the class's reservation, and it has none",
+        ),
+        (
+            format!("{WEB}[[io_class]]\nname = \"x\"\n"),
+            "class \"x\" has no frames: say which, by one or more of groups, vlan, pcp, dscp, network, transport_ports",
+        ),
+        (two("vlan = 10\n", "vlan = 10\n"), "a frame may be of this class and of \"iscsi\", by the same keys"),
+        (two("groups = \"web\"\n", "groups = \"web\"\n"), "a frame may be of this class and of \"iscsi\""),
+        (two("", "vlan = 10\n").replace("\"b\"", "\"iscsi\""), "has a class \"iscsi\" already: choose another name"),
+    ] {
+        let error = FabricGroups::parse(&text).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}

@@ -170,6 +170,9 @@ impl Host {
         if let Some(why) = too_much(text) {
             return Err(HostErrors::new(path, vec![malformed(1, &why)]));
         }
+        let own = text;
+        let with_classes = groups.and_then(|groups| groups.with_classes(text));
+        let (text, of_fabric) = with_classes.as_ref().map_or((own, 0), |(whole, count)| (whole.as_str(), *count));
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut walk = Walk::new(text);
         if !errors.is_empty() {
@@ -178,9 +181,9 @@ impl Host {
         if is_change {
             walk.name_tables(root.get_ref());
         }
-        let mut host = host(&mut walk, root.get_ref(), path, groups);
+        let mut host = host(&mut walk, root.get_ref(), path, (groups, of_fabric));
         host.believe();
-        host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
+        host.document = Document::parse(own, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.into_errors())) }
     }
 
@@ -206,7 +209,7 @@ impl Host {
         whole
     }
 
-    /// The tables beside the ports, sorted by name, with those of the fabric's groups: `fabric.port_group.web`.
+    /// The tables beside the ports, sorted by name, with those of the fabric's groups and classes: `fabric.port_group.web`.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let groups = self.fabric_groups.iter().flat_map(FabricGroups::tables);
         let groups = groups.map(|(name, table)| (format!("fabric.{name}"), table));
@@ -362,8 +365,14 @@ impl Host {
     }
 }
 
-/// The host that a document describes. It is complete only if the walk noted no mistake.
-fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path, known: Option<&FabricGroups>) -> Host {
+/// The host that a document describes. It is complete only if the walk noted no mistake. `known`: what is known of the fabric, and how many
+/// classes in the document are the fabric's.
+fn host<'a>(
+    walk: &mut Walk,
+    root: &'a DeTable<'a>,
+    path: &Path,
+    (known, of_fabric): (Option<&FabricGroups>, usize),
+) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
     walk.unknown_sections(root, &KINDS, &[]);
     let usual = walk.sections(root, &SOCKETS).pop().map(|section| access(walk, section, &access::PORTS));
@@ -404,10 +413,11 @@ fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path, known: Option<&
     let minimums = minimums(&ports, &cards);
     let ports: Vec<PortConfig> = ports.into_iter().map(|(_, port)| port).collect();
     let sections = walk.sections(root, &IO_CLASS);
+    sections.iter().take(of_fabric).for_each(|section| walk.call_fabric_s(*section));
     let has_more_groups = before.groups.is_open();
     let groups = before.groups.names().collect();
     let around = Around { uplinks: &uplinks, teams: &teams, ports: &ports, groups, has_more_groups };
-    let io_classes = io_classes(walk, sections, &minimums, &around);
+    let io_classes = io_classes(walk, (sections, of_fabric), &minimums, &around);
     let sections = walk.sections(root, &MIRROR);
     let mirrors = mirrors(walk, sections, &around, &io_classes);
     let sections = walk.sections(root, &FLOW_EXPORT);

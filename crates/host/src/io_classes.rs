@@ -25,58 +25,98 @@ const USUAL: [(&str, (u16, u16)); 3] =
 /// The classes whose reservation is served first unless the file says otherwise.
 const URGENT_NAMES: [&str; 2] = ["management", "ft"];
 
-pub(super) static IO_CLASS: Kind = Kind {
+const KEYS: [Key; 21] = [
+    Key::new("name", Form::Name, "\"management\", \"migration\", \"ft\", \"iscsi\", \"nfs\", \"vm\", or 1 to 64 letters, digits, -, _ and .; once for each uplink").required(),
+    Key::new("uplink", Form::UplinkName, "the name of an uplink that is in no team, or of a team").required(),
+    Key::new("shares", SHARES, "a whole number from 1 to 100"),
+    Key::new("reservation", Form::Rate, RATE),
+    Key::new("limit", Form::Rate, LIMIT),
+    Key::new("delay", Form::Words(&words(&URGENT)), "with reservation: \"low\" or \"normal\""),
+    Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
+    Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
+    Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
+    Key::new("shares_of", Form::PortShares(NAMES_MAX), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
+    Key::new("reservation_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
+    Key::new("limit_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
+    Key::new("ports", Form::UplinkNames(NAMES_MAX), "the names of at most 64 ports with commas between them"),
+    Key::new("groups", Form::UplinkNames(NAMES_MAX), "the names of at most 64 port groups with commas between them"),
+    Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
+    Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, of ports whose word is trusted"),
+    Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, of ports whose word is trusted"),
+    Key::new("network", Form::Network, "an IP address, or a network such as \"10.0.0.0/8\""),
+    Key::new("transport_ports", Form::TransportPorts, "a TCP and UDP port such as \"3260\", or a range such as \"49152-49215\""),
+    Key::new("mark_pcp", Form::Number(0, 7), "a whole number from 0 to 7"),
+    Key::new("mark_dscp", Form::Number(0, 63), "a whole number from 0 to 63"),
+];
+
+/// The keys that name an uplink or ports: these are a host's, and so is a sum over its ports.
+const OF_A_HOST: [&str; 6] = ["uplink", "port_reservation", "shares_of", "reservation_of", "limit_of", "ports"];
+
+pub(super) static IO_CLASS: Kind = Kind { heading: "[[io_class]]", name: "io_class", keys: &KEYS, several: false };
+
+/// A class of a fabric: it is on the tunnel of each host.
+pub static FABRIC_CLASS: Kind = Kind {
     heading: "[[io_class]]",
     name: "io_class",
-    keys: &[
-        Key::new("name", Form::Name, "\"management\", \"migration\", \"ft\", \"iscsi\", \"nfs\", \"vm\", or 1 to 64 letters, digits, -, _ and .; once for each uplink").required(),
-        Key::new("uplink", Form::UplinkName, "the name of an uplink that is in no team, or of a team").required(),
-        Key::new("shares", SHARES, "a whole number from 1 to 100"),
-        Key::new("reservation", Form::Rate, RATE),
-        Key::new("limit", Form::Rate, LIMIT),
-        Key::new("delay", Form::Words(&words(&URGENT)), "with reservation: \"low\" or \"normal\""),
-        Key::new("port_shares", SHARES, "a whole number from 1 to 100"),
-        Key::new("port_reservation", Form::Rate, "an amount per second; those of all its ports within the class's reservation"),
-        Key::new("port_limit", Form::Rate, "an amount per second, from \"1Mbit/s\", not less than port_reservation"),
-        Key::new("shares_of", Form::PortShares(NAMES_MAX), "at most 64 ports with their shares: \"vm1=80,vm2=10\""),
-        Key::new("reservation_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate: \"vm1=1Gbit/s\"; together with the other ports' within the class's reservation"),
-        Key::new("limit_of", Form::PortRates(NAMES_MAX), "at most 64 ports with a rate from \"1Mbit/s\", not less than the port's reservation"),
-        Key::new("ports", Form::UplinkNames(NAMES_MAX), "the names of at most 64 ports with commas between them"),
-        Key::new("groups", Form::UplinkNames(NAMES_MAX), "the names of at most 64 port groups with commas between them"),
-        Key::new("vlan", Form::Number(1, 4094), "a VLAN: a whole number from 1 to 4094"),
-        Key::new("pcp", Form::Number(0, 7), "a whole number from 0 to 7, of ports whose word is trusted"),
-        Key::new("dscp", Form::Number(0, 63), "a whole number from 0 to 63, of ports whose word is trusted"),
-        Key::new("network", Form::Network, "an IP address, or a network such as \"10.0.0.0/8\""),
-        Key::new("transport_ports", Form::TransportPorts, "a TCP and UDP port such as \"3260\", or a range such as \"49152-49215\""),
-        Key::new("mark_pcp", Form::Number(0, 7), "a whole number from 0 to 7"),
-        Key::new("mark_dscp", Form::Number(0, 63), "a whole number from 0 to 63"),
-    ],
+    keys: &without::<{ KEYS.len() - OF_A_HOST.len() }>(&KEYS, &OF_A_HOST),
     several: false,
 };
+
+/// The keys but for those with these names.
+const fn without<const N: usize>(keys: &[Key], names: &[&str]) -> [Key; N] {
+    let mut left = [keys[0]; N];
+    let (mut at, mut next) = (0, 0);
+    while next < keys.len() {
+        let (mut is_left, mut name) = (true, 0);
+        while name < names.len() {
+            is_left &= !is_same(keys[next].name, names[name]);
+            name += 1;
+        }
+        if is_left {
+            left[at] = keys[next];
+            at += 1;
+        }
+        next += 1;
+    }
+    left
+}
+
+const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let (mut same, mut at) = (one.len() == other.len(), 0);
+    while same && at < one.len() {
+        same = one[at] == other[at];
+        at += 1;
+    }
+    same
+}
 
 /// The keys by which a class has its frames.
 const MATCHES: [&str; 7] = ["ports", "groups", "vlan", "pcp", "dscp", "network", "transport_ports"];
 
-/// Reads all classes. `minimums`: the minimum rates of functions, each with its port's table.
+/// Reads all classes. The first ones, so many, are the fabric's. `minimums`: the minimum rates of functions, each with its port's table.
 pub(super) fn io_classes(
     walk: &mut Walk,
-    sections: Vec<Section<'_>>,
+    (sections, of_fabric): (Vec<Section<'_>>, usize),
     minimums: &[(Section<'_>, Minimum)],
     around: &Around<'_>,
 ) -> Vec<IoClassConfig> {
     let mut classes: Vec<(Section<'_>, IoClassConfig)> = Vec::new();
-    for section in sections {
-        let Some(class) = io_class(walk, section, around) else { continue };
-        let same = || classes.iter().filter(|(_, other)| other.uplink == class.uplink);
-        if same().any(|(_, other)| other.name == class.name) {
-            let what = format!("{} has a class {:?} already: choose another name", class.uplink, class.name);
-            walk.wrong(section, "name", section.line, what);
-        } else if let Some((_, other)) = same().find(|(_, other)| other.overlaps(&class)) {
+    for (number, section) in sections.into_iter().enumerate() {
+        let uplink = place(walk, section, around);
+        let Some(class) = io_class(walk, section, uplink, around) else { continue };
+        let (is_own, fabric) = (number >= of_fabric, classes.len().min(of_fabric));
+        let (of_fabric, own) = classes.split_at(fabric);
+        let has_name = |(_, other): &(_, IoClassConfig)| other.name == class.name && other.uplink == class.uplink;
+        if is_own && of_fabric.iter().any(has_name) {
             let what = format!(
-                "a frame may be of this class and of {:?}, by the same keys: give them values that no frame has together",
-                other.name
+                "the fabric has a class {:?} on this tunnel, too: choose another name for one of them",
+                class.name
             );
             walk.wrong(section, "name", section.line, what);
+        } else {
+            // A frame that fits a class of the fabric, too, is that one's: nobody here can change the fabric's.
+            is_apart(walk, section, &class, if is_own { own } else { of_fabric });
         }
         classes.push((section, class));
     }
@@ -87,15 +127,51 @@ pub(super) fn io_classes(
     for uplink in uplinks {
         let of: Vec<&(Section<'_>, IoClassConfig)> =
             classes.iter().filter(|(_, class)| class.uplink == uplink).collect();
-        let most = CLASSES_MAX - usize::from(!of.iter().any(|(_, class)| class.is_rest()));
-        if let Some((section, _)) = of.get(most) {
-            let what = format!("{uplink} has more than {CLASSES_MAX} classes, with {REST:?}");
-            walk.wrong(*section, "uplink", section.line, what);
-        }
+        are_few(walk, &of, uplink, "uplink");
         let minimums: Vec<_> = minimums.iter().filter(|(_, minimum)| minimum.uplink == uplink).collect();
         within_link(walk, &of, &minimums, uplink, around);
     }
     classes.into_iter().map(|(_, class)| class).collect()
+}
+
+/// Checks that a class has another name than those before it on its uplink, and other frames.
+fn is_apart(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig, before: &[(Section<'_>, IoClassConfig)]) {
+    let same = || before.iter().filter(|(_, other)| other.uplink == class.uplink);
+    if same().any(|(_, other)| other.name == class.name) {
+        let what = format!("{} has a class {:?} already: choose another name", class.uplink, class.name);
+        walk.wrong(section, "name", section.line, what);
+    } else if let Some((_, other)) = same().find(|(_, other)| other.overlaps(class)) {
+        let what = format!(
+            "a frame may be of this class and of {:?}, by the same keys: give them values that no frame has together",
+            other.name
+        );
+        walk.wrong(section, "name", section.line, what);
+    }
+}
+
+/// Checks that the scheduler of a link has room for these classes.
+fn are_few(walk: &mut Walk, classes: &[&(Section<'_>, IoClassConfig)], uplink: &str, key: &str) {
+    let most = CLASSES_MAX - usize::from(!classes.iter().any(|(_, class)| class.is_rest()));
+    if let Some((section, _)) = classes.get(most) {
+        let what = format!("{uplink} has more than {CLASSES_MAX} classes, with {REST:?}");
+        walk.wrong(*section, key, section.line, what);
+    }
+}
+
+/// Checks the classes of a fabric, as far as no host is needed for it. `groups`: the fabric's.
+pub(super) fn fabric_classes(walk: &mut Walk, sections: Vec<Section<'_>>, groups: Vec<&str>) {
+    const TUNNEL: &str = "the fabric";
+    let around = Around { uplinks: &[], teams: &[], ports: &[], groups, has_more_groups: false };
+    let mut classes: Vec<(Section<'_>, IoClassConfig)> = Vec::new();
+    for section in sections {
+        let Some(mut class) = io_class(walk, section, Some(TUNNEL.to_owned()), &around) else { continue };
+        // A port is in one group. So two classes have a port in common if they have a group in common.
+        let groups = walk.peek(section, "groups");
+        class.ports = groups.map(|groups| groups.split(',').map(|group| group.trim().to_owned()).collect());
+        is_apart(walk, section, &class, &classes);
+        classes.push((section, class));
+    }
+    are_few(walk, &classes.iter().collect::<Vec<_>>(), TUNNEL, "name");
 }
 
 /// Checks that the reservations on an uplink leave a quarter of its slowest link.
@@ -191,9 +267,15 @@ fn within_limits(walk: &mut Walk, section: Section<'_>, class: &IoClassConfig) {
     }
 }
 
-fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Option<IoClassConfig> {
+/// Reads a class of this uplink or team. `None` for it: that is wrong.
+fn io_class(
+    walk: &mut Walk,
+    section: Section<'_>,
+    uplink: Option<String>,
+    around: &Around<'_>,
+) -> Option<IoClassConfig> {
     let name = name(walk, section)?.value;
-    let uplink = place(walk, section, around);
+    let has_key = |key: &&str| section.kind.keys.iter().any(|known| known.name == *key);
     let is_rest = name == REST;
     let given: Vec<&str> = MATCHES.into_iter().filter(|key| walk.place(section, key).is_some()).collect();
     if let (true, Some(key)) = (is_rest, given.first()) {
@@ -202,13 +284,19 @@ fn io_class(walk: &mut Walk, section: Section<'_>, around: &Around<'_>) -> Optio
     }
     let usual = USUAL.iter().find(|(usual, _)| *usual == name).map(|(_, ports)| TransportPorts(ports.0, ports.1));
     if !is_rest && given.is_empty() && usual.is_none() {
-        let what = format!("class {name:?} has no frames: say which, by one or more of {}", MATCHES.join(", "));
+        let keys: Vec<&str> = MATCHES.into_iter().filter(has_key).collect();
+        let what = format!("class {name:?} has no frames: say which, by one or more of {}", keys.join(", "));
         walk.wrong(section, "name", section.line, what);
     }
     let ports = around.named_ports(walk, section);
     for key in ["pcp", "dscp"] {
         if let (Some(line), None, false) = (walk.place(section, key), &ports, around.trusts_any(key == "dscp")) {
-            let what = "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true";
+            let what = match has_key(&"ports") {
+                true => {
+                    "each guest chooses this itself: name the ports or groups that are trusted, or give them trust_marks = true"
+                }
+                false => "each guest chooses this itself: name the groups that are trusted",
+            };
             walk.wrong(section, key, line, what);
         }
     }

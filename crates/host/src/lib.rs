@@ -59,6 +59,7 @@ pub use flow_export::{Collector, FLOW_EXPORTS_MAX, FlowExportConfig, NoCollector
 pub use form::Form;
 pub use host::{FILE_MAX, Host, KINDS, kind_of};
 pub use io_class::{IoClassConfig, TransportPorts};
+pub use io_classes::FABRIC_CLASS;
 pub use lease::{LeasePlace, lease_file, lease_key};
 pub use mirror::{MIRRORS_MAX, MirrorConfig, MirrorDirection};
 pub use page::PageAddress;

@@ -122,6 +122,13 @@ impl Walk {
         self.names = Some(names);
     }
 
+    /// Mistakes in this table name it as the fabric's.
+    pub(super) fn call_fabric_s(&mut self, section: Section<'_>) {
+        let name = self.peek(section, "name").unwrap_or_default().to_owned();
+        let called = self.names.iter_mut().flatten().find(|(line, _)| *line == section.line);
+        called.into_iter().for_each(|(_, called)| *called = format!("the fabric's class {name}"));
+    }
+
     /// The owner of an earlier name, for a person: `the port of line 14`, or `the name of port vm1`.
     pub(super) fn whose(&self, what: &str, line: usize) -> String {
         match &self.names {

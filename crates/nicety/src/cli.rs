@@ -16,7 +16,9 @@ pub use change::{
     CardChange, CardCommand, ChangeOptions, ClassChange, ClassCommand, Confirm, FlowExport, FlowExportCommand,
     FlowExportList, Guard, ListChange, ListCommand, PortChange, PortCommand, Vf, VfCommand, VfSet, VfShow,
 };
-pub use fabric::{Fabric, FabricCommand, FabricGroupCommand, FabricOptions, FabricPortCommand, Store};
+pub use fabric::{
+    Fabric, FabricClassCommand, FabricCommand, FabricGroupCommand, FabricOptions, FabricPortCommand, Store,
+};
 pub use ft::{Ft, FtCommand};
 pub use hook::{Hook, HookLibvirt, HookOf};
 pub use lab::{LAB_FOLDER, Lab, LabCommand, LabRun};
@@ -460,6 +462,7 @@ Keys:
   r                      reverse the order
   up, down, PgUp, PgDn, Home, End   choose a port and scroll
   Enter, Esc             show all of the port, go back
+  f                      show the other hosts of the fabric instead of the ports, and again the ports
   q                      end")]
 pub struct Top {
     /// Print one page, of one second, and end: for a pipe

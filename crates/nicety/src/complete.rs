@@ -14,7 +14,7 @@ use nicety_adapters::REGISTRY;
 use nicety_control::api::Exported;
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::attach::is_same;
-use nicety_host::{FABRIC_GROUP, Form, Host, Kind, List, kind_of};
+use nicety_host::{FABRIC_CLASS, FABRIC_GROUP, Form, Host, Kind, List, kind_of};
 
 use crate::cli::{Cli, HOST_FILE};
 use crate::exit::{Exit, Failure};
@@ -229,7 +229,10 @@ fn command() -> Command {
             with_values(one, kind_of(list[0]))
         });
     }
-    all.mut_subcommand("fabric", |one| one.mut_subcommand("group", |group| with_values(group, &FABRIC_GROUP)))
+    all.mut_subcommand("fabric", |one| {
+        let one = one.mut_subcommand("group", |group| with_values(group, &FABRIC_GROUP));
+        one.mut_subcommand("class", |class| with_values(class, &FABRIC_CLASS))
+    })
 }
 
 /// The same, one of whose arguments has this extension. In place: `Command::mut_arg` moves an argument behind the others.

@@ -3,7 +3,7 @@
 mod certificates;
 mod claims;
 mod edit;
-mod groups;
+mod entries;
 mod hosts;
 mod rights;
 mod secret;
@@ -14,9 +14,10 @@ use std::path::Path;
 
 use nicety_daemon::whole::Whole;
 
-use crate::cli::{Fabric, FabricCommand, FabricGroupCommand, FabricPortCommand};
+use crate::cli::{Fabric, FabricClassCommand, FabricCommand, FabricGroupCommand, FabricPortCommand};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use entries::{CLASSES, GROUPS};
 use store::Store;
 
 /// Runs it.
@@ -30,15 +31,27 @@ pub fn run(Fabric { command }: &Fabric) -> Result<(), Failure> {
         FabricCommand::Leave { options } => hosts::leave(&Store::open(&options.store)?, options.yes),
         FabricCommand::Forget { name, options } => hosts::forget(&Store::open(&options.store)?, name, options.yes),
         FabricCommand::Group(group) => match &group.command {
-            FabricGroupCommand::List { json, store } => groups::list(&Store::open(store)?, *json),
+            FabricGroupCommand::List { json, store } => entries::list_groups(&Store::open(store)?, *json),
             FabricGroupCommand::Add { name, values, options } => {
-                edit::change(options, None, |text| groups::added(text, name, values))
+                edit::change(options, None, |text| entries::added(text, &GROUPS, name, values))
             }
             FabricGroupCommand::Set { name, values, options } => {
-                edit::change(options, None, |text| groups::set(text, name, values))
+                edit::change(options, None, |text| entries::set(text, &GROUPS, name, values))
             }
             FabricGroupCommand::Remove { name, options } => {
-                edit::change(options, None, |text| groups::removed(text, name))
+                edit::change(options, None, |text| entries::removed(text, &GROUPS, name))
+            }
+        },
+        FabricCommand::Class(class) => match &class.command {
+            FabricClassCommand::List { json, store } => entries::list_classes(&Store::open(store)?, *json),
+            FabricClassCommand::Add { name, values, options } => {
+                edit::change(options, None, |text| entries::added(text, &CLASSES, name, values))
+            }
+            FabricClassCommand::Set { name, values, options } => {
+                edit::change(options, None, |text| entries::set(text, &CLASSES, name, values))
+            }
+            FabricClassCommand::Remove { name, options } => {
+                edit::change(options, None, |text| entries::removed(text, &CLASSES, name))
             }
         },
         FabricCommand::Port(port) => match &port.command {

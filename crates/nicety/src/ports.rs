@@ -1,5 +1,6 @@
 //! `nicety ports`: a running daemon's reports about its ports.
 
+pub(crate) mod fabric;
 mod table;
 
 use std::collections::BTreeMap;
@@ -9,12 +10,13 @@ use std::path::Path;
 use nicety_control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
+use nicety_daemon::fabric::FabricReport;
 use nicety_daemon::report::{
     AddressReport, Condition, FunctionReport, MirrorReport, PortReport, QueueReport, RefusedDmaReport,
 };
 use nicety_host::Host;
 use ratatui::crossterm::terminal;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::answer::{failure, odd};
 use crate::cli::{Change, Ports};
@@ -91,8 +93,8 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
     let shown = Shown::of(args, ports, &socket)?;
     let text = if args.json {
         let mut all = json!({ "version": control::VERSION, "ports": shown.ports });
-        if let (Some(addresses), Some(object)) = (shown.addresses, all.as_object_mut()) {
-            object.insert("addresses".to_owned(), json!(addresses));
+        if let Some(object) = all.as_object_mut() {
+            shown.into_object(object);
         }
         serde_json::to_string_pretty(&all).map_err(Failure::with(Exit::Failed))? + "\n"
     } else {
@@ -107,6 +109,8 @@ struct Shown {
     /// Number of all ports.
     all: usize,
     addresses: Option<Vec<AddressReport>>,
+    /// The fabric that the host is in, if all ports are shown, or its tunnel.
+    fabric: Option<FabricReport>,
 }
 
 impl Shown {
@@ -119,7 +123,15 @@ impl Shown {
                 addresses.retain(|learned| ports.iter().any(|port| port.name == learned.port));
             }
         }
-        Ok(Self { ports, all, addresses })
+        let fabric = if args.chosen.is_choice() { None } else { fabric::of(socket)? };
+        let fabric = fabric.filter(|fabric| args.port.as_ref().is_none_or(|port| *port == fabric.tunnel));
+        Ok(Self { ports, all, addresses, fabric })
+    }
+
+    /// What `--json` has beside the ports.
+    fn into_object(self, object: &mut Map<String, Value>) {
+        object.extend(self.addresses.map(|addresses| ("addresses".to_owned(), json!(addresses))));
+        object.extend(self.fabric.map(|fabric| ("fabric".to_owned(), json!(fabric))));
     }
 
     fn text(&self, args: &Ports) -> String {
@@ -130,6 +142,8 @@ impl Shown {
             page(&self.ports, self.all, width.map(|(columns, _)| columns.into()))
         };
         text.push_str(&self.addresses.as_deref().map(address_table).unwrap_or_default());
+        let is_long = args.long || args.port.is_some();
+        text.push_str(&self.fabric.as_ref().map(|fabric| fabric::table(fabric, is_long)).unwrap_or_default());
         text
     }
 }
@@ -192,11 +206,10 @@ fn all(args: &Ports) -> Result<(), Failure> {
             text.push('\n');
         }
         text.push_str(&format!("{}\n{}", find::line(running), shown.text(args)));
-        let Shown { ports, addresses: learned, .. } = shown;
         let mut daemon =
-            json!({ "pid": running.pid, "host": running.host, "control": running.control, "ports": ports });
-        if let (Some(learned), Some(object)) = (learned, daemon.as_object_mut()) {
-            object.insert("addresses".to_owned(), json!(learned));
+            json!({ "pid": running.pid, "host": running.host, "control": running.control, "ports": shown.ports });
+        if let Some(object) = daemon.as_object_mut() {
+            shown.into_object(object);
         }
         daemons.push(daemon);
     }

@@ -1,5 +1,6 @@
 //! `nicety top`: rates, drops, queues and processor time of a running daemon, again each second.
 
+mod hosts;
 mod page;
 mod sample;
 
@@ -67,7 +68,7 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
         let draw = |frame: &mut ratatui::Frame<'_>| {
             let [above, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
             page.draw(above, frame.buffer_mut());
-            keys(last.width).render(last, frame.buffer_mut());
+            keys(last.width, page.fabric().is_some()).render(last, frame.buffer_mut());
         };
         terminal.draw(draw).map_err(failed)?;
         let until = (looked + REFRESH).saturating_duration_since(Instant::now());
@@ -95,11 +96,17 @@ fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failu
 }
 
 /// The keys, in words that fit.
-fn keys(width: u16) -> Line<'static> {
-    let [long, short] = [
-        "q end  ←→ sort by  r turn round  ↑↓ choose  Enter all of a port  Esc back",
-        "q end ←→ sort r turn ↑↓ choose ⏎ all",
-    ];
+fn keys(width: u16, has_fabric: bool) -> Line<'static> {
+    let [long, short] = match has_fabric {
+        false => [
+            "q end  ←→ sort by  r turn round  ↑↓ choose  Enter all of a port  Esc back",
+            "q end ←→ sort r turn ↑↓ choose ⏎ all",
+        ],
+        true => [
+            "q end  ←→ sort by  r turn round  ↑↓ choose  Enter all  f hosts  Esc back",
+            "q end ←→ sort r turn ↑↓ choose ⏎ all f hosts",
+        ],
+    };
     let fits = long.chars().count() <= usize::from(width);
     Line::styled(if fits { long } else { short }, Modifier::DIM)
 }
@@ -112,7 +119,9 @@ fn look(control: &Path) -> Result<Sample, Failure> {
     };
     let at = Instant::now();
     match control::ask(control, Ask::Threads).map_err(failure)? {
-        Reply::Threads(ThreadList { threads }) => Ok(Sample { at, ports, threads }),
+        Reply::Threads(ThreadList { threads }) => {
+            Ok(Sample { at, ports, threads, fabric: crate::ports::fabric::of(control)? })
+        }
         other => Err(odd(&other)),
     }
 }
@@ -124,9 +133,11 @@ fn daemon(control: &Path) -> Result<DaemonView, Failure> {
     }
 }
 
-/// The page as lines, all ports included.
+/// The page as lines, all ports and all hosts of the fabric included.
 fn text(page: &Page) -> String {
-    let height = HEAD.saturating_add(u16::try_from(page.len().max(1)).unwrap_or(u16::MAX));
+    let fabric = page.fabric();
+    let head = HEAD + u16::from(fabric.is_some());
+    let height = head.saturating_add(u16::try_from(page.len().max(1)).unwrap_or(u16::MAX));
     let mut buffer = Buffer::empty(Rect::new(0, 0, WIDTH, height));
     page.draw(buffer.area, &mut buffer);
     let mut text = String::new();
@@ -135,5 +146,6 @@ fn text(page: &Page) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    text
+    let hosts = fabric.filter(|hosts| !hosts.is_empty()).map(|hosts| format!("\n{}\n", hosts.join("\n")));
+    text + &hosts.unwrap_or_default()
 }

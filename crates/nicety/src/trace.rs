@@ -63,6 +63,7 @@ fn words(trace: &FrameTrace, really: Option<&str>) -> String {
         TraceStage::LookedUp => "looked up",
         TraceStage::PassesBy => "passes by",
         TraceStage::Delivered => "delivered",
+        TraceStage::Tunnel => "tunnel",
         TraceStage::Dropped => "dropped",
     };
     let mut rows: Vec<Vec<String>> =

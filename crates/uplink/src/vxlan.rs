@@ -34,7 +34,7 @@ use nicety_adapter::{
 use nicety_memory::Map;
 
 pub use error::VxlanError;
-pub use hops::{HOPS_MAX, Hop, Hops, Place, TellError};
+pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TellError, Traffic, Way};
 pub use networks::Network;
 pub use nicety_frame::vxlan::PORT as VXLAN_PORT;
 pub use sockets::is_tunnel_end;

@@ -1,22 +1,15 @@
-//! The fabric that the host is in: a line at the top, and what needs attention.
+//! The fabric that the host is in: a line at the top, what needs attention, and a table of the other hosts.
 
 use std::fmt::Write as _;
 
 use nicety_chart::Escaped;
 use nicety_daemon::fabric::{Connection, FabricReport};
 
-use super::describe::plural;
+use super::describe::{TABLE_END, begin_table, number, plural};
 
 /// One line.
 pub(super) fn line(main: &mut String, fabric: &FabricReport) {
-    let state = match fabric.connection {
-        Connection::Connected => "connected",
-        Connection::Away => "etcd is out of reach",
-        Connection::Forgotten => "etcd is out of reach, and other hosts take this one for gone",
-        Connection::Refused => "refused",
-        Connection::Left => "left",
-        Connection::Waiting => "starting",
-    };
+    let state = fabric.connection.words();
     let (name, host, others) =
         (Escaped(&fabric.fabric), Escaped(&fabric.host), plural(fabric.hosts.len() as u64, "other host"));
     let _ = write!(
@@ -44,8 +37,46 @@ pub(super) fn attention(main: &mut String, fabric: &FabricReport) {
     }
 }
 
+/// The other hosts, and what has come from each and gone there.
+pub(super) fn table(main: &mut String, fabric: &FabricReport) {
+    begin_table(main, "Other hosts of the fabric");
+    main.push_str(
+        "<th scope=\"col\">host</th><th scope=\"col\" class=\"state\">state</th><th scope=\"col\" class=\"wide\">address</th>\
+         <th scope=\"col\" class=\"n\">ports</th><th scope=\"col\" class=\"n\">addresses</th>\
+         <th scope=\"col\" class=\"n\">from it, frames</th><th scope=\"col\" class=\"n wide\">bytes</th>\
+         <th scope=\"col\" class=\"n\">to it, frames</th><th scope=\"col\" class=\"n wide\">bytes</th>\
+         <th scope=\"col\" class=\"n\">dropped</th></tr></thead><tbody>",
+    );
+    for host in &fabric.hosts {
+        let (sign, class, state) = match (host.is_reached, host.gone_in_seconds) {
+            (false, _) => ("▲", "broken", "not reached: another host had its address first"),
+            (true, Some(_)) => ("◐", "", "its key has vanished"),
+            (true, None) => ("●", "up", "reached"),
+        };
+        let _ = write!(
+            main,
+            "<tr data-key=\"{0}\"><th scope=\"row\"><bdi>{0}</bdi></th><td class=\"state {class}\"><span aria-hidden=\"true\">{sign}</span> \
+             <span>{state}</span></td><td class=\"wide\">{1}</td>",
+            Escaped(&host.name),
+            Escaped(&host.address),
+        );
+        let (from, to) = (host.transmit, host.receive);
+        number(main, "", host.ports as u64);
+        number(main, "", u64::from(host.addresses));
+        number(main, "", from.frames);
+        number(main, "wide", from.bytes);
+        number(main, "", to.frames);
+        number(main, "wide", to.bytes);
+        number(main, "", from.dropped + to.dropped);
+        main.push_str("</tr>");
+    }
+    main.push_str(TABLE_END);
+}
+
 #[cfg(test)]
 mod tests {
+    use nicety_daemon::fabric::{HostReport, PassedReport};
+
     use super::*;
 
     #[test]
@@ -80,5 +111,23 @@ mod tests {
             list.contains("Fabric <bdi>prod</bdi>: no &lt;etcd&gt;</li>") && list.contains(": host/x: odd</li>"),
             "{list}"
         );
+        let host = |name: &str, is_reached| HostReport {
+            name: name.to_owned(),
+            address: "192.0.2.2".to_owned(),
+            mtu: 1500,
+            version: "0.1.0".to_owned(),
+            known_seconds: 9,
+            gone_in_seconds: None,
+            ports: 2,
+            addresses: 3,
+            is_reached,
+            transmit: PassedReport { frames: 45, bytes: 65_000, dropped: 1 },
+            receive: PassedReport { frames: 7, bytes: 420, dropped: 1 },
+        };
+        fabric.hosts = vec![host("node-2", true), host("node-3", false)];
+        let mut main = String::new();
+        table(&mut main, &fabric);
+        assert!(main.contains("<bdi>node-2</bdi>") && main.contains("<span>reached</span>"), "{main}");
+        assert!(main.contains("class=\"state broken\"") && main.contains("not reached: another host"), "{main}");
     }
 }

@@ -30,7 +30,7 @@ use super::vms;
 const CHARTS_MAX: usize = 8;
 
 /// The sections, by identifier and heading.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("picture", "The host"),
     ("blocked", "Blocked"),
     ("ports", "Ports"),
@@ -39,6 +39,8 @@ const SECTIONS: [(&str, &str); 10] = [
     ("uplinks", "Uplinks and teams"),
     // The same.
     ("flows", "Exports of flows"),
+    // Only if the fabric has other hosts.
+    ("fabric", "Other hosts of the fabric"),
     ("drops", "Drops"),
     ("changes", "Last changes"),
     ("log", "Log"),
@@ -65,9 +67,12 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     let guests = Guests::new(guests, &blocked, &history, view);
     let mut main = String::new();
     let exports = shown.inspect.flow_exports();
+    let fabric = shown.inspect.fabric();
+    let others = fabric.as_ref().filter(|fabric| !fabric.hosts.is_empty());
     let there = SECTIONS.iter().filter(|(id, _)| match *id {
         "vms" => !vms.is_empty(),
         "flows" => !exports.is_empty(),
+        "fabric" => others.is_some(),
         _ => true,
     });
     let contents: Vec<String> = there.map(|(id, heading)| format!("<a href=\"#{id}\">{heading}</a>")).collect();
@@ -82,7 +87,6 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
         contents.join(" ")
     );
     let waiting = shown.inspect.live().and_then(|live| live.waiting());
-    let fabric = shown.inspect.fabric();
     fabric.iter().for_each(|fabric| fabric::line(&mut main, fabric));
     attention(&mut main, &ports, &vms, fabric.as_ref(), waiting.as_ref());
     section(&mut main, "picture", |main| picture(main, &guests, &links));
@@ -98,6 +102,9 @@ pub(super) fn page(shown: &Shown, view: &View) -> String {
     });
     if !exports.is_empty() {
         section(&mut main, "flows", |main| flows::table(main, &exports));
+    }
+    if let Some(fabric) = others {
+        section(&mut main, "fabric", |main| fabric::table(main, fabric));
     }
     section(&mut main, "drops", |main| drops(main, &ports.iter().collect::<Vec<_>>(), &lately));
     drop(history);

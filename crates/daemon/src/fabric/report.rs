@@ -1,10 +1,12 @@
 //! The state of the fabric, for reports.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use nicety_fabric::{Place, Report};
+use nicety_fabric::{Name, Place, Report};
 use nicety_host::FabricConfig;
+use nicety_uplink::{Passed, Traffic};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -27,6 +29,38 @@ pub enum Connection {
     Waiting,
 }
 
+impl Connection {
+    /// In some words, for a person.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Away => "etcd is out of reach",
+            Self::Forgotten => "etcd is out of reach, and other hosts take this one for gone",
+            Self::Refused => "refused",
+            Self::Left => "left",
+            Self::Waiting => "starting",
+        }
+    }
+}
+
+/// What has passed one way between this host and another one, since the tunnel reaches it: frames of guests, without the tunnel's headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TunnelPassedReport)]
+pub struct PassedReport {
+    /// Frames as a wire would see them.
+    pub frames: u64,
+    /// Their bytes, without frame check sequences.
+    pub bytes: u64,
+    /// Frames that the tunnel has dropped.
+    pub dropped: u64,
+}
+
+impl From<Passed> for PassedReport {
+    fn from(Passed { frames, bytes, dropped }: Passed) -> Self {
+        Self { frames, bytes, dropped }
+    }
+}
+
 /// Another host of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = FabricHostReport)]
@@ -43,10 +77,19 @@ pub struct HostReport {
     pub known_seconds: u64,
     /// Its key has vanished while etcd was out of reach: it is believed gone after so many seconds. `null`: its key is there.
     pub gone_in_seconds: Option<u64>,
-    /// Its addresses in the groups that this host has ports in.
+    /// Its ports with an address in the groups that this host has ports in.
+    #[serde(default)]
+    pub ports: usize,
+    /// Its addresses in these groups.
     pub addresses: u32,
     /// Whether frames are sent to it. If not, another host had its tunnel's address first.
     pub is_reached: bool,
+    /// Came from it by the tunnel: it transmits.
+    #[serde(default)]
+    pub transmit: PassedReport,
+    /// Went to it.
+    #[serde(default)]
+    pub receive: PassedReport,
 }
 
 /// A group of the fabric.
@@ -122,7 +165,8 @@ impl FabricReport {
     pub(super) fn new(
         (config, host): (&FabricConfig, &str),
         (address, mtu): (IpAddr, u16),
-        report: Option<Report>,
+        report: Option<(Report, BTreeMap<Name, usize>)>,
+        traffic: &[(IpAddr, Traffic)],
     ) -> Self {
         let mut this = Self {
             fabric: config.name.clone(),
@@ -141,15 +185,15 @@ impl FabricReport {
             watches: 0,
             refused: Vec::new(),
         };
-        if let Some(report) = report {
+        if let Some((report, ports)) = report {
             let narrowest = report.hosts.iter().filter(|host| host.is_reached).map(|host| host.mtu).chain([mtu]).min();
             this.guest_mtu = nicety_uplink::inner_mtu(narrowest.unwrap_or(mtu), address);
-            this.fill(report);
+            this.fill(report, &ports, traffic);
         }
         this
     }
 
-    fn fill(&mut self, report: Report) {
+    fn fill(&mut self, report: Report, ports: &BTreeMap<Name, usize>, traffic: &[(IpAddr, Traffic)]) {
         let Report { connection, config, revision, hosts, groups, watches, claims, refused } = report;
         use nicety_fabric::Connection as Known;
         (self.connection, self.why_not, self.away_seconds) = match connection {
@@ -163,7 +207,14 @@ impl FabricReport {
         };
         (self.config, self.revision, self.watches, self.claims, self.refused) =
             (config, revision, watches, claims, refused);
+        let passed = |host: &nicety_fabric::HostReport| {
+            let of = traffic.iter().find(|(address, _)| *address == host.address).filter(|_| host.is_reached);
+            of.map(|(_, traffic)| *traffic).unwrap_or_default()
+        };
         let host = |host: nicety_fabric::HostReport| HostReport {
+            transmit: passed(&host).transmit.into(),
+            receive: passed(&host).receive.into(),
+            ports: ports.get(&host.name).copied().unwrap_or(0),
             name: host.name.to_string(),
             address: host.address.to_string(),
             mtu: host.mtu,
@@ -235,12 +286,16 @@ impl fmt::Display for FabricReport {
             )?;
         }
         for one in &self.hosts {
-            let HostReport { name, address, mtu, version, addresses, .. } = one;
+            let HostReport { name, address, mtu, version, addresses, transmit, receive, .. } = one;
             let known = time(one.known_seconds);
             write!(
                 f,
-                "host {name}: {address}, MTU {mtu}, version {version}, known for {known}, {addresses} addresses"
+                "host {name}: {address}, MTU {mtu}, version {version}, known for {known}, {addresses} addresses; {} frames came from it, {} went there",
+                transmit.frames, receive.frames
             )?;
+            if transmit.dropped + receive.dropped > 0 {
+                write!(f, ", {} were dropped", transmit.dropped + receive.dropped)?;
+            }
             if let Some(seconds) = one.gone_in_seconds {
                 write!(f, "; its key has vanished: it is believed gone in {}", time(seconds))?;
             }

@@ -1,4 +1,4 @@
-//! etcd, as the machine asks it: each call is a task, and each watch.
+//! etcd, as the machine asks it: each call is a task, and each watch. Commands that need no daemon ask by the same functions.
 
 use std::collections::HashMap;
 
@@ -104,13 +104,17 @@ fn trouble(error: Error) -> Trouble {
     }
 }
 
-fn entry(found: KeyValue) -> Entry {
+/// A key as the machine has it.
+pub fn entry(found: KeyValue) -> Entry {
     let KeyValue { key, value, create_revision, mod_revision, version: _, lease } = found;
     Entry { key, value, created: create_revision, modified: mod_revision, lease }
 }
 
 /// Reads all keys at one revision, in pieces that an answer has room for.
-async fn read(client: &Client, mut keys: EtcdKeys) -> Result<Found, Error> {
+///
+/// # Errors
+/// One of the calls has failed.
+pub async fn read(client: &Client, mut keys: EtcdKeys) -> Result<Found, Error> {
     let mut all = Found { revision: 0, entries: Vec::new() };
     loop {
         let found = client.range_at(&keys, KEYS_AT_ONCE, all.revision).await?;
@@ -130,7 +134,11 @@ async fn read(client: &Client, mut keys: EtcdKeys) -> Result<Found, Error> {
     }
 }
 
-async fn transact(client: &Client, transaction: Transaction) -> Result<Outcome, Error> {
+/// Carries out a transaction of the machine's, or of an administrator's change.
+///
+/// # Errors
+/// The call has failed. The transaction may have been carried out all the same.
+pub async fn transact(client: &Client, transaction: Transaction) -> Result<Outcome, Error> {
     let Transaction { compares, ops, otherwise } = transaction;
     let compare = |compare: Compare| {
         let (key, test) = match compare {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use nicety_adapter::{QueueCounters, Reason};
 use nicety_plane::{BUCKETS_NS, ClassState, Histogram};
 use nicety_switch::{Policy, Vlan, VlanSet};
+use nicety_uplink::{Passed, Traffic};
 
-use crate::daemon::PortView;
-use crate::fabric::{Connection, FabricReport};
+use crate::daemon::{PortView, TunnelTraffic};
+use crate::fabric::{Connection, FabricReport, HostReport};
 use crate::flows::FlowExportReport;
 use crate::observe::report::{Condition, condition_of};
 use crate::protection::{VmReport, VmRole};
@@ -31,6 +32,8 @@ pub struct Facts {
     pub vms: Vec<VmReport>,
     /// The fabric that the host is in.
     pub fabric: Option<FabricReport>,
+    /// The tunnels to other hosts.
+    pub tunnels: Vec<TunnelTraffic>,
     /// Addresses that the switch knows.
     pub addresses: usize,
     /// Processor time by threads' names.
@@ -100,6 +103,7 @@ pub fn text(facts: &Facts) -> String {
     classes(&mut page, &facts.ports);
     vms(&mut page, &facts.vms);
     facts.fabric.iter().for_each(|one| fabric(&mut page, one));
+    tunnels(&mut page, &facts.tunnels, facts.fabric.as_ref());
     let one = |page: &mut Page, name: &str, help: &str, value: usize| {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
@@ -481,6 +485,68 @@ fn fabric(page: &mut Page, fabric: &FabricReport) {
     for (name, help, value) in values {
         page.family(name, "gauge", help);
         page.sample(name, &[("fabric", &fabric.fabric)], value(fabric));
+    }
+    let of_hosts: [Metric<HostReport>; 3] = [
+        ("nicety_fabric_host_reached", "Whether frames are sent to the host.", |host| host.is_reached.into()),
+        (
+            "nicety_fabric_host_ports",
+            "Ports of the host with an address in groups that this host has ports in.",
+            |host| host.ports as u64,
+        ),
+        ("nicety_fabric_host_addresses", "Addresses of the host in these groups.", |host| host.addresses.into()),
+    ];
+    for (name, help, value) in of_hosts {
+        page.family(name, "gauge", help);
+        for host in &fabric.hosts {
+            page.sample(name, &[("fabric", &fabric.fabric), ("host", &host.name)], value(host));
+        }
+    }
+}
+
+/// What each tunnel has carried from and to each other host. Hosts without a tunnel have no such metrics.
+fn tunnels(page: &mut Page, tunnels: &[TunnelTraffic], fabric: Option<&FabricReport>) {
+    if tunnels.is_empty() {
+        return;
+    }
+    page.family("nicety_tunnel_peers", "gauge", "Other hosts that the tunnel reaches.");
+    tunnels.iter().for_each(|tunnel| page.sample("nicety_tunnel_peers", &[("port", &tunnel.port)], tunnel.peers.len()));
+    let ways: [(&str, &str, fn(&Traffic) -> Passed); 2] = [
+        ("transmit", "that came from the peer", |traffic| traffic.transmit),
+        ("receive", "that went to the peer", |traffic| traffic.receive),
+    ];
+    let units: [Metric<Passed>; 2] = [
+        ("frames", "Frames of guests", |passed| passed.frames),
+        ("bytes", "Bytes of guests' frames", |passed| passed.bytes),
+    ];
+    for (way, which, passed) in ways {
+        for (unit, what, value) in units {
+            let name = format!("nicety_tunnel_{way}_{unit}_total");
+            page.family(&name, "counter", &format!("{what} {which} by the tunnel, without its headers."));
+            each_peer(tunnels, fabric, |labels, traffic| page.sample(&name, labels, value(&passed(traffic))));
+        }
+    }
+    const DROPS: &str = "nicety_tunnel_drops_total";
+    page.family(DROPS, "counter", "Frames from or to the peer that the tunnel has dropped.");
+    for (way, _, passed) in ways {
+        each_peer(tunnels, fabric, |[port, peer, host], traffic| {
+            page.sample(DROPS, &[*port, *peer, *host, ("direction", way)], passed(traffic).dropped);
+        });
+    }
+}
+
+/// Each other host of each tunnel, with its labels. Its name is that in the fabric, and empty if the host file names it.
+fn each_peer(
+    tunnels: &[TunnelTraffic],
+    fabric: Option<&FabricReport>,
+    mut visit: impl FnMut(&[(&str, &str); 3], &Traffic),
+) {
+    for TunnelTraffic { port, peers } in tunnels {
+        let hosts = fabric.filter(|fabric| fabric.tunnel == *port).map_or(&[][..], |fabric| &fabric.hosts);
+        for (address, traffic) in peers {
+            let address = address.to_string();
+            let host = hosts.iter().find(|host| host.address == address).map_or("", |host| host.name.as_str());
+            visit(&[("port", port.as_str()), ("peer", address.as_str()), ("host", host)], traffic);
+        }
     }
 }
 

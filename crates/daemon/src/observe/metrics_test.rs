@@ -4,6 +4,7 @@ use nicety_adapter::{Counters, PortId};
 use nicety_plane::{ClassState, State};
 
 use super::*;
+use crate::fabric::PassedReport;
 
 /// An uplink whose name needs escaping. It sent two frames in a packet on queue 1, and dropped three.
 fn facts() -> Facts {
@@ -66,6 +67,7 @@ fn facts() -> Facts {
         ports: vec![uplink, team],
         vms: vms(),
         fabric: None,
+        tunnels: Vec::new(),
         addresses: 7,
         threads,
         process,
@@ -76,6 +78,66 @@ fn facts() -> Facts {
         pauses: vec![("lan".to_owned(), 2_500_000), ("gone".to_owned(), 1)],
         change: (true, false),
     }
+}
+
+/// A host in a fabric with one other host.
+fn fabric() -> FabricReport {
+    let host = HostReport {
+        name: "node-2".to_owned(),
+        address: "192.0.2.2".to_owned(),
+        mtu: 1500,
+        version: "0.1.0".to_owned(),
+        known_seconds: 9,
+        gone_in_seconds: None,
+        ports: 2,
+        addresses: 3,
+        is_reached: true,
+        transmit: PassedReport::default(),
+        receive: PassedReport::default(),
+    };
+    FabricReport {
+        fabric: "prod".to_owned(),
+        host: "node-1".to_owned(),
+        tunnel: "tunnel".to_owned(),
+        address: "192.0.2.1".to_owned(),
+        connection: Connection::Connected,
+        why_not: None,
+        away_seconds: None,
+        config: Some(7),
+        revision: 9,
+        hosts: vec![host],
+        groups: Vec::new(),
+        claims: 3,
+        watches: 3,
+        refused: Vec::new(),
+    }
+}
+
+#[test]
+fn a_tunnel_has_counters_for_each_other_host_which_has_its_name_in_the_fabric() {
+    let passed = Passed { frames: 45, bytes: 65_000, dropped: 2 };
+    let to = |last| std::net::IpAddr::from([192, 0, 2, last]);
+    let came = Traffic { transmit: passed, ..Traffic::default() };
+    let went = Traffic { receive: passed, ..Traffic::default() };
+    let tunnel = TunnelTraffic { port: "tunnel".to_owned(), peers: vec![(to(2), came)] };
+    // Its peers are in its host file.
+    let plain = TunnelTraffic { port: "other".to_owned(), peers: vec![(to(2), went), (to(3), went)] };
+    let text = text(&Facts { fabric: Some(fabric()), tunnels: vec![tunnel, plain], ..facts() });
+    for line in [
+        "nicety_fabric_host_reached{fabric=\"prod\",host=\"node-2\"} 1",
+        "nicety_fabric_host_ports{fabric=\"prod\",host=\"node-2\"} 2",
+        "nicety_fabric_host_addresses{fabric=\"prod\",host=\"node-2\"} 3",
+        "nicety_tunnel_peers{port=\"other\"} 2",
+        "nicety_tunnel_transmit_frames_total{port=\"tunnel\",peer=\"192.0.2.2\",host=\"node-2\"} 45",
+        "nicety_tunnel_transmit_bytes_total{port=\"tunnel\",peer=\"192.0.2.2\",host=\"node-2\"} 65000",
+        "nicety_tunnel_receive_frames_total{port=\"tunnel\",peer=\"192.0.2.2\",host=\"node-2\"} 0",
+        "nicety_tunnel_receive_bytes_total{port=\"other\",peer=\"192.0.2.3\",host=\"\"} 65000",
+        "nicety_tunnel_drops_total{port=\"tunnel\",peer=\"192.0.2.2\",host=\"node-2\",direction=\"transmit\"} 2",
+        "nicety_tunnel_drops_total{port=\"other\",peer=\"192.0.2.2\",host=\"\",direction=\"receive\"} 2",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!super::text(&facts()).contains("nicety_tunnel"), "a host without a tunnel");
 }
 
 /// One whose collector is there, and one that is away.

@@ -1,6 +1,10 @@
-//! A frame's trace in words: the decisions of the ports and the switch, step by step, for a person.
+//! A frame's trace in words: the decisions of the ports and the switch, step by step, for a person. Its end is at a port of this host, or
+//! [beyond] a tunnel at one of another host.
+
+mod beyond;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nicety_adapter::{Edit, PortId, Reason, Time, count};
 use nicety_frame::ethernet::{TYPE_MIN, ethertype};
@@ -11,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortView};
+use beyond::Beyond;
 
 /// Most names of ports that one step lists.
 const NAMES_MAX: usize = 8;
@@ -37,6 +42,8 @@ pub enum TraceStage {
     PassesBy,
     /// Port that gets the frame.
     Delivered,
+    /// Other hosts to which a tunnel sends the frame.
+    Tunnel,
     /// Drop of the frame, with the reason.
     Dropped,
 }
@@ -57,6 +64,31 @@ pub struct TraceReceiver {
     pub port: String,
     /// Reason for which the port drops the frame. `null`: it does not.
     pub dropped: Option<String>,
+    /// Hosts to which the port sends it, if it is a tunnel.
+    #[serde(default)]
+    pub hosts: Vec<TraceHost>,
+}
+
+/// Another host to which a tunnel sends a frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TraceHost {
+    /// Its name in the fabric. `null`: it is in none, or not known there.
+    pub host: Option<String>,
+    /// Its tunnel's address.
+    pub address: String,
+    /// The port of that host that has the destination, as far as this host knows. `null`: it does not know one.
+    pub port: Option<String>,
+    /// The port group of that port.
+    pub group: Option<String>,
+}
+
+impl fmt::Display for TraceHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Some(host) => write!(f, "{host} ({})", self.address),
+            None => f.write_str(&self.address),
+        }
+    }
 }
 
 /// The path of a frame.
@@ -77,7 +109,7 @@ impl FrameTrace {
         let views = daemon.views();
         let from = views.iter().find(|view| view.name == port)?;
         Some(match daemon.trace(from.id, frame) {
-            Ok((trace, now)) => Ok(Words { views: &views, from, frame, now }.of(&trace)),
+            Ok((trace, now)) => Ok(Words { daemon, views: &views, from, frame, now }.of(&trace)),
             Err(TraceError::Missing) => return None,
             Err(TraceError::Length(bytes)) => Err(format!("a frame of {} is none", count(bytes as u64, "byte"))),
             Err(TraceError::Memory(error)) => Err(error.to_string()),
@@ -87,6 +119,7 @@ impl FrameTrace {
 
 /// The facts from which the words are made.
 struct Words<'a> {
+    daemon: &'a Daemon,
     views: &'a [PortView],
     from: &'a PortView,
     frame: &'a [u8],
@@ -119,11 +152,19 @@ impl Words<'_> {
         let mut receivers = Vec::new();
         for (port, edit, prospect) in &trace.receivers {
             steps.push(self.delivered(*port, *edit, prospect));
-            let dropped = match prospect {
-                Prospect::Dropped(reason) => Some(reason.name().to_owned()),
-                Prospect::Offered { .. } | Prospect::Waits(_) => None,
-            };
-            receivers.push(TraceReceiver { port: self.name(*port).to_owned(), dropped });
+            let mut receiver = TraceReceiver { port: self.name(*port).to_owned(), dropped: None, hosts: Vec::new() };
+            match prospect {
+                Prospect::Dropped(reason) => receiver.dropped = Some(reason.name().to_owned()),
+                Prospect::Offered { .. } | Prospect::Waits(_) => {
+                    let view = self.view(*port);
+                    if let Some(beyond) = view.and_then(|view| Beyond::of(self.daemon, view, self.frame, *edit)) {
+                        steps.push(beyond.step);
+                        receiver.dropped = beyond.dropped.map(|reason| reason.name().to_owned());
+                        receiver.hosts = beyond.hosts;
+                    }
+                }
+            }
+            receivers.push(receiver);
         }
         let dropped = trace.dropped.map(|reason| reason.name().to_owned());
         steps.extend(dropped.iter().map(|reason| trace_step(TraceStage::Dropped, reason.clone())));

@@ -1,5 +1,6 @@
 //! The state of a fabric, for a person.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use crate::fabric::Fabric;
 use crate::fabric::standing::Stage;
+use crate::hosts::Hop;
 use crate::record::Name;
 
 /// This host's connection to the store.
@@ -193,6 +195,18 @@ impl Fabric {
             }));
         }
         sentences
+    }
+
+    /// How many ports of each other host have an address in the groups that this host follows. It looks at all claims.
+    pub fn ports_of_hosts(&self) -> BTreeMap<Name, usize> {
+        let mut ports: BTreeSet<(Hop, &Name)> = BTreeSet::new();
+        let groups = self.groups.values().filter(|group| group.is_needed);
+        ports.extend(groups.flat_map(|group| group.claims.iter().map(|((_, hop), claim)| (*hop, &claim.port))));
+        let mut counts = BTreeMap::new();
+        for host in ports.into_iter().filter_map(|(hop, _)| self.hosts.get(hop)) {
+            *counts.entry(host.name.clone()).or_default() += 1;
+        }
+        counts
     }
 
     /// The places of an address in all groups that this host follows.

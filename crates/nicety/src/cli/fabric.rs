@@ -117,6 +117,8 @@ pub enum FabricCommand {
     },
     /// List the fabric's port groups, or change one
     Group(FabricGroup),
+    /// List the fabric's classes of I/O control, or change one. They divide the tunnel of each host
+    Class(FabricClass),
     /// List the ports of all hosts with their addresses
     Port(FabricPort),
     /// Say which host and port an address is at
@@ -131,7 +133,7 @@ pub enum FabricCommand {
         #[command(flatten)]
         store: Store,
     },
-    /// Write the configuration with all port groups, as it is in etcd
+    /// Write the configuration with all port groups and classes, as it is in etcd
     Export {
         /// The file: it is written whole, or stays as it is [default: stdout]
         #[arg(long, value_name = "FILE")]
@@ -209,7 +211,6 @@ pub enum FabricGroupCommand {
         options: FabricOptions,
     },
     /// Change values of one: nicety fabric group set web send_average=1Gbit/s
-    #[command(alias = "change")]
     Set {
         /// Its name
         #[arg(value_parser = Name::new)]
@@ -222,6 +223,61 @@ pub enum FabricGroupCommand {
         options: FabricOptions,
     },
     /// Remove one that no port is in
+    Remove {
+        /// Its name
+        #[arg(value_parser = Name::new)]
+        name: Name,
+        /// The options.
+        #[command(flatten)]
+        options: FabricOptions,
+    },
+}
+
+/// `fabric class`.
+#[derive(Debug, Args)]
+pub struct FabricClass {
+    /// Its command.
+    #[command(subcommand)]
+    pub command: FabricClassCommand,
+}
+
+/// The commands of `fabric class`.
+#[derive(Debug, Subcommand)]
+pub enum FabricClassCommand {
+    /// List the classes in their order: the first one that a frame fits is the frame's
+    List {
+        /// JSON
+        #[arg(long)]
+        json: bool,
+        /// How etcd is asked.
+        #[command(flatten)]
+        store: Store,
+    },
+    /// Add one behind the others: nicety fabric class add slow groups=web limit=2Gbit/s
+    Add {
+        /// Its name
+        #[arg(value_parser = Name::new)]
+        name: Name,
+        /// The keys of an io_class of the host file, without those that name an uplink or ports (docs/fabric.md)
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// The options.
+        #[command(flatten)]
+        options: FabricOptions,
+    },
+    /// Change values of one: nicety fabric class set slow limit=1Gbit/s
+    Set {
+        /// Its name
+        #[arg(value_parser = Name::new)]
+        name: Name,
+        /// Keys and their new values; without a value a key gets its default
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// The options.
+        #[command(flatten)]
+        options: FabricOptions,
+    },
+    /// Remove one
     Remove {
         /// Its name
         #[arg(value_parser = Name::new)]

@@ -25,15 +25,18 @@ pub fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The tables of the groups, by their names.
+/// The tables of the groups and of the classes, as a plan names them: `port_group.web`, `io_class.slow`.
 pub fn tables(text: &str) -> Result<BTreeMap<String, Table>, Failure> {
     let root: Table = text.parse().map_err(Failure::with(Exit::Usage))?;
-    let list = root.get("port_group").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
-    let named = list.filter_map(|table| Some((table.get("name")?.as_str()?.to_owned(), table.clone())));
+    let lists = root.iter().filter_map(|(list, value)| Some((list, value.as_array()?)));
+    let tables =
+        lists.flat_map(|(list, values)| values.iter().filter_map(move |value| Some((list, value.as_table()?))));
+    let named =
+        tables.filter_map(|(list, table)| Some((format!("{list}.{}", table.get("name")?.as_str()?), table.clone())));
     Ok(named.collect())
 }
 
-/// The changes from one text to another. `used`: groups with addresses.
+/// The changes from one text to another. `used`: groups with addresses, as a plan names them.
 fn compared(old: &str, new: &str, used: &BTreeSet<String>) -> Result<Plan, Failure> {
     let (old, new) = (tables(old)?, tables(new)?);
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -50,7 +53,7 @@ fn compared(old: &str, new: &str, used: &BTreeSet<String>) -> Result<Plan, Failu
             if kind == Kind::Set { was.zip(is).map(|(was, is)| keys(was, is)).unwrap_or_default() } else { Vec::new() };
         let moves = keys.iter().any(|change| NETWORK.contains(&change.key.as_str()));
         let cuts_off = used.contains(name) && (moves || kind == Kind::Remove);
-        changes.push(Change { kind, object: format!("port_group.{name}"), port: None, keys, cuts_off });
+        changes.push(Change { kind, object: name.clone(), port: None, keys, cuts_off });
     }
     changes.sort_by_key(|change| match change.kind {
         Kind::Add => 0,
@@ -83,7 +86,7 @@ fn checked(store: &Store, basis: &Basis, text: &str) -> Result<Checked, Failure>
             )));
         }
     }
-    let used = used.keys().map(ToString::to_string).collect();
+    let used = used.keys().map(|group| format!("port_group.{group}")).collect();
     let plan = compared(&basis.config.text, text, &used)?;
     Ok(Checked { change, plan })
 }
@@ -235,9 +238,15 @@ mod tests {
             group("x", "vni = 3")
         );
         let plan = |used: &[&str]| {
-            let used = used.iter().map(|name| (*name).to_owned()).collect();
+            let used = used.iter().map(|name| format!("port_group.{name}")).collect();
             compared(&old, &new, &used).unwrap().to_string()
         };
+        let class = "[[io_class]]\nname = \"slow\"\ngroups = \"web\"\nlimit = \"1Gbit/s\"\n";
+        let classes = [class, &class.replace("1G", "2G")].map(|class| format!("{old}{class}"));
+        let none = BTreeSet::new();
+        assert_eq!(compared(&old, &classes[0], &none).unwrap().to_string(), "+ io_class.slow\n");
+        let line = "~ io_class.slow: limit 1Gbit/s → 2Gbit/s\n";
+        assert_eq!(compared(&classes[0], &classes[1], &none).unwrap().to_string(), line);
         assert_eq!(plan(&[]), "+ port_group.new\n~ port_group.web: vni 1 → 4\n- port_group.db\n");
         assert_eq!(
             plan(&["web"]),

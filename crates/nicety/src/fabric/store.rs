@@ -1,17 +1,13 @@
 //! A fabric's keys in etcd: how it is asked, and its errors.
 
-use nicety_etcd::{
-    Answer, Blocking, Client, Compare, Error, ErrorKind, KeyValue, Keys as Range, Op, OpAnswer, Txn, TxnAnswer,
-};
+use nicety_daemon::fabric::store::{self, entry};
+use nicety_etcd::{Answer, Blocking, Client, Error, ErrorKind, Keys as Range, Op, OpAnswer, Txn};
 use nicety_fabric::{Basis, Entry, Key, Keys, Name, Terms, Transaction};
 use nicety_host::{EtcdConfig, EtcdIdentity, EtcdUser, FabricConfig, Host, ReadError};
 use nicety_names::Names;
 
 use crate::cli::{self, HOST_FILE};
 use crate::exit::{Exit, Failure};
-
-/// Keys of one answer: claims have some 150 bytes each, and an answer may have 8 MiB.
-const PAGE: u32 = 5000;
 
 /// The fabric that a command is about.
 pub struct Store {
@@ -108,15 +104,12 @@ impl Store {
         self.etcd.wait(calls).map_err(failure)
     }
 
-    fn txn(&self, txn: &Txn) -> Result<TxnAnswer, Failure> {
-        self.etcd.txn(txn).map_err(failure)
-    }
-
     /// What a change is made from: both parts at one revision. `None`: there is no such fabric yet.
     pub fn look(&self) -> Result<Option<Basis>, Failure> {
         let config = Range::one(self.keys.text(&Key::Config));
         let reads = vec![Op::Range(config), Op::Range(Range::prefix(self.keys.freed()))];
-        let answer = self.txn(&Txn { then: reads, may_repeat: true, ..Txn::default() })?;
+        let txn = Txn { then: reads, may_repeat: true, ..Txn::default() };
+        let answer = self.etcd.txn(&txn).map_err(failure)?;
         let found = answer.answers.into_iter().map(|answer| match answer {
             OpAnswer::Range(found) => found.values.into_iter().map(entry).collect(),
             OpAnswer::Put | OpAnswer::Delete(_) => Vec::new(),
@@ -137,23 +130,9 @@ impl Store {
 
     /// All keys that begin so, at one revision.
     pub fn all(&self, prefix: &str) -> Result<Vec<Entry>, Failure> {
-        let (mut all, mut revision) = (Vec::new(), 0);
-        // The end of a prefix is the prefix plus one: all of them end with a '/'.
-        let end = [prefix.trim_end_matches('/'), "0"].concat().into_bytes();
-        let mut from = prefix.as_bytes().to_vec();
-        loop {
-            let keys = Range::Between(from, end.clone());
-            let found = self.wait(|client| async move { client.range_at(&keys, PAGE, revision).await })?;
-            let more = found.more;
-            all.extend(found.values.into_iter().map(entry));
-            if revision == 0 {
-                revision = found.revision;
-            }
-            match all.last() {
-                Some(last) if more => from = [&last.key[..], b"\0"].concat(),
-                _ => return Ok(all),
-            }
-        }
+        let keys = Range::prefix(prefix);
+        let found = self.wait(|client| async move { store::read(&client, keys).await })?;
+        Ok(found.entries)
     }
 
     /// A lease for identifiers that are given up.
@@ -164,27 +143,7 @@ impl Store {
 
     /// Carries out a transaction. Returns the revision afterwards, or nothing if a comparison failed.
     pub fn transact(&self, transaction: Transaction) -> Result<Option<i64>, Failure> {
-        let compare = transaction.compares.into_iter().map(|compare| match compare {
-            nicety_fabric::Compare::Modified { key, revision } => Compare::unchanged(key, revision),
-            nicety_fabric::Compare::Lease { key, lease } => Compare {
-                key: key.into_bytes(),
-                order: nicety_etcd::Order::Equal,
-                test: nicety_etcd::Test::Lease(lease),
-            },
-        });
-        let then = transaction.ops.into_iter().map(|op| match op {
-            nicety_fabric::Op::Put { key, value, lease } => {
-                Op::Put { key: key.into_bytes(), value: value.into_bytes(), lease }
-            }
-            nicety_fabric::Op::Delete { key } => Op::Delete(Range::one(key)),
-        });
-        let txn = Txn { compare: compare.collect(), then: then.collect(), ..Txn::default() };
-        let answer = self.txn(&txn)?;
-        Ok(answer.succeeded.then_some(answer.revision))
+        let done = self.wait(|client| async move { store::transact(&client, transaction).await })?;
+        Ok(done.is_done.then_some(done.revision))
     }
-}
-
-fn entry(found: KeyValue) -> Entry {
-    let KeyValue { key, value, create_revision, mod_revision, lease, .. } = found;
-    Entry { key, value, created: create_revision, modified: mod_revision, lease }
 }

@@ -71,7 +71,7 @@ fn vlan(port: &PortReport) -> String {
 }
 
 /// A count of at most five characters.
-fn short(count: u64) -> String {
+pub(super) fn short(count: u64) -> String {
     if count < LONG_NUMBER {
         return count.to_string();
     }
@@ -129,7 +129,7 @@ fn width_of(rows: &[Vec<String>], column: usize) -> usize {
 }
 
 /// Aligns the columns from this one on to the right.
-fn align_right(rows: &mut [Vec<String>], first: usize) {
+pub(super) fn align_right(rows: &mut [Vec<String>], first: usize) {
     for column in first..rows[0].len() {
         let width = width_of(rows, column);
         rows.iter_mut().for_each(|row| row[column] = format!("{:>width$}", row[column]));

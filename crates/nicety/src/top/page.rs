@@ -12,6 +12,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row as TableRow, StatefulWidget, Table, TableState, Widget, Wrap};
 
+use super::hosts;
 use super::sample::{Row, Sample, rows, shares};
 use crate::output::{count, size};
 use crate::ports::{NO_PORTS, adapter, policy, word};
@@ -116,6 +117,8 @@ pub struct Page {
     /// The selected port, by name: its row may change.
     chosen: Option<String>,
     is_detailed: bool,
+    /// The other hosts of the fabric are shown, from this one on, and not the ports.
+    hosts: Option<usize>,
     trouble: Option<String>,
     /// The first row on the screen, and how many there are. Drawing sets both.
     top: Cell<usize>,
@@ -133,6 +136,7 @@ impl Page {
             rows: Vec::new(),
             chosen: None,
             is_detailed: false,
+            hosts: None,
             trouble: None,
             top: Cell::new(0),
             height: Cell::new(1),
@@ -161,6 +165,31 @@ impl Page {
     /// Handles a key, except those that end the program.
     pub fn key(&mut self, code: KeyCode) {
         let page = self.height.get().saturating_sub(1).max(1).cast_signed();
+        match (code, &mut self.hosts) {
+            (KeyCode::Char('f'), hosts) => {
+                *hosts = if hosts.is_none() && self.now.fabric.is_some() { Some(0) } else { None };
+                return;
+            }
+            (KeyCode::Esc, hosts @ Some(_)) => {
+                *hosts = None;
+                return;
+            }
+            (_, Some(first)) => {
+                let last = self.now.fabric.as_ref().map_or(0, |fabric| fabric.hosts.len().saturating_sub(1));
+                let step = match code {
+                    KeyCode::Down | KeyCode::Char('j') => 1,
+                    KeyCode::Up | KeyCode::Char('k') => -1,
+                    KeyCode::PageDown | KeyCode::Char(' ') => page,
+                    KeyCode::PageUp | KeyCode::Char('b') => -page,
+                    KeyCode::Home | KeyCode::Char('g') => isize::MIN,
+                    KeyCode::End | KeyCode::Char('G') => isize::MAX,
+                    _ => 0,
+                };
+                *first = first.saturating_add_signed(step).min(last);
+                return;
+            }
+            (_, None) => {}
+        }
         match code {
             KeyCode::Right => self.sort_by(Some(self.order.at.map_or(0, |at| (at + 1).min(COLUMNS.len() - 1)))),
             KeyCode::Left => self.sort_by(self.order.at.and_then(|at| at.checked_sub(1))),
@@ -221,8 +250,9 @@ impl Page {
 
     /// Draws the page.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
-        let [head, cpu, body] =
-            Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0)]).areas(area);
+        let summary = hosts::summary(&self.before, &self.now);
+        let heights = [1, 1, u16::from(summary.is_some())].map(Constraint::Length);
+        let [head, cpu, fabric, body] = Layout::vertical(heights.into_iter().chain([Constraint::Min(0)])).areas(area);
         let mut ports = crate::output::count(self.len() as u64, "port");
         if self.order.at.is_none() && self.len() > 1 {
             ports.push_str(if self.order.is_descending { ", most traffic first" } else { ", least traffic first" });
@@ -236,6 +266,10 @@ impl Page {
         let shares = shares(&self.before, &self.now);
         let shares: Vec<String> = shares.iter().map(|(name, share)| format!("{name} {share:.0} %")).collect();
         Line::raw(format!("CPU  {}", shares.join("  "))).render(cpu, buffer);
+        Line::raw(summary.unwrap_or_default()).render(fabric, buffer);
+        if let Some(first) = self.hosts {
+            return self.other_hosts(first, body, buffer);
+        }
         let detail = self.place().filter(|_| self.is_detailed).map(|at| detail(&self.rows[at]));
         match detail {
             Some(lines) => Paragraph::new(lines).wrap(Wrap { trim: false }).render(body, buffer),
@@ -244,6 +278,20 @@ impl Page {
             }
             None => self.list(body, buffer),
         }
+    }
+
+    /// The other hosts of the fabric, from this one on.
+    fn other_hosts(&self, first: usize, area: Rect, buffer: &mut Buffer) {
+        let mut lines = hosts::lines(&self.before, &self.now).into_iter();
+        let head = lines.next().unwrap_or_else(|| "the fabric has no other host".to_owned());
+        self.height.set(usize::from(area.height).saturating_sub(1).max(1));
+        let lines = std::iter::once(Line::styled(head, Modifier::BOLD)).chain(lines.skip(first).map(Line::raw));
+        Paragraph::new(lines.collect::<Vec<_>>()).render(area, buffer);
+    }
+
+    /// Whether the host is in a fabric, and its other hosts for a printed page.
+    pub fn fabric(&self) -> Option<Vec<String>> {
+        self.now.fabric.as_ref().map(|_| hosts::lines(&self.before, &self.now))
     }
 
     /// The rows that fit below the table's head. If some do not, the last line says how many.
@@ -338,7 +386,7 @@ fn cut(name: &str, width: u16) -> String {
 }
 
 /// An amount with three digits and a letter: `0`, `12`, `1.23k`, `941M`.
-fn short(amount: f64) -> String {
+pub fn short(amount: f64) -> String {
     // An empty sum is -0.
     let (mut amount, mut letters) = (amount + 0.0, ["k", "M", "G", "T"].iter());
     let mut letter = "";
@@ -355,7 +403,7 @@ fn short(amount: f64) -> String {
 }
 
 /// Like [`short`], with a space before the letter, for a unit.
-fn spaced(amount: f64) -> String {
+pub fn spaced(amount: f64) -> String {
     let text = short(amount);
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     format!("{} {}", &text[..at], &text[at..])

@@ -30,7 +30,8 @@ fn port(name: &str, bytes: u64, drops: u64) -> PortReport {
 fn page() -> Page {
     let begin = Instant::now();
     let thread = |name: &str, cpu_ns| ThreadReport { name: name.to_owned(), cpu_ns };
-    let sample = |seconds, ports, threads| Sample { at: begin + Duration::from_secs(seconds), ports, threads };
+    let sample =
+        |seconds, ports, threads| Sample { at: begin + Duration::from_secs(seconds), ports, threads, fabric: None };
     let first = sample(
         0,
         vec![port("vm1", 0, 0), port("vm2", 5000, 7), port("a-port-with-a-long-name", 0, 0)],
@@ -245,4 +246,32 @@ fn a_daemon_that_is_gone_is_said_and_one_that_comes_back_counts_anew() {
     sample.ports = vec![port("vm1", 10, 0)];
     page.next(sample);
     assert!(shown(&page)[3].starts_with("vm1              up               0 "), "{:?}", shown(&page));
+}
+
+#[test]
+fn in_a_fabric_the_other_hosts_are_shown_with_what_comes_from_them_and_goes_there() {
+    let mut page = page();
+    page.key(KeyCode::Char('f'));
+    assert!(shown(&page)[2].starts_with("PORT "), "the host is in no fabric");
+    let fabric = crate::ports::fabric::tests::fabric;
+    page.before.fabric = Some(fabric(2));
+    let mut later = fabric(2);
+    later.hosts[0].transmit.bytes += 2_500_000;
+    later.hosts[0].transmit.frames += 2_000;
+    later.hosts[1].receive.dropped += 4;
+    page.now.fabric = Some(later);
+    let lines = shown(&page);
+    let summary = "FABRIC  prod: connected  2 other hosts  from them 10.0 Mbit/s  to them 0 bit/s";
+    assert_eq!((lines[2].as_str(), lines[3].starts_with("PORT ")), (summary, true));
+    page.key(KeyCode::Char('f'));
+    let hosts = [
+        "HOST    ADDRESSES  FROM bit/s  FROM f/s  TO bit/s  TO f/s  DROP/s",
+        "node-2          3       10.0M     1.00k         0       0       0",
+        "node-3          3           0         0         0       0       2",
+    ];
+    assert_eq!(shown(&page)[3..], hosts);
+    page.key(KeyCode::Down);
+    assert_eq!(shown(&page)[3..], [hosts[0], hosts[2]]);
+    page.key(KeyCode::Esc);
+    assert!(shown(&page)[3].starts_with("PORT "), "{:?}", shown(&page));
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nicety_control::api::ThreadReport;
+use nicety_daemon::fabric::FabricReport;
 use nicety_daemon::report::{PortReport, QueueReport};
 
 /// One sample.
@@ -15,6 +16,8 @@ pub struct Sample {
     pub ports: Vec<PortReport>,
     /// The daemon's threads.
     pub threads: Vec<ThreadReport>,
+    /// The fabric that the host is in.
+    pub fabric: Option<FabricReport>,
 }
 
 /// Rates per second.
@@ -42,7 +45,7 @@ pub struct Row {
 }
 
 /// Increase of a counter per second; 0 if it was reset.
-fn rate(before: u64, now: u64, seconds: f64) -> f64 {
+pub fn rate(before: u64, now: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
 

@@ -33,7 +33,7 @@ const PAGES: [&str; 13] = [
 ];
 
 /// Beginnings of lines that do not run here, and the reason.
-const NOT_RUN: [(&str, &str); 35] = [
+const NOT_RUN: [(&str, &str); 36] = [
     ("cargo ", "builds, or is the run of tests itself"),
     ("nicety compare", "the tests of `compare` run it"),
     ("nicety lab run", "boots guests for minutes"),
@@ -63,7 +63,8 @@ const NOT_RUN: [(&str, &str); 35] = [
     ("sudo -u nicety-reader", "needs a user that the administrator has made"),
     ("nicety completions bash > /etc", "writes to the machine's /etc"),
     ("ls /usr/lib/ipxe", "one of the two files is there, where QEMU is installed"),
-    ("etcdctl", "needs the administrator's etcd"),
+    ("etcdctl", "needs the administrator's etcd; the tests of `real_etcd` and `real_fabric` run it"),
+    ("export ETCDCTL", "sets variables for `etcdctl`"),
     ("nicety fabric", "needs the administrator's etcd; the tests of `real_etcd` run them"),
     ("sudo ip link add vx10", "needs the administrator's interface; the tests of `vxlan` do it"),
     ("sudo ip link set vx10", "as `sudo ip link add vx10`"),

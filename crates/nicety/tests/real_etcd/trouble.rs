@@ -1,11 +1,8 @@
-//! etcd that is away, full, behind TLS, or lost: what the commands say, and the ways out that the book names.
+//! etcd that is away, behind TLS, or lost: what the commands say, and the way out that the book names. A full etcd is tried in `real_fabric`.
 
 use std::time::{Duration, Instant};
 
-use nicety_etcd::Keys;
-use serde_json::json;
-
-use crate::cluster::{Cluster, SOON, addresses, newer, put, refused, says};
+use crate::cluster::{Cluster, SOON, newer, refused, says};
 use crate::scratch::Scratch;
 
 #[test]
@@ -123,48 +120,6 @@ fn a_wrong_password_is_named_with_its_user() {
     let open = Cluster::start(&newer());
     std::fs::write(open.scratch.path().join("root.password"), "x").unwrap();
     refused(open.as_root(&["group", "list"]), 2, "etcd asks nobody for a password");
-}
-
-/// docs/fabric.md, "Quota", "Defragmentation": what is registered stays, nothing new is written, and the way out.
-#[test]
-fn a_full_etcd_refuses_changes_keeps_leases_and_is_emptied_as_the_book_says() {
-    let quota = 16 << 20;
-    let cluster = Cluster::start_at(
-        &newer(),
-        Scratch::new(),
-        ("http", addresses::<1>().into()),
-        &[&format!("--quota-backend-bytes={quota}")],
-    );
-    cluster.ready();
-    assert_eq!(cluster.run(&["init"]).code, Some(0));
-    assert_eq!(cluster.run(&["group", "add", "web", "vni=5010", "vlan=10"]).code, Some(0));
-    let client = cluster.client(None);
-    let lease = client.wait(|client| async move { client.grant(Duration::from_secs(10)).await }).unwrap().id;
-    put(&client, "host/node-1", "{}", lease).unwrap();
-    // Versions of one key fill the database.
-    let value = "x".repeat(1 << 20);
-    let full = (0..100).find_map(|_| client.wait(async |client| client.put("filler", &value, 0).await).err());
-    let why = full.unwrap().to_string();
-    assert!(why.contains("its database is full. Compact and defragment it"), "{why}");
-    let ended = cluster.run(&["group", "add", "db", "vni=5020", "vlan=20"]);
-    assert_eq!((ended.code, ended.out.as_str()), (Some(1), "+ port_group.db\n"), "{ended:?}");
-    let why = "its database is full. Compact and defragment it, then `etcdctl alarm disarm`";
-    assert!(ended.err.contains(why), "{ended:?}");
-    // A host that is registered stays so, and hears what it heard before: its tunnels go on.
-    client.wait(|client| async move { client.keep_alive(lease).await }).unwrap();
-    assert_eq!(cluster.keys(&client, "host/").len(), 1);
-    assert_eq!(cluster.run(&["group", "list"]).code, Some(0));
-    let before = client.wait(|client| async move { client.status().await }).unwrap();
-    cluster.ask("/v3/kv/compaction", json!({ "revision": before.revision.to_string(), "physical": true }));
-    cluster.ask("/v3/maintenance/defragment", json!({}));
-    let alarms = cluster.ask("/v3/maintenance/alarm", json!({ "action": "GET" }));
-    let member = alarms["alarms"][0]["memberID"].clone();
-    let alarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
-    cluster.ask("/v3/maintenance/alarm", alarm);
-    let after = client.wait(|client| async move { client.status().await }).unwrap();
-    assert!(after.database_bytes < before.database_bytes / 4, "{before:?} {after:?}");
-    says(cluster.run(&["group", "add", "db", "vni=5020", "vlan=20"]), 0, "+ port_group.db\n");
-    assert_eq!(client.range(&Keys::one("filler"), 1).unwrap().count, 1);
 }
 
 /// docs/fabric.md, "Backup": the configuration is all that cannot be made again by the hosts.

@@ -1,8 +1,10 @@
 //! A cluster of etcd, and the fabric's keys in it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nicety_etcd::Keys;
+use nicety_etcd::{Blocking, Keys};
+use nicety_guests::Etcd;
 use tempfile::TempDir;
 
 use crate::SOON;
@@ -10,22 +12,29 @@ use crate::etcd_servers::{Servers, addresses, newer};
 
 /// See the module's page.
 pub struct Cluster {
+    etcd: Etcd,
     servers: Servers,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Cluster {
     /// So many members, of which a majority answers.
     pub fn start<const COUNT: usize>() -> Self {
-        let this = Self::start_at(addresses::<COUNT>().into());
+        Self::start_with::<COUNT>(&[])
+    }
+
+    /// The same with further arguments.
+    pub fn start_with<const COUNT: usize>(more: &[&str]) -> Self {
+        let this = Self::start_at(addresses::<COUNT>().into(), more);
         this.ready();
         this
     }
 
     /// Members at these addresses. They are not [ready](Cluster::ready).
-    pub fn start_at(addresses: Vec<String>) -> Self {
-        let folder = TempDir::new().unwrap();
-        Self { servers: Servers::start(&newer(), folder.path(), ("http", addresses), &[]), _folder: folder }
+    pub fn start_at(addresses: Vec<String>, more: &[&str]) -> Self {
+        let (etcd, folder) = (newer(), TempDir::new().unwrap());
+        let servers = Servers::start(&etcd, folder.path(), ("http", addresses), more);
+        Self { etcd, servers, folder }
     }
 
     /// Starts a member again with what it has.
@@ -37,9 +46,23 @@ impl Cluster {
         self.servers.kill(member);
     }
 
+    /// Debian's packages.
+    pub fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+
+    /// The folder of all members: that of the first one's data is `m0`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// As a host file has them.
     pub fn endpoints(&self) -> String {
         self.servers.endpoints()
+    }
+
+    pub fn client(&self) -> Blocking {
+        self.servers.client(None)
     }
 
     /// Waits until it has a leader.

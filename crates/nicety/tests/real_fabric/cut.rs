@@ -62,7 +62,7 @@ struct Behind {
 impl Behind {
     fn start() -> Self {
         let (place, far) = (TempDir::new().unwrap(), Far::new(1500));
-        let cluster = far.run(|| Cluster::start_at(vec![THERE.to_owned()]));
+        let cluster = far.run(|| Cluster::start_at(vec![THERE.to_owned()], &[]));
         cluster.ready();
         cluster.put("config", GROUPS);
         let ends = addresses::<2>();
@@ -150,7 +150,7 @@ fn a_host_with_the_tunnel_address_of_another_one_is_refused_with_its_name_and_ge
     }
     let (place, far) = (TempDir::new().unwrap(), Far::new(1500));
     // Both reach it.
-    let cluster = Cluster::start_at(vec![HERE.to_owned()]);
+    let cluster = Cluster::start_at(vec![HERE.to_owned()], &[]);
     cluster.ready();
     cluster.put("config", GROUPS);
     let [end, other] = addresses::<2>();

@@ -2,18 +2,23 @@
 
 #[path = "../../../daemon/tests/namespace/again.rs"]
 mod again;
+mod classes;
 mod cluster;
 mod cut;
+#[path = "../etcd_lines/mod.rs"]
+mod etcd_lines;
 #[path = "../etcd_servers/mod.rs"]
 mod etcd_servers;
 #[path = "../far/mod.rs"]
 mod far;
+mod kept;
 #[path = "../../../daemon/tests/played/mod.rs"]
 #[allow(dead_code, reason = "it plays more than these tests need")]
 mod played;
 mod protected;
 #[path = "../../../daemon/tests/rings_guest/mod.rs"]
 mod rings_guest;
+mod seen;
 #[path = "../station/mod.rs"]
 mod station;
 mod streams;
@@ -143,6 +148,22 @@ impl Host {
             Some(Reply::Port(report)) => *report,
             other => panic!("{other:?}\n{}", self.log()),
         }
+    }
+
+    /// A command in the host's folder. Its code, and what it said.
+    fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let ended = command.args(words).current_dir(&self.dir).env_remove("XDG_RUNTIME_DIR").output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (ended.status.code(), text(ended.stdout), text(ended.stderr))
+    }
+
+    /// The same of a command that succeeds: what it said to stdout.
+    #[track_caller]
+    fn says(&self, words: &[&str]) -> String {
+        let (code, out, err) = self.run(words);
+        assert_eq!(code, Some(0), "{words:?}: {out}{err}{}", self.log());
+        out
     }
 
     fn is_connected(&self) -> bool {

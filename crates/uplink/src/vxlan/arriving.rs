@@ -164,16 +164,17 @@ impl Arriving {
         if self.at >= landed.len {
             (self.next, self.at) = (self.next + 1, 0);
         }
-        let result = if landed.cut { Err(Reason::TooLong) } else { self.frame(span, &landed, judge) };
+        let Some(hop) = self.hop(&landed, judge.table) else { return Some(Err(Reason::UnknownPeer)) };
+        let result = if landed.cut { Err(Reason::TooLong) } else { self.frame(span, hop, judge) };
+        judge.table.came(hop, span.len().saturating_sub(HEADER_BYTES), result.is_err());
         if result.is_ok() {
             self.lent |= 1 << slot;
         }
         Some(result)
     }
 
-    /// The frame in a datagram.
-    fn frame(&mut self, datagram: Span, landed: &Landed, judge: &mut Judge<'_>) -> Result<Span, Reason> {
-        let hop = self.hop(landed, judge.table).ok_or(Reason::UnknownPeer)?;
+    /// The frame in a datagram of this hop.
+    fn frame(&mut self, datagram: Span, hop: u16, judge: &mut Judge<'_>) -> Result<Span, Reason> {
         let mut bytes = [0; EXAMINED];
         let read = self.buffers.map().read_span(datagram.piece(0, EXAMINED as u32), &mut bytes);
         let (header, ethernet) = bytes.split_first_chunk().ok_or(Reason::NotVxlan)?;

@@ -48,6 +48,37 @@ pub struct Place {
     pub is_told: bool,
 }
 
+/// What has passed one way between a tunnel and a hop: frames of guests, without the tunnel's headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Frames as a wire would see them.
+    pub frames: u64,
+    /// Their bytes, without frame check sequences.
+    pub bytes: u64,
+    /// Datagrams that were dropped.
+    pub dropped: u64,
+}
+
+/// What has passed between a tunnel and a hop since the hop was put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Came from the hop: for the switch, an uplink's world is the guest that transmits.
+    pub transmit: Passed,
+    /// Went to the hop.
+    pub receive: Passed,
+}
+
+/// Where a tunnel would send a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nowhere: its VLAN is no network of the tunnel.
+    NoNetwork,
+    /// To one hop, behind which its address is.
+    Hop(Vni, IpAddr),
+    /// To all hops that have its network, or none.
+    All(Vni, Vec<IpAddr>),
+}
+
 /// The reason why an address was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TellError {
@@ -95,6 +126,8 @@ pub(crate) struct Table {
     seed: u64,
     /// The hops by number.
     hops: Vec<Option<Hop>>,
+    /// By number, as long as `hops`.
+    traffic: Vec<Traffic>,
     /// Sorted by address.
     numbers: Vec<(IpAddr, u16)>,
     /// This host's own networks.
@@ -118,8 +151,8 @@ impl Hops {
     pub fn new(seed: u64) -> Self {
         let sets = vec![Set::default(); SETS].into_boxed_slice();
         let (told, networks) = (HashMap::new(), Arc::new(Networks::new(&[])));
-        let (hops, numbers, unconfirmed) = (Vec::new(), Vec::new(), Unconfirmed::default());
-        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, numbers, networks, unconfirmed })))
+        let (hops, traffic, numbers, unconfirmed) = (Vec::new(), Vec::new(), Vec::new(), Unconfirmed::default());
+        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, traffic, numbers, networks, unconfirmed })))
     }
 
     /// This host has these networks from now on, and no others.
@@ -152,6 +185,24 @@ impl Hops {
     /// The addresses of all.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.lock().numbers.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// What has passed between the tunnel and each hop, in the order of their addresses.
+    pub fn traffic(&self) -> Vec<(IpAddr, Traffic)> {
+        let table = self.lock();
+        let of = |(address, number): &(IpAddr, u16)| Some((*address, *table.traffic.get(usize::from(*number))?));
+        table.numbers.iter().filter_map(of).collect()
+    }
+
+    /// Where the tunnel would send a frame of this VLAN of the switch (0: without a tag) for this address. Changes nothing.
+    pub fn way(&self, vlan: u16, to: Mac, now: Time) -> Way {
+        let mut table = self.lock();
+        let Some(vni) = table.networks.vni(vlan) else { return Way::NoNetwork };
+        let hop = if to.is_multicast() { None } else { table.place_of(vni, to, now) };
+        match hop.and_then(|hop| table.hop(hop)) {
+            Some(hop) => Way::Hop(vni, hop.address),
+            None => Way::All(vni, table.all_of(vni).map(|(_, address)| address).collect()),
+        }
     }
 
     /// Says where an address is from now on.
@@ -200,6 +251,17 @@ impl Hops {
     }
 }
 
+impl Passed {
+    fn count(&mut self, frames: u32, bytes: u32, is_dropped: bool) {
+        if is_dropped {
+            self.dropped += u64::from(frames);
+        } else {
+            self.frames += u64::from(frames);
+            self.bytes += u64::from(bytes);
+        }
+    }
+}
+
 fn seconds(now: Time) -> u32 {
     u32::try_from(now.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
 }
@@ -222,10 +284,11 @@ impl Table {
         let is_same = |old: &&mut Option<Hop>| old.as_ref().is_some_and(|old| old.address == hop.address);
         if let Some(old) = self.hops.iter_mut().find(is_same) {
             *old = Some(hop);
-        } else if let Some(free) = self.hops.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(hop);
+        } else if let Some(free) = self.hops.iter().position(Option::is_none) {
+            (self.hops[free], self.traffic[free]) = (Some(hop), Traffic::default());
         } else if self.hops.len() < HOPS_MAX {
             self.hops.push(Some(hop));
+            self.traffic.push(Traffic::default());
         }
     }
 
@@ -336,10 +399,26 @@ impl Table {
         self.entry(vni, mac).filter(|entry| !entry.is_old(now_s)).map(|entry| entry.hop)
     }
 
-    /// The addresses of all hops that have a network.
-    pub(crate) fn all_of(&self, vni: Vni) -> impl Iterator<Item = IpAddr> + '_ {
-        let has = move |hop: &&Hop| hop.networks.as_ref().is_none_or(|networks| networks.binary_search(&vni).is_ok());
-        self.hops.iter().flatten().filter(has).map(|hop| hop.address)
+    /// The numbers and addresses of all hops that have a network.
+    pub(crate) fn all_of(&self, vni: Vni) -> impl Iterator<Item = (u16, IpAddr)> + '_ {
+        let has = move |hop: &Hop| hop.networks.as_ref().is_none_or(|networks| networks.binary_search(&vni).is_ok());
+        let hops = (0..).zip(&self.hops).filter_map(|(number, hop)| Some((number, hop.as_ref()?)));
+        hops.filter(move |(_, hop)| has(hop)).map(|(number, hop)| (number, hop.address))
+    }
+
+    /// A datagram has come from a hop, with a frame of so many bytes.
+    pub(crate) fn came(&mut self, hop: u16, bytes: u32, is_dropped: bool) {
+        if let Some(traffic) = self.traffic.get_mut(usize::from(hop)) {
+            traffic.transmit.count(1, bytes, is_dropped);
+        }
+    }
+
+    /// Datagrams with so many frames were sent to a hop. One that has another address by now is another host.
+    pub(crate) fn went(&mut self, hop: u16, to: IpAddr, (frames, bytes): (u32, u32), is_dropped: bool) {
+        let is_there = self.hop(hop).is_some_and(|hop| hop.address == to);
+        if let Some(traffic) = self.traffic.get_mut(usize::from(hop)).filter(|_| is_there) {
+            traffic.receive.count(frames, bytes, is_dropped);
+        }
     }
 
     /// The hop at this address.

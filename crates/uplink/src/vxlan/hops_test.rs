@@ -92,7 +92,7 @@ fn a_broadcast_goes_to_the_hops_that_have_its_network() {
     let hops = Hops::new(SEED);
     let some = Hop { address: ip(3), networks: Some(vec![vni(10), vni(11)]) };
     hops.set(&[hop(2), some, Hop { address: ip(4), networks: Some(Vec::new()) }]);
-    let all = |number| hops.lock().all_of(vni(number)).collect::<Vec<_>>();
+    let all = |number| hops.lock().all_of(vni(number)).map(|(_, address)| address).collect::<Vec<_>>();
     assert_eq!(all(11), [ip(2), ip(3)]);
     assert_eq!(all(12), [ip(2)]);
 }
@@ -138,7 +138,7 @@ fn a_hop_that_comes_or_goes_by_itself_leaves_the_others_as_they_are() {
     hops.put(Hop { address: ip(3), networks: Some(vec![vni(11)]) });
     hops.tell(vni(10), mac(1), ip(2)).unwrap();
     hops.tell(vni(11), mac(2), ip(3)).unwrap();
-    let all_of = |number| hops.lock().all_of(vni(number)).collect::<Vec<_>>();
+    let all_of = |number| hops.lock().all_of(vni(number)).map(|(_, address)| address).collect::<Vec<_>>();
     assert_eq!((all_of(10), all_of(11)), (vec![ip(2)], vec![ip(2), ip(3)]));
     // Other networks of a hop are no new hop.
     hops.put(Hop { address: ip(2), networks: Some(vec![vni(12)]) });
@@ -169,7 +169,7 @@ fn the_next_process_knows_all_hops_and_addresses_and_forgets_what_is_not_told_ag
     next(&old, &new);
     let places = |hops: &Hops| [1, 2, 3, 4].map(|address| of(hops, 10, address, at(6)));
     assert_eq!(places(&new), [Some(ip(2)), Some(ip(3)), Some(ip(3)), Some(ip(4))]);
-    assert_eq!(new.lock().all_of(vni(11)).collect::<Vec<_>>(), [ip(3), ip(4)], "each with its networks");
+    assert_eq!(new.lock().all_of(vni(11)).map(|(_, address)| address).collect::<Vec<_>>(), [ip(3), ip(4)], "each with its networks");
     assert_eq!(of(&new, 10, 3, at(305)), None, "a learned one is as old as it was");
     // It goes on itself before anything was told again.
     let third = Hops::new(SEED);
@@ -208,5 +208,41 @@ fn a_damaged_state_of_another_process_adds_nothing_that_cannot_be() {
     let places = [place(0, 0, None), place(1 << 24, 0, Some(1)), place(10, 1, None), place(11, 9, Some(1))];
     hops.lock().restore(&saved, &places);
     assert_eq!((hops.places(at(1)), hops.addresses()), (Vec::new(), vec![ip(2)]));
-    assert_eq!(hops.lock().all_of(vni(10)).collect::<Vec<_>>(), [ip(2)]);
+    assert_eq!(hops.lock().all_of(vni(10)).map(|(_, address)| address).collect::<Vec<_>>(), [ip(2)]);
+}
+
+#[test]
+fn what_passes_is_counted_for_each_hop_until_it_goes_and_another_one_begins_anew() {
+    let hops = Hops::new(SEED);
+    hops.set(&[hop(2), hop(3)]);
+    let number = |last| hops.lock().number(ip(last)).unwrap();
+    let (second, third) = (number(2), number(3));
+    hops.lock().came(second, 60, false);
+    hops.lock().came(second, 9000, true);
+    hops.lock().went(third, ip(3), (45, 65_000), false);
+    hops.lock().went(third, ip(3), (2, 120), true);
+    let came = Traffic { transmit: Passed { frames: 1, bytes: 60, dropped: 1 }, ..Traffic::default() };
+    let went = Traffic { receive: Passed { frames: 45, bytes: 65_000, dropped: 2 }, ..Traffic::default() };
+    assert_eq!(hops.traffic(), [(ip(2), came), (ip(3), went)]);
+    // Other networks of the same host.
+    hops.put(Hop { networks: Some(vec![vni(10)]), ..hop(3) });
+    assert_eq!(hops.traffic()[1], (ip(3), went));
+    hops.remove(ip(3));
+    hops.put(hop(4));
+    assert_eq!(number(4), third, "the number is used again");
+    hops.lock().went(third, ip(3), (1, 60), false);
+    assert_eq!(hops.traffic(), [(ip(2), came), (ip(4), Traffic::default())], "a late message to the old one");
+}
+
+#[test]
+fn the_way_of_a_frame_is_said_before_it_is_sent() {
+    let hops = Hops::new(SEED);
+    hops.set_networks(&[Network { vlan: Some(7), vni: vni(10) }]);
+    hops.set(&[Hop { networks: Some(vec![vni(10)]), ..hop(2) }, hop(3)]);
+    hops.tell(vni(10), mac(1), ip(3)).unwrap();
+    let way = |vlan, to| hops.way(vlan, to, at(1));
+    assert_eq!(way(7, mac(1)), Way::Hop(vni(10), ip(3)));
+    assert_eq!(way(7, mac(2)), Way::All(vni(10), vec![ip(2), ip(3)]));
+    assert_eq!(way(7, Mac::BROADCAST), Way::All(vni(10), vec![ip(2), ip(3)]));
+    assert_eq!(way(8, mac(1)), Way::NoNetwork);
 }

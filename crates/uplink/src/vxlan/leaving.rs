@@ -49,11 +49,23 @@ struct Message {
     departing: Departing,
     socket: u8,
     count: Count,
+    /// The hop that it goes to. `None`: another process wrote it.
+    hop: Option<u16>,
 }
 
 impl Message {
+    /// Counts its frames as sent to its hop, or as dropped on the way.
+    fn count(&self, table: &mut Table, is_dropped: bool) {
+        let Departing { span, to, segment } = self.departing;
+        if let (Some(hop), Some(to)) = (self.hop, to.ip()) {
+            let frames = if segment == 0 { 1 } else { span.len().div_ceil(segment.into()) };
+            let bytes = span.len().saturating_sub(frames * HEADER_BYTES);
+            table.went(hop, to, (frames, bytes), is_dropped);
+        }
+    }
+
     fn save(&self) -> Option<SavedMessage> {
-        let Self { at, departing: Departing { span, to, segment }, socket, count } = *self;
+        let Self { at, departing: Departing { span, to, segment }, socket, count, hop: _ } = *self;
         let (to, port, len) = (to.ip()?, to.port(), span.len());
         Some(SavedMessage { to, port, socket, segment, at, len, count: [count.packets, count.frames, count.bytes] })
     }
@@ -190,7 +202,8 @@ impl Leaving {
             let to = Address::new(SocketAddr::new(message.to, message.port));
             let [packets, frames, bytes] = message.count;
             let departing = Departing { span, to, segment: message.segment };
-            self.messages.push(Message { at: message.at, departing, socket, count: Count { packets, frames, bytes } });
+            let count = Count { packets, frames, bytes };
+            self.messages.push(Message { at: message.at, departing, socket, count, hop: None });
             // Whether it has room is found out in the first turn.
             self.blocked |= 1 << socket;
         }
@@ -294,13 +307,13 @@ impl Leaving {
         let span = self.buffers.span(run.start, run.end - run.start);
         let segment = if run.datagrams > 1 { run.segment as u16 } else { 0 };
         let mut count = run.count;
-        let mut message = |address: IpAddr| {
+        let mut message = |(hop, address): (u16, IpAddr)| {
             let to = Address::new(SocketAddr::new(address, guide.port));
-            let (departing, socket) = (Departing { span, to, segment }, run.route.socket);
-            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count) });
+            let (departing, socket, hop) = (Departing { span, to, segment }, run.route.socket, Some(hop));
+            self.messages.push(Message { at: run.start, departing, socket, count: std::mem::take(&mut count), hop });
         };
         match run.route.hop {
-            Some(hop) => guide.table.hop(hop).into_iter().for_each(|hop| message(hop.address)),
+            Some(number) => guide.table.hop(number).into_iter().for_each(|hop| message((number, hop.address))),
             None => guide.table.all_of(run.route.vni).for_each(message),
         }
     }
@@ -339,7 +352,7 @@ impl Leaving {
                 Ok(sent) => {
                     self.trouble.error = None;
                     for place in places.iter().take(sent.max(1)) {
-                        let count = self.done(*place);
+                        let count = self.done(*place, guide.table, false);
                         if count.packets > 0 {
                             counters.received(0, count.frames.into(), count.bytes.into());
                         }
@@ -381,7 +394,7 @@ impl Leaving {
         } else {
             self.trouble.error = Some(errno);
         }
-        (0..self.done(place).packets).for_each(|_| counters.receive_drop(reason));
+        (0..self.done(place, guide.table, true).packets).for_each(|_| counters.receive_drop(reason));
     }
 
     /// A datagram, or the first one of a run, is longer than its way permits. The kernel is asked for the limit as often as guests are told.
@@ -405,9 +418,10 @@ impl Leaving {
         let _untold = self.answers.returned((vni, frame, len - HEADER_BYTES), (guide.own, mtu), guide);
     }
 
-    /// A message waits no more.
-    fn done(&mut self, place: usize) -> Count {
+    /// A message waits no more: it was sent, or dropped.
+    fn done(&mut self, place: usize, table: &mut Table, is_dropped: bool) -> Count {
         let Some(message) = self.messages.get_mut(place) else { return Count::default() };
+        message.count(table, is_dropped);
         message.departing.span = Span::default();
         std::mem::take(&mut message.count)
     }

@@ -11,7 +11,7 @@ use crate::common::*;
 use crate::tap::{Elsewhere, inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
-use nicety_uplink::{Hop, Hops, Network, Tap, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
+use nicety_uplink::{Hop, Hops, Network, Passed, Tap, Traffic, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
 use rustix::net::sockopt;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
@@ -99,6 +99,11 @@ fn a_packet_of_64_kb_is_cut_once_and_is_one_packet_again_at_the_other_end() {
     };
     assert_eq!(found.iter().flat_map(untagged).collect::<Vec<u8>>(), data);
     assert_eq!((counters.transmitted().frames, counters.taken().frames, counters.taken().packets), (43, 43, 1));
+    // Each end counts it for the other one. The tag is the switch's, and not on the way.
+    let passed = Passed { frames: 43, bytes: found.iter().map(|frame| frame.len() as u64 - 4).sum(), dropped: 0 };
+    let address = |last| own(2, last).parse::<IpAddr>().unwrap();
+    assert_eq!(one.hops().traffic(), [(address(2), Traffic { receive: passed, ..Traffic::default() })]);
+    assert_eq!(other.hops().traffic(), [(address(1), Traffic { transmit: passed, ..Traffic::default() })]);
 }
 
 /// The peer of a tunnel, played by the test.
