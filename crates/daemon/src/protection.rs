@@ -35,6 +35,7 @@ use nicety_names::Names;
 use nicety_sandbox::Kind;
 use nicety_sealed::{Listener, Place};
 
+pub(crate) use carrier::Still;
 pub use gates::{Gates, ProtectError};
 use listen::Acceptor;
 pub use nicety_protect::Terms;
@@ -42,7 +43,6 @@ pub use note::Wish;
 use note::{Bell, Board, Note};
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-pub(crate) use carrier::Still;
 pub(crate) use vm::Left;
 use vm::{STILL, Vm};
 
