@@ -34,6 +34,7 @@ use nicety_link::{Listener, Place, Secret};
 use nicety_names::Names;
 use nicety_sandbox::Kind;
 
+pub(crate) use carrier::Still;
 pub use gates::{Gates, ProtectError};
 use listen::Acceptor;
 pub use nicety_protect::Terms;
@@ -41,7 +42,6 @@ pub use note::Wish;
 use note::{Bell, Board, Note};
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-pub(crate) use carrier::Still;
 pub(crate) use vm::Left;
 use vm::{STILL, Vm};
 

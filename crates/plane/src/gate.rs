@@ -130,7 +130,10 @@ impl Epochs {
         let epochs = Self { hurry: OnceLock::new(), ..Self::new(mode, || {}) };
         epochs.current.store(current.max(1), Ordering::Relaxed);
         epochs.released.store(released.min(current.saturating_sub(1)), Ordering::Relaxed);
-        [taken.packets, taken.bytes].iter().zip(&epochs.taken).for_each(|(count, own)| own.store(*count, Ordering::Relaxed));
+        [taken.packets, taken.bytes]
+            .iter()
+            .zip(&epochs.taken)
+            .for_each(|(count, own)| own.store(*count, Ordering::Relaxed));
         epochs
     }
 

@@ -117,12 +117,11 @@ impl Twin {
     /// Does what is due.
     pub fn tick(&mut self, now: Time) {
         match self.stage {
-            TwinStage::Copied { .. } if let Some(until) = self.away_until => {
-                if now >= until {
-                    self.ask(true, now);
-                }
-            }
-            TwinStage::Copied { .. } if now.since(self.heard) >= self.silence() => self.ask(false, now),
+            TwinStage::Copied { .. } => match self.away_until {
+                Some(until) if now >= until => self.ask(true, now),
+                None if now.since(self.heard) >= self.silence() => self.ask(false, now),
+                _ => {}
+            },
             TwinStage::Asks { .. } => self.take(now),
             _ => {}
         }

@@ -172,7 +172,11 @@ fn the_next_daemon_of_an_owner_releases_nothing_before_the_lease_is_renewed_and_
     world.owner = Owner::again(ME, Terms::default(), kept, 2, world.time()).unwrap();
     let time = world.time();
     world.owner.heard(Message::Loaded(Pairing(8), 2), time);
-    assert_eq!((world.owner.copies(), world.owner.is_isolated(time)), ((2, 1), true), "another protection's says nothing");
+    assert_eq!(
+        (world.owner.copies(), world.owner.is_isolated(time)),
+        ((2, 1), true),
+        "another protection's says nothing"
+    );
     assert_eq!(released(&world.pass(false)), None);
     world.now += 1000 * MS;
     let done = world.pass(true);

@@ -610,9 +610,9 @@ impl World {
 
     /// Whether a daemon is being replaced.
     fn is_still(&self) -> bool {
-        self.hosts.iter().any(|host| {
-            host.next.is_some() || host.daemon.as_ref().is_some_and(|daemon| daemon.role.is_paused())
-        })
+        self.hosts
+            .iter()
+            .any(|host| host.next.is_some() || host.daemon.as_ref().is_some_and(|daemon| daemon.role.is_paused()))
     }
 
     fn kept(&self, at: usize) -> Option<Kept> {
@@ -815,7 +815,8 @@ fn nothing_that_left_is_forgotten_no_two_own_the_vm_and_it_is_protected_again() 
         protections += world.protections;
         continued += world.continued;
     }
-    let all = format!("{takeovers} takeovers, {protections} protections, of which {continued} went on in another daemon");
+    let all =
+        format!("{takeovers} takeovers, {protections} protections, of which {continued} went on in another daemon");
     println!("{all}");
     assert!(takeovers > 300 && protections > 1000 && continued > 200, "{all}");
 }

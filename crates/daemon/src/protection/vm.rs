@@ -21,8 +21,8 @@ use rustix::event::{PollFd, Timespec, poll};
 use tracing::{info, warn};
 
 use copying::{Copying, Offer};
-pub(crate) use replaced::Left;
 use replaced::Leaving;
+pub(crate) use replaced::Left;
 pub(super) use replaced::STILL;
 use reporter::{Reporter, View};
 use wishes::Wishes;
@@ -155,8 +155,7 @@ impl Vm {
             Role::Twin(twin) => twin.wake_at(),
         };
         let machine = machine.map(|at| self.began + Duration::from_nanos(at.0));
-        let dials =
-            matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers || twin.is_paused());
+        let dials = matches!(&self.role, Role::Twin(twin) if twin.stage() == TwinStage::Offers || twin.is_paused());
         for at in [machine, self.qemu.wake_at(), self.peer.wake_at(dials)].into_iter().flatten() {
             until = until.min(at);
         }

@@ -189,7 +189,10 @@ mod tests {
         }
         assert!(why(ClosedEpoch { gate: None, ..closed(3, (0, 0), (0, 0)) }).contains("goes back"));
         let impossible = why(closed(3, (10, 1000), (11, 1100)));
-        assert!(impossible.contains("11 packets of 1100 bytes have left, and the guest has sent 10 of 1000"), "{impossible}");
+        assert!(
+            impossible.contains("11 packets of 1100 bytes have left, and the guest has sent 10 of 1000"),
+            "{impossible}"
+        );
         // Another protection's says nothing of this one; nor is an owner anybody's copy.
         assert_eq!(twin.check(ClosedEpoch { pairing: Pairing(2), ..closed(1, (0, 0), (0, 0)) }), Ok(()));
         twin.own();

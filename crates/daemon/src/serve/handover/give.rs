@@ -196,13 +196,7 @@ fn hand_over(channel: &Channel, daemon: &Daemon, without: &Arc<Without>, left: &
 }
 
 /// Sends all state, and has the other process go on with it. Returns the steps so far.
-fn give(
-    channel: &Channel,
-    daemon: &Daemon,
-    frozen: &Frozen,
-    stopped: Stopped,
-    left: &[Left],
-) -> Result<Steps, String> {
+fn give(channel: &Channel, daemon: &Daemon, frozen: &Frozen, stopped: Stopped, left: &[Left]) -> Result<Steps, String> {
     let words = |error: ChannelError| error.to_string();
     let Stopped { stopped_ns, still_ns, fronts } = stopped;
     let images = frozen.images();
