@@ -75,6 +75,7 @@ fn hosts() -> [Cell; 2] {
         cell.run("adduser --quiet libvirt-qemu nicety");
         make_folder(cell, "libvirt-qemu");
         cell.write("/etc/vm-web.xml", &vm());
+        cell.run("mkdir -p /usr/local/bin");
         cell.write("/usr/local/bin/vm-web-twin", block("`/usr/local/bin/vm-web-twin`"));
         libvirtd(cell, "");
     }
