@@ -140,7 +140,11 @@ fn link_and_lease_that_are_cut_together_leave_one_owner_at_any_instant_and_no_wr
         let owner = owners[owners.len() - 1];
         let (back, winner, silence) = asked(outside, &mut hosts, |hosts| cut(hosts, &between, case, owner));
         outside = back;
-        println!("{}: silent for {silence:?}, takeover in {}", case.what, hosts.report(winner)["takeover_microseconds"]);
+        println!(
+            "{}: silent for {silence:?}, takeover in {}",
+            case.what,
+            hosts.report(winner)["takeover_microseconds"]
+        );
         hosts.is_soon(silence);
         // Its QEMU was ended, and another one waits.
         hosts.twin_again(1 - winner);
