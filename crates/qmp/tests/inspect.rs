@@ -126,6 +126,18 @@ fn twins_that_differ_are_told_by_what_differs() {
     }
 }
 
+/// libvirt puts each adapter behind a root port of its own.
+#[test]
+fn a_twin_whose_guest_has_numbered_no_bus_behind_a_root_port_yet_is_one() {
+    let numbered = |name: &str, number: u64| {
+        let mut facts = facts(name);
+        let devices = facts.devices.values_mut();
+        devices.for_each(|device| drop(device.properties.insert("busnr".to_owned(), number.into())));
+        facts
+    };
+    assert_eq!(differences(&numbered("primary", 1), &numbered("secondary", 0)), Vec::<String>::new());
+}
+
 #[test]
 fn a_qemu_that_does_not_answer_or_answers_nonsense_is_named() {
     let (mut inquiry, now) = (Inquiry::new(Duration::from_secs(5)), Instant::now());

@@ -62,7 +62,11 @@ impl Cell {
         let place = tempfile::tempdir().unwrap();
         let mut enclosing = Command::new("setpriv");
         enclosing.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]);
-        enclosing.args(["--kill-child=KILL", "sh", "-c", ENTER]).arg(debian.tree()).arg(place.path()).arg(shared.path());
+        enclosing
+            .args(["--kill-child=KILL", "sh", "-c", ENTER])
+            .arg(debian.tree())
+            .arg(place.path())
+            .arg(shared.path());
         let mut enclosing = enclosing.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(enclosing.stdout.take().unwrap()).read_line(&mut line).unwrap();

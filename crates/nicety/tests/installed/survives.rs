@@ -20,14 +20,16 @@ const OUTAGE_MAX: Duration = Duration::from_secs(1 + 3);
 
 /// The first block of the page behind these words.
 fn block(words: &str) -> &'static str {
-    let block = BOOK.split_once(words).and_then(|(_, rest)| rest.split_once("```")?.1.split_once('\n')?.1.split_once("```"));
+    let block =
+        BOOK.split_once(words).and_then(|(_, rest)| rest.split_once("```")?.1.split_once('\n')?.1.split_once("```"));
     block.unwrap_or_else(|| panic!("docs/fault-tolerance.md has no block behind {words:?}")).0
 }
 
 /// The page's host file, of the first or of the second host. Its lease is in the shared folder.
 fn host_file(host: usize) -> String {
     let text = block("This is `/etc/nicety/host.toml` of the first host:");
-    let line = |line: &str| if line.starts_with("etcd = ") { "lease = \"/srv/shared\"".to_owned() } else { line.to_owned() };
+    let line =
+        |line: &str| if line.starts_with("etcd = ") { "lease = \"/srv/shared\"".to_owned() } else { line.to_owned() };
     let text = text.lines().map(line).collect::<Vec<_>>().join("\n");
     if host == 0 {
         return text;
@@ -75,6 +77,7 @@ fn hosts() -> [Cell; 2] {
         cell.run("adduser --quiet libvirt-qemu nicety");
         make_folder(cell, "libvirt-qemu");
         cell.write("/etc/vm-web.xml", &vm());
+        cell.run("mkdir -p /usr/local/bin");
         cell.write("/usr/local/bin/vm-web-twin", block("`/usr/local/bin/vm-web-twin`"));
         libvirtd(cell, "");
     }

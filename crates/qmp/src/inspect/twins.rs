@@ -7,9 +7,20 @@ use serde_json::Value;
 
 use super::{Facts, Properties};
 
-/// Names of back ends, and what a VM's life changes: they may differ. A processor's clock and microcode are its host's.
-const MAY_DIFFER: &[&str] =
-    &["netdev", "chardev", "drive", "hotplugged", "hotpluggable", "realized", "romfile", "tsc-frequency", "ucode-rev"];
+/// Names of back ends, and what a VM's life changes: they may differ. The guest numbers the buses behind its root ports (`busnr`). A
+/// processor's clock and microcode are its host's.
+const MAY_DIFFER: &[&str] = &[
+    "netdev",
+    "chardev",
+    "drive",
+    "hotplugged",
+    "hotpluggable",
+    "realized",
+    "romfile",
+    "busnr",
+    "tsc-frequency",
+    "ucode-rev",
+];
 /// More differences than a person reads.
 const SHOWN_MAX: usize = 20;
 

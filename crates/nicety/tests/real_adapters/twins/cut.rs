@@ -1,5 +1,5 @@
 //! The link between two hosts and their lease, cut together. Each host reaches the third party, an etcd, by an address of its own, so that
-//! one host may lose it alone.
+//! one host may lose it alone. A relay is there: etcd also calls itself, by any address at which it listens.
 
 use std::fs::File;
 
@@ -11,8 +11,8 @@ use super::*;
 
 /// The addresses by which the hosts reach etcd.
 const ETCD: [&str; 2] = ["127.0.0.11", "127.0.0.12"];
-/// etcd reaches itself by its first address, for each request in JSON.
-const ITSELF: &str = "127.0.0.1";
+/// The relay's port.
+const RELAY: &str = "12379";
 /// For a twin to be sure that an owner who is cut off stays silent: longer than the lease.
 const SILENT: Duration = Duration::from_millis(1500);
 /// Bytes of a frame that a capture keeps: its addresses.
@@ -40,6 +40,14 @@ const CASES: &[Case] = &[
 ];
 
 impl Hosts {
+    /// Has etcd reached by all addresses of the loopback interface.
+    fn relay(&mut self) {
+        let busybox = self.root.busybox();
+        let mut command = std::process::Command::new(&busybox);
+        command.args(["nc", "-ll", "-p", RELAY, "-e"]).arg(&busybox).args(["nc", "127.0.0.1", "2379"]);
+        well(self.namespace.start(&command, &self.place.path().join("relay.log")));
+    }
+
     /// Takes a host's route to the lease away, or gives it back. What is sent meanwhile is lost.
     fn cut_lease(&mut self, host: usize, is_cut: bool) {
         let verb = if is_cut { "add" } else { "del" };
@@ -118,11 +126,11 @@ fn cut(hosts: &mut Hosts, between: &between::Between, case: &Case, owner: usize)
 /// Only the lease says who owns the VM, so a host that reaches neither the other one nor the lease is silent.
 #[test]
 fn link_and_lease_that_are_cut_together_leave_one_owner_at_any_instant_and_no_wrong_byte() {
-    let leases = ETCD.map(|address| format!("etcd = \"http://{address}:2379\""));
+    let leases = ETCD.map(|address| format!("etcd = \"http://{address}:{RELAY}\""));
     let wanted = Wanted { lease: Some(leases.each_ref().map(String::as_str)), ..Wanted::default() };
     let (mut hosts, between) = linked(&wanted);
-    let urls = [ITSELF, ETCD[0], ETCD[1]].map(|address| format!("http://{address}:2379")).join(",");
-    etcd(&mut hosts.namespace, hosts.place.path(), &urls);
+    etcd(&mut hosts.namespace, hosts.place.path(), "http://127.0.0.1:2379");
+    hosts.relay();
     let mut outside = hosts.begin();
     let captures = [0, 1].map(|host| hosts.capture(host));
     stream(hosts.vm(0), &mut outside, &address(2));
@@ -132,7 +140,12 @@ fn link_and_lease_that_are_cut_together_leave_one_owner_at_any_instant_and_no_wr
         let owner = owners[owners.len() - 1];
         let (back, winner, silence) = asked(outside, &mut hosts, |hosts| cut(hosts, &between, case, owner));
         outside = back;
-        println!("{}: silent for {silence:?}, takeover in {}", case.what, hosts.report(winner)["takeover_microseconds"]);
+        println!(
+            "{}: silent for {silence:?}, takeover in {}",
+            case.what,
+            hosts.report(winner)["takeover_microseconds"]
+        );
+        hosts.is_soon(silence);
         // Its QEMU was ended, and another one waits.
         hosts.twin_again(1 - winner);
         hosts.protected(winner);
