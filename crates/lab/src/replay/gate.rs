@@ -1,7 +1,7 @@
 //! Frames that wait until the twin has the inputs that they follow from.
 //!
-//! It does what [`nicety_protect::Action`]s say, as the gate of a VM's port does (`crates/plane/src/gate.rs`). It is not that gate, because a
-//! release is no input of the guest: inside the guest it would give the adapter's port a turn, and a replay has none at that time.
+//! The gate follows [`nicety_protect::Action`]s, as the gate of a VM's port does (`crates/plane/src/gate.rs`). It cannot be that gate. A release
+//! gives the port a turn, and a replayed guest has its port inside. A release is no input of the guest, so a replay would lack that turn.
 
 use std::collections::VecDeque;
 

@@ -116,7 +116,7 @@ enum Part {
     Out(End),
 }
 
-/// What an owner sends to its twin.
+/// The log on its way to the twin.
 #[derive(Debug)]
 struct Copying {
     pairing: Pairing,

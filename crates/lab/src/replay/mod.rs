@@ -3,8 +3,8 @@
 //! A [`Machine`] is a whole guest as one deterministic value. Its only inputs are [`Input`]s: frames from the network, and times. The same
 //! inputs give the same bytes. A [`Replica`] is such a guest: adapter, driver, TCP and application.
 //!
-//! A [`Host`] is one of the two hosts of such a guest: a pure state machine, too. Who owns the guest, and what may leave, is decided by the
-//! machines that decide it for a VM ([`nicety_protect`]). A copy of a VM is here the [log](log) of the inputs since the last copy, and each
+//! A [`Host`] is one of the two hosts of such a guest: a pure state machine, too. The machines that own a VM ([`nicety_protect`])
+//! own the guest, too, and decide what may leave. A copy of a VM is here the [log](log) of the inputs since the last copy, and each
 //! input closes an epoch. [`channel`] has the bytes between the hosts.
 //!
 //! Nothing here has I/O, a clock, a thread or randomness: times and seeds are passed in.

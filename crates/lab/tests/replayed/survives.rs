@@ -108,7 +108,8 @@ impl Machine for Kernel {
     }
 }
 
-enum Input {
+/// Something on its way.
+enum Arrival {
     ToHost(usize, Vec<u8>),
     ToClient(Vec<u8>),
     Peer(usize, Message),
@@ -119,7 +120,7 @@ enum Input {
 /// Two hosts, a third party, and a client outside.
 pub struct World {
     now: u64,
-    queue: BTreeMap<(u64, u64), Input>,
+    queue: BTreeMap<(u64, u64), Arrival>,
     number: u64,
     hosts: [Option<Host<Kernel>>; 2],
     keeper: Keeper,
@@ -185,9 +186,9 @@ impl World {
         self.emitted[0].iter().filter(|frame| !announcement.contains(frame)).all(|frame| sent.any(|own| own == frame))
     }
 
-    fn at(&mut self, after_ns: u64, input: Input) {
+    fn at(&mut self, after_ns: u64, arrival: Arrival) {
         self.number += 1;
-        self.queue.insert((self.now + after_ns, self.number), input);
+        self.queue.insert((self.now + after_ns, self.number), arrival);
     }
 
     /// One more point of a host. True if it dies before it.
@@ -218,15 +219,15 @@ impl World {
                     let mut bytes = Vec::new();
                     self.writers[index].write(&message, &mut bytes);
                     self.logged[index] += bytes.len();
-                    self.at(LINK_NS, Input::Peer(1 - index, message));
+                    self.at(LINK_NS, Arrival::Peer(1 - index, message));
                 }
-                Action::Ask(number, request) => self.at(LOCK_NS, Input::Ask(index, number, request)),
+                Action::Ask(number, request) => self.at(LOCK_NS, Arrival::Ask(index, number, request)),
                 Action::Emit(frame) => {
                     let other = self.hosts[1 - index].as_ref();
                     assert!(!other.is_some_and(|other| other.owns(Time(self.now))), "two owners");
                     self.place = index;
                     self.emitted[index].push(frame.clone());
-                    self.at(NETWORK_NS, Input::ToClient(frame));
+                    self.at(NETWORK_NS, Arrival::ToClient(frame));
                 }
             }
         }
@@ -240,31 +241,31 @@ impl World {
             let Some(next) = next.filter(|next| *next <= until_ns) else { break };
             self.now = self.now.max(next);
             for frame in self.client.take(self.now) {
-                self.at(NETWORK_NS, Input::ToHost(self.place, frame));
+                self.at(NETWORK_NS, Arrival::ToHost(self.place, frame));
             }
             while self.queue.keys().next().is_some_and(|(ns, _)| *ns <= self.now) {
                 let Some((_, input)) = self.queue.pop_first() else { break };
                 match input {
-                    Input::ToHost(index, frame) => {
+                    Arrival::ToHost(index, frame) => {
                         let (len, mut is_taken) = (frame.len(), false);
                         self.give(index, |host, now| is_taken = host.offer(frame, now));
                         self.received += if is_taken && index == 0 { len } else { 0 };
                     }
-                    Input::Peer(index, message) => {
+                    Arrival::Peer(index, message) => {
                         self.give(index, |host, now| host.receive(message, now));
                     }
-                    Input::Answer(index, number, answer) => {
+                    Arrival::Answer(index, number, answer) => {
                         self.give(index, |host, now| host.answered(number, Some(answer), now));
                     }
-                    Input::Ask(index, number, request) => {
+                    Arrival::Ask(index, number, request) => {
                         let answer = self.keeper.ask(NodeId(index as u64 + 1), request, self.now);
-                        self.at(LOCK_NS, Input::Answer(index, number, answer));
+                        self.at(LOCK_NS, Arrival::Answer(index, number, answer));
                     }
                     // The client knows the guest by its own address.
-                    Input::ToClient(frame) if frame.get(..6).is_some_and(|to| to == MAC || to[0] & 1 == 1) => {
+                    Arrival::ToClient(frame) if frame.get(..6).is_some_and(|to| to == MAC || to[0] & 1 == 1) => {
                         self.client.sent(self.now, &frame);
                     }
-                    Input::ToClient(_) => {}
+                    Arrival::ToClient(_) => {}
                 }
             }
             for index in 0..2 {

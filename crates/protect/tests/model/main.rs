@@ -197,7 +197,7 @@ const ANY: [Scope; 2] = [Scope(1, 1, 0, 2, 1, None), Scope(1, 0, 1, 2, 1, None)]
 /// Two departures from the order at any time, in several leases of time.
 const TWO: Scope = Scope(1, 1, 1, 16, 8, Some(2));
 const TWO_LONGER: Scope = Scope(2, 1, 1, 16, 12, Some(2));
-const THREE: Scope = Scope(1, 1, 1, 16, 8, Some(3));
+const THREE: Scope = Scope(1, 1, 0, 16, 4, Some(3));
 
 #[test]
 fn a_pair_never_has_two_owners() {
