@@ -2,7 +2,8 @@ use std::vec::Vec;
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet, Ipv6Packet,
+    EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet,
+    Ipv6Packet,
 };
 
 use super::*;

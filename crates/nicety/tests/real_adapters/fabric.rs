@@ -233,7 +233,11 @@ fn refuse_forged_addresses(fabric: &mut Fabric) {
         sh(guest, &format!("! /usr/bin/ping -n -q -c 1 -W 1 {}", address(peer)));
         sh(guest, &change(&mac(number)));
         ping(guest, "", &address(peer));
-        assert!(fabric.drops(host, &port, "transmit_drops", "forged-transmit") > before, "{}", fabric.report(host, &port));
+        assert!(
+            fabric.drops(host, &port, "transmit_drops", "forged-transmit") > before,
+            "{}",
+            fabric.report(host, &port)
+        );
     }
 }
 
