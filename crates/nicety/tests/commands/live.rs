@@ -507,14 +507,14 @@ fn exports_of_flows_are_added_shown_changed_undone_saved_and_removed_while_it_se
             2,
             "a collector is udp: or tcp: with an IP address",
         ),
-        (&["flow-export", "add", "noc"], 2, "flow_export noc: collector: it is missing"),
+        (&["flow-export", "add", "noc"], 2, "flow export noc: collector: it is missing"),
         (&["flow-export", "add", "noc", &collector_key, "ports=vm9"], 2, "vm9"),
         (&["flow-export", "add", "noc", &collector_key, "samplin=9"], 2, "did you mean \"sampling\"?"),
         (&["flow-export", "remove", "noc"], 2, "there is no flow export \"noc\"; there is none yet"),
         (&["flow-export", "add", "noc", &collector_key], 0, "+ flow_export.noc\n"),
         (&["flow-export", "add", "noc", &collector_key], 2, "there is flow export \"noc\" already"),
         (&["flow-export", "add", "two", &collector_key], 2, "export noc has domain 1 at udp:127.0.0.1:"),
-        (&["flow-export", "set", "nok", "sampling=9"], 2, "there is no flow export \"nok\" (there are: noc)"),
+        (&["flow-export", "set", "nok", "sampling=9"], 2, "there is no flow export \"nok\"; did you mean \"noc\"?"),
         // The key's own word does as well.
         (&["flow_export", "set", "noc", "ports=vm1"], 0, "~ flow_export.noc: ports (not set) → vm1\n"),
     ];
