@@ -109,7 +109,10 @@ fn tests() -> Result<Vec<Test>> {
     }
     let tests = programs::tests(theirs)?;
     for named in ALONE.into_iter().chain(WAITING) {
-        ensure!(tests.iter().any(|test| test.name == named), "`{named}`, which is to run apart from the others, is no test");
+        ensure!(
+            tests.iter().any(|test| test.name == named),
+            "`{named}`, which is to run apart from the others, is no test"
+        );
     }
     chosen(tests, WORDS.get().map_or(&[][..], Vec::as_slice))
 }

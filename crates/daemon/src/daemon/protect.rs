@@ -79,7 +79,8 @@ impl Daemon {
     pub fn protect_vms(self: &Arc<Self>, terms: Terms) -> Result<(), ProtectionError> {
         self.prepare_to_protect(terms)?;
         if let Some(protection) = self.protection.get() {
-            let left = std::mem::take(&mut *self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            let left =
+                std::mem::take(&mut *self.protection_left.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
             protection.begin(&Arc::downgrade(&(Arc::clone(self) as Arc<dyn Gates>)), left);
         }
         Ok(())

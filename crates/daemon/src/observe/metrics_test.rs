@@ -100,6 +100,7 @@ fn fabric() -> FabricReport {
         host: "node-1".to_owned(),
         tunnel: "tunnel".to_owned(),
         address: "192.0.2.1".to_owned(),
+        guest_mtu: 1450,
         connection: Connection::Connected,
         why_not: None,
         away_seconds: None,

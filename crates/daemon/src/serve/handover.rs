@@ -188,7 +188,17 @@ impl Version for Rest {
 
     fn from_before(before: Rest3) -> Result<Self, RestoreError> {
         let Rest3 { stopped_ns, learned, teams, announcements, interests, neighbours, counts } = before;
-        Ok(Self { stopped_ns, learned, teams, announcements, interests, neighbours, counts, vms: Vec::new(), fabric: None })
+        Ok(Self {
+            stopped_ns,
+            learned,
+            teams,
+            announcements,
+            interests,
+            neighbours,
+            counts,
+            vms: Vec::new(),
+            fabric: None,
+        })
     }
 }
 

@@ -66,7 +66,7 @@ pub fn refused(old: &Daemon, host: &Host) -> UpgradeError {
     let ids = old.names().into_iter().map(|(id, name)| (name, id.0)).collect();
     let text = host.document.text();
     let (path, origin_ns) = (host.path.clone(), old.clock_origin_ns());
-    let offer = Offer { path, file: text.clone(), running: text, origin_ns, ids };
+    let offer = Offer { path, file: text.clone(), running: text, origin_ns, ids, groups: None };
     let (ours, theirs) = Channel::pair().unwrap();
     let (control, _far) = Channel::pair().unwrap();
     let control = OwnedFd::from(control);

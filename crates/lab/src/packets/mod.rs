@@ -143,7 +143,10 @@ impl Cell {
             shown(Estimate::of(io)),
             shown(Estimate::of(mac)),
             shown(paired_ratio(ours, io)),
-            self.shares.each_ref().map(|of| Estimate::of(of).map_or("-".to_owned(), |e| format!("{:.2}", e.median))).join(" "),
+            self.shares
+                .each_ref()
+                .map(|of| Estimate::of(of).map_or("-".to_owned(), |e| format!("{:.2}", e.median)))
+                .join(" "),
         )
     }
 

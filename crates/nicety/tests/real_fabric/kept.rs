@@ -5,8 +5,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::cluster::Cluster;
-use crate::etcd_servers::addresses;
 use crate::etcd_lines::{block, runs};
+use crate::etcd_servers::addresses;
 use crate::{GROUPS, Host, carried, until};
 
 /// A database that is full at once.

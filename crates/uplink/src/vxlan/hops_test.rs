@@ -169,7 +169,11 @@ fn the_next_process_knows_all_hops_and_addresses_and_forgets_what_is_not_told_ag
     next(&old, &new);
     let places = |hops: &Hops| [1, 2, 3, 4].map(|address| of(hops, 10, address, at(6)));
     assert_eq!(places(&new), [Some(ip(2)), Some(ip(3)), Some(ip(3)), Some(ip(4))]);
-    assert_eq!(new.lock().all_of(vni(11)).map(|(_, address)| address).collect::<Vec<_>>(), [ip(3), ip(4)], "each with its networks");
+    assert_eq!(
+        new.lock().all_of(vni(11)).map(|(_, address)| address).collect::<Vec<_>>(),
+        [ip(3), ip(4)],
+        "each with its networks"
+    );
     assert_eq!(of(&new, 10, 3, at(305)), None, "a learned one is as old as it was");
     // It goes on itself before anything was told again.
     let third = Hops::new(SEED);
