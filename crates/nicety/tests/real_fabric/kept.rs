@@ -103,5 +103,5 @@ fn a_snapshot_is_restored_by_the_book_s_lines_and_each_host_takes_its_configurat
     assert_eq!(version, other.report().config);
     assert!(carried(&mut a, &mut b) > 100_000 && carried(&mut a, &mut late) > 100_000);
     let keys = cluster.keys();
-    assert!(keys.iter().any(|key| key.ends_with(&crate::mac(3))), "{keys:?}");
+    assert!(keys.iter().any(|(key, _)| key.ends_with(&crate::mac(3))), "{keys:?}");
 }
