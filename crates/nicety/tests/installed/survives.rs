@@ -128,6 +128,8 @@ fn a_vm_of_libvirt_s_goes_on_at_its_twin_as_the_page_says_and_libvirt_sees_it_th
         is_protected(to);
         print!("{}", to.run("nicety ft status; virsh list"));
     }
+    // The VM has not begun anew there.
+    cells[1].fails("grep 'nicety ready' /srv/control-web");
 }
 
 /// QEMU's second QMP socket, as libvirt's user for all VMs and as a person's own libvirt makes it.
