@@ -147,6 +147,7 @@ fn thousand() -> Page {
             .map(|number| port(&format!("vm{number}"), if number % 10 == 0 { bytes } else { 0 }, 0))
             .collect(),
         threads: Vec::new(),
+        fabric: None,
     };
     let mut page = Page::new(page().daemon, sample(0, 0));
     page.next(sample(1, 1000));
@@ -226,7 +227,7 @@ fn a_screen_of_forty_columns_shows_both_rates_and_the_column_that_sorts() {
 
 #[test]
 fn a_switch_without_ports_says_how_to_get_one() {
-    let none = Sample { at: Instant::now(), ports: Vec::new(), threads: Vec::new() };
+    let none = Sample { at: Instant::now(), ports: Vec::new(), threads: Vec::new(), fabric: None };
     let mut page = Page::new(page().daemon, none);
     for key in [KeyCode::Down, KeyCode::PageUp, KeyCode::End, KeyCode::Enter] {
         page.key(key);
