@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
+use nicety_daemon::fabric::{Connection, HostReport, PassedReport};
 use nicety_daemon::protection::VmRole;
 use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf, QueueReport};
 use nicety_daemon::saved::{PortState, SaveError};
@@ -19,6 +20,40 @@ use axum::extract::FromRequest;
 
 /// A daemon with this many ports.
 pub(super) struct Fake(pub(super) usize);
+
+/// A host in a fabric with two others, of which one has another's address.
+pub(super) fn fabric() -> FabricReport {
+    let host = |name: &str, is_reached| HostReport {
+        name: name.to_owned(),
+        address: "192.0.2.2".to_owned(),
+        mtu: 1500,
+        version: "0.1.0".to_owned(),
+        known_seconds: 9,
+        gone_in_seconds: None,
+        ports: 2,
+        addresses: 3,
+        is_reached,
+        transmit: PassedReport { frames: 45, bytes: 65_000, dropped: 1 },
+        receive: PassedReport { frames: 7, bytes: 420, dropped: 1 },
+    };
+    FabricReport {
+        fabric: "prod".to_owned(),
+        host: "node-1".to_owned(),
+        tunnel: "tunnel".to_owned(),
+        address: "192.0.2.1".to_owned(),
+        guest_mtu: 1450,
+        connection: Connection::Connected,
+        why_not: None,
+        away_seconds: None,
+        config: Some(7),
+        revision: 9,
+        hosts: vec![host("node-2", true), host("node-3", false)],
+        groups: Vec::new(),
+        claims: 0,
+        watches: 2,
+        refused: Vec::new(),
+    }
+}
 
 impl Inspect for Fake {
     fn is_ready(&self) -> bool {
@@ -41,6 +76,10 @@ impl Inspect for Fake {
 
     fn vms(&self) -> Vec<VmReport> {
         vms()
+    }
+
+    fn fabric(&self) -> Option<FabricReport> {
+        Some(fabric())
     }
 
     fn wish(&self, vm: &str, wish: Wish) -> Result<(), String> {

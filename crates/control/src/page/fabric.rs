@@ -75,33 +75,19 @@ pub(super) fn table(main: &mut String, fabric: &FabricReport) {
 
 #[cfg(test)]
 mod tests {
-    use nicety_daemon::fabric::{HostReport, PassedReport};
-
     use super::*;
 
     #[test]
-    fn a_fabric_says_how_it_stands_and_what_is_refused() {
-        let mut fabric = FabricReport {
-            fabric: "prod".to_owned(),
-            host: "node-1".to_owned(),
-            tunnel: "tunnel".to_owned(),
-            address: "192.0.2.1".to_owned(),
-            guest_mtu: 1450,
-            connection: Connection::Connected,
-            why_not: None,
-            away_seconds: None,
-            config: Some(7),
-            revision: 9,
-            hosts: Vec::new(),
-            groups: Vec::new(),
-            claims: 0,
-            watches: 2,
-            refused: Vec::new(),
-        };
+    fn a_fabric_says_how_it_stands_what_is_refused_and_which_hosts_it_has() {
+        let mut fabric = crate::tests::fabric();
         let mut page = String::new();
         line(&mut page, &fabric);
-        assert!(page.contains("host <bdi>node-1</bdi>, connected; 0 other hosts, 0 groups here."), "{page}");
+        assert!(page.contains("host <bdi>node-1</bdi>, connected; 2 other hosts, 0 groups here."), "{page}");
         assert_eq!(wrong(&fabric).count(), 0);
+        let mut main = String::new();
+        table(&mut main, &fabric);
+        assert!(main.contains("<bdi>node-2</bdi>") && main.contains("<span>reached</span>"), "{main}");
+        assert!(main.contains("class=\"state broken\"") && main.contains("not reached: another host"), "{main}");
         fabric.connection = Connection::Away;
         fabric.why_not = Some("no <etcd>".to_owned());
         fabric.refused.push("host/x: odd".to_owned());
@@ -111,23 +97,5 @@ mod tests {
             list.contains("Fabric <bdi>prod</bdi>: no &lt;etcd&gt;</li>") && list.contains(": host/x: odd</li>"),
             "{list}"
         );
-        let host = |name: &str, is_reached| HostReport {
-            name: name.to_owned(),
-            address: "192.0.2.2".to_owned(),
-            mtu: 1500,
-            version: "0.1.0".to_owned(),
-            known_seconds: 9,
-            gone_in_seconds: None,
-            ports: 2,
-            addresses: 3,
-            is_reached,
-            transmit: PassedReport { frames: 45, bytes: 65_000, dropped: 1 },
-            receive: PassedReport { frames: 7, bytes: 420, dropped: 1 },
-        };
-        fabric.hosts = vec![host("node-2", true), host("node-3", false)];
-        let mut main = String::new();
-        table(&mut main, &fabric);
-        assert!(main.contains("<bdi>node-2</bdi>") && main.contains("<span>reached</span>"), "{main}");
-        assert!(main.contains("class=\"state broken\"") && main.contains("not reached: another host"), "{main}");
     }
 }

@@ -510,7 +510,7 @@ fn tunnels(page: &mut Page, tunnels: &[TunnelTraffic], fabric: Option<&FabricRep
     }
     page.family("nicety_tunnel_peers", "gauge", "Other hosts that the tunnel reaches.");
     tunnels.iter().for_each(|tunnel| page.sample("nicety_tunnel_peers", &[("port", &tunnel.port)], tunnel.peers.len()));
-    let ways: [(&str, &str, fn(&Traffic) -> Passed); 2] = [
+    let ways: [Metric<Traffic, Passed>; 2] = [
         ("transmit", "that came from the peer", |traffic| traffic.transmit),
         ("receive", "that went to the peer", |traffic| traffic.receive),
     ];

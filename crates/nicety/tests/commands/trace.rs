@@ -112,7 +112,8 @@ dropped    forged-transmit
     assert!(tagged.out.ends_with(refused), "{tagged:?}");
     let json = scratch.run(&["trace", "vm1", "--json", ASKS]);
     let json: Value = serde_json::from_str(&json.out).unwrap();
-    let receivers = json!([{ "port": "null", "dropped": null }, { "port": "vm2", "dropped": "no-vm" }]);
+    let receiver = |port: &str, dropped| json!({ "port": port, "dropped": dropped, "hosts": [] });
+    let receivers = json!([receiver("null", Value::Null), receiver("vm2", json!("no-vm"))]);
     assert_eq!((&json["receivers"], &json["dropped"]), (&receivers, &Value::Null));
     assert_eq!(json["steps"][3], json!({ "stage": "vlan", "what": "VLAN 10: an access port of VLAN 10" }));
     let after = scratch.run(&["ports", "--addresses"]);
