@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::cluster::{Cluster, SOON, newer};
+use crate::cluster::{Cluster, SOON, addresses, newer};
 use crate::etcd_lines::{block, run, runs};
 use crate::scratch::Scratch;
 
@@ -10,7 +10,7 @@ use crate::scratch::Scratch;
 fn the_book_s_lines_make_certificates_users_a_fabric_and_its_first_host() {
     let (etcd, scratch) = (newer(), Scratch::new());
     let folder = scratch.path().to_owned();
-    let addresses = Cluster::new_addresses(3);
+    let addresses = addresses::<3>();
     let names = ["etcd1", "etcd2", "etcd3"].map(|name| format!("//{name}:"));
     let here: Vec<String> = addresses.iter().map(|address| format!("//{address}:")).collect();
     let replace: Vec<(&str, &str)> =

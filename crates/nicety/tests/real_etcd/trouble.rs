@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, SOON, newer, refused, says};
+use crate::cluster::{Cluster, SOON, addresses, newer, refused, says};
 use crate::scratch::Scratch;
 
 #[test]
