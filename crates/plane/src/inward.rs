@@ -192,8 +192,7 @@ impl Inward {
         receiver: PortId,
         batch: &Batch,
         picks: &[Pick],
-        charged: &mut Charged,
-        losses: &mut Losses,
+        (charged, losses): (&mut Charged, &mut Losses),
         now: Time,
     ) -> Lost {
         let port = receiver.0;

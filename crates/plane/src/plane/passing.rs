@@ -40,8 +40,7 @@ impl Plane {
         uplink: &Port,
         slot: &Slot,
         frames: &Frames<'_>,
-        charged: &mut Charged,
-        losses: &mut Losses,
+        (charged, losses): (&mut Charged, &mut Losses),
         now: Time,
     ) {
         let Frames { batch, picks, .. } = *frames;
@@ -57,7 +56,7 @@ impl Plane {
                 return None;
             }
             let was_empty = inward.len() == 0;
-            let lost = inward.keep(id, batch, picks, charged, losses, now);
+            let lost = inward.keep(id, batch, picks, (charged, losses), now);
             Some((lost, inward.due_at().filter(|_| was_empty)))
         });
         match kept.flatten() {

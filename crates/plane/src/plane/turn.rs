@@ -271,10 +271,10 @@ impl Plane {
                 Slot::Sink(port) => port.offer_copies(&turn.batch, &picks, now),
                 _ if sender.inward().is_there() && slot.is_guests() => {
                     let frames = Frames::new(&turn.batch, &picks);
-                    self.keep_inward(sender, slot, &frames, &mut turn.charged, losses, now);
+                    self.keep_inward(sender, slot, &frames, (&mut turn.charged, losses), now);
                 }
-                Slot::Port(port) => self.offer(sender, port, &turn.batch, &picks, losses, now),
-                Slot::Group(group) => self.offer_to_group(sender, group, &turn.batch, &picks, losses, now),
+                Slot::Port(port) => self.offer(sender, port, (&turn.batch, &picks), losses, now),
+                Slot::Group(group) => self.offer_to_group(sender, group, (&turn.batch, &picks), losses, now),
             }
             let bytes = if picks.len() == turn.batch.len() {
                 // The receiver gets the whole batch: no packet goes to a receiver twice.
@@ -291,7 +291,7 @@ impl Plane {
 
     /// Offers frames to a port, which may hold their sender.
     #[inline]
-    fn offer(&self, sender: &Port, port: &Port, batch: &Batch, picks: &[Pick], losses: &mut Losses, now: Time) {
+    fn offer(&self, sender: &Port, port: &Port, (batch, picks): (&Batch, &[Pick]), losses: &mut Losses, now: Time) {
         if self.offer_shown(port, batch, picks, losses, now) {
             sender.hold();
             if !port.name_held(sender) {
@@ -306,13 +306,12 @@ impl Plane {
         &self,
         sender: &Port,
         group: &Group,
-        batch: &Batch,
-        picks: &[Pick],
+        (batch, picks): (&Batch, &[Pick]),
         losses: &mut Losses,
         now: Time,
     ) {
         group.divide(batch, picks, losses, |port, picks, losses| {
-            self.offer(sender, port, batch, picks, losses, now);
+            self.offer(sender, port, (batch, picks), losses, now);
         });
     }
 }

@@ -101,8 +101,7 @@ impl Inner {
         &mut self,
         batch: &Batch,
         picks: &[Pick],
-        holds: &mut bool,
-        losses: &mut Losses,
+        (holds, losses): (&mut bool, &mut Losses),
         now: Time,
         shell: &dyn Shell,
     ) -> usize {
@@ -112,7 +111,7 @@ impl Inner {
         let mut all = Passed::default();
         let only = classifier.of_port(batch.origin.0);
         if let Some(class) = only.filter(|class| !classifier.marks(*class)) {
-            self.pass(Lane { class, port }, batch, picks, &mut all, losses, now);
+            self.pass(Lane { class, port }, batch, picks, (&mut all, losses), now);
         } else {
             let (classes, marked) = divide(classifier, batch, picks);
             let mut run = 0;
@@ -126,7 +125,7 @@ impl Inner {
                 {
                     used.insert(class, now);
                 }
-                self.pass(Lane { class, port }, batch, picks, &mut all, losses, now);
+                self.pass(Lane { class, port }, batch, picks, (&mut all, losses), now);
             }
         }
         let may_hold = all.waits && self.much_waits(only, port);
@@ -165,7 +164,14 @@ impl Inner {
     }
 
     /// Frames of one class and sender.
-    fn pass(&mut self, lane: Lane, batch: &Batch, picks: &[Pick], all: &mut Passed, losses: &mut Losses, now: Time) {
+    fn pass(
+        &mut self,
+        lane: Lane,
+        batch: &Batch,
+        picks: &[Pick],
+        (all, losses): (&mut Passed, &mut Losses),
+        now: Time,
+    ) {
         // A frame that gets a code point needs a head of its own, and waits for its turn there.
         let dscp = self.stage.classifier().and_then(|classifier| classifier.dscp(lane.class));
         let frames = Frames::new(batch, picks);

@@ -89,7 +89,7 @@ impl Port {
     ) -> &'a [Pick] {
         let mut inner = self.lock();
         let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
-        *holds |= self.offer_held(&mut inner, batch, picks, rest.is_empty(), losses, now);
+        *holds |= self.offer_held(&mut inner, (batch, picks), rest.is_empty(), losses, now);
         rest
     }
 
@@ -106,7 +106,7 @@ impl Port {
         while let Some((&pick, others)) = rest.split_first() {
             let mut inner = self.lock();
             let (drops, waiting) = (inner.counters.receive_drops, inner.stage.backlog.len());
-            holds |= self.offer_held(&mut inner, batch, &[pick], others.is_empty(), losses, now);
+            holds |= self.offer_held(&mut inner, (batch, &[pick]), others.is_empty(), losses, now);
             rest = others;
             let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
             let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
@@ -125,8 +125,7 @@ impl Port {
     fn offer_held(
         &self,
         inner: &mut Inner,
-        batch: &Batch,
-        picks: &[Pick],
+        (batch, picks): (&Batch, &[Pick]),
         is_last: bool,
         losses: &mut Losses,
         now: Time,
@@ -143,7 +142,7 @@ impl Port {
         let taken = match &inner.end {
             End::Guest(_) if is_pooled => inner.deliver_shaped(batch, picks, losses, now),
             End::Link(_) if inner.stage.is_controlled() => {
-                inner.deliver_by_class(batch, picks, &mut holds, losses, now, self.shell.as_ref())
+                inner.deliver_by_class(batch, picks, (&mut holds, losses), now, self.shell.as_ref())
             }
             End::Guest(_) | End::Link(_) => {
                 let frames = Frames { batch, picks, held: inner.stage.backlog.queues() };
