@@ -158,6 +158,11 @@ pub fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -
     meant(given, names).map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
+/// A text of several lines, such as [`HostErrors`] or a plan, in one: for a log.
+pub fn in_one_line(text: &impl std::fmt::Display) -> String {
+    text.to_string().trim_end().replace('\n', "; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,7 +51,7 @@ pub use daemon::DaemonConfig;
 pub use document::{Document, List, absolute_text, is_path_key};
 pub use doorbells::Doorbells;
 pub use eavesdrop::Eavesdropping;
-pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
+pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, in_one_line, meant};
 pub use etcd::{EtcdConfig, EtcdIdentity, EtcdUser};
 pub use fabric::FabricConfig;
 pub use fabric_groups::{FABRIC_GROUP, FabricGroups};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use nicety_control::{keeper_socket, may_change, opened_by_entry};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::named;
-use nicety_host::{Host, List};
+use nicety_host::{Host, List, in_one_line};
 use nicety_keeper::{Client, Opening, Task, administers, socket_of};
 use nicety_socket::PeerCredentials;
 use nicety_uplink::{Capture, Tap};
@@ -171,7 +171,7 @@ fn are_named(opening: &Opening, path: &Path, lines: &[String]) -> Result<(), Str
         ),
         Err(error) => format!(
             "no change by a user who may names {line}, and the host file cannot be read: {}",
-            error.to_string().replace('\n', "; ")
+            in_one_line(&error)
         ),
     })
 }

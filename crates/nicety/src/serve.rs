@@ -26,7 +26,7 @@ use nicety_daemon::signals::Ended;
 use nicety_daemon::{sandbox, serve, signals};
 use nicety_host::{
     AccessConfig, Eavesdropping, FlowExportConfig, Host, MirrorConfig, PortConfig, ReadError, Role, TunnelConfig,
-    UplinkConfig, UplinkKind, link_words, policy_words,
+    UplinkConfig, UplinkKind, in_one_line, link_words, policy_words,
 };
 use nicety_keeper::{Begins, Group, Holder, KeptBy, Opener, Start, give_administration_up};
 use nicety_sandbox::Folders;
@@ -117,7 +117,7 @@ fn begin_again(args: &Serve, groups: &mut Vec<Group>) -> Result<(Begin, Option<S
         None => return Ok((Begin::new(Host::read(&args.host)?), None, false)),
         Some(Ok(texts)) => match texts.begin() {
             Ok(begin) => return Ok((begin, texts.unapplied(), true)),
-            Err(errors) => errors.to_string().replace('\n', "; "),
+            Err(errors) => in_one_line(&errors),
         },
         Some(Err(why)) => why,
     };

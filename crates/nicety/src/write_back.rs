@@ -7,7 +7,7 @@ use nicety_control::api::{DaemonView, Exported, HostText};
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::plan::{Change, Kind, Plan};
 use nicety_daemon::whole::Whole;
-use nicety_host::{Document, Host, List, absolute_text, is_path_key};
+use nicety_host::{Document, Host, List, absolute_text, in_one_line, is_path_key};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::answer::{failure, odd};
@@ -94,7 +94,7 @@ pub fn save(socket: &Path, only: Option<((List, &str), &Plan)>) -> Result<(), Fa
     let count = output::count(done.changes.len() as u64, "change");
     output::tell(format_args!("note: {shown} has what runs: {count} written"));
     if !left.is_empty() {
-        let lines = left.to_string().trim_end().replace('\n', "; ");
+        let lines = in_one_line(&left);
         output::tell(format_args!(
             "note: other live changes are not in it (`nicety save` writes all); it would change: {lines}"
         ));

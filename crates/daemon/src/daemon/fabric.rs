@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nicety_adapter::PortId;
 use nicety_frame::Mac;
-use nicety_host::{FabricGroups, Host};
+use nicety_host::{FabricGroups, Host, in_one_line};
 use nicety_plane::Presence;
 use nicety_switch::Learned;
 
@@ -95,13 +95,9 @@ impl Changes for Live {
         let (failed, changed) = match self.apply_fabric(groups) {
             Ok(changed) => (Vec::new(), changed),
             Err(ChangeError::Halfway { why, changed }) => (why, *changed),
-            Err(error @ ChangeError::Waits(_)) => return Err(NotNow::Waits(one_line(&error))),
-            Err(error) => return Err(NotNow::Refused(one_line(&error))),
+            Err(error @ ChangeError::Waits(_)) => return Err(NotNow::Waits(in_one_line(&error))),
+            Err(error) => return Err(NotNow::Refused(in_one_line(&error))),
         };
         Ok(InForce { plan: changed.plan.to_string(), failed, not_kept: changed.not_kept })
     }
-}
-
-fn one_line(error: &ChangeError) -> String {
-    error.to_string().replace('\n', "; ")
 }

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use nicety_host::FabricGroups;
+use nicety_host::{FabricGroups, in_one_line};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
@@ -66,11 +66,10 @@ impl Waiting {
 }
 
 fn apply(live: &Weak<dyn Changes>, revision: i64, text: &str) -> Result<(), NotNow> {
-    let in_one_line = |text: String| text.replace('\n', "; ");
     let live = live.upgrade().ok_or_else(|| NotNow::Refused("the daemon ends".to_owned()))?;
-    let groups = FabricGroups::parse(text).map_err(|errors| NotNow::Refused(in_one_line(errors.to_string())))?;
+    let groups = FabricGroups::parse(text).map_err(|errors| NotNow::Refused(in_one_line(&errors)))?;
     let InForce { plan, failed, not_kept } = live.apply_groups(&groups)?;
-    let plan = in_one_line(plan.trim_end().to_owned());
+    let plan = in_one_line(&plan);
     if !plan.is_empty() {
         info!("version {revision} of the fabric's configuration is in force: {plan}");
     }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use nicety_host::{Document, FabricGroups, Host, HostErrors, List, PortConfig, did_you_mean};
+use nicety_host::{Document, FabricGroups, Host, HostErrors, List, PortConfig, did_you_mean, in_one_line};
 use nicety_keeper::KeptBy;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Handle;
@@ -420,10 +420,7 @@ impl Live {
         let new = match Host::read(&self.path) {
             Ok(new) => new,
             Err(error) => {
-                warn!(
-                    "the host file was not applied, and nothing was changed: {}",
-                    error.to_string().replace('\n', "; ")
-                );
+                warn!("the host file was not applied, and nothing was changed: {}", in_one_line(&error));
                 return;
             }
         };

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nicety_host::Host;
+use nicety_host::{Host, in_one_line};
 use serde::{Deserialize, Serialize};
 
 use super::origin;
@@ -128,18 +128,17 @@ pub enum Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let one_line = |plan: &Plan| plan.to_string().trim_end().replace('\n', "; ");
         match self {
             Self::Nothing => Ok(()),
             Self::Taken(path, plan) => {
                 let path = path.display();
-                write!(f, "what was changed live is in force again, from {path}: {}", one_line(plan))
+                write!(f, "what was changed live is in force again, from {path}: {}", in_one_line(plan))
             }
             Self::Outdated(path, plan) => write!(
                 f,
                 "the host file was changed after {} was kept: the host file wins, and this is left out: {}",
                 path.display(),
-                one_line(plan)
+                in_one_line(plan)
             ),
             Self::Unconfirmed(path, what) => write!(
                 f,
@@ -157,7 +156,7 @@ impl fmt::Display for Found {
                 write!(f, "the state file {} is no whole one: {why}; the host file is served", path.display())?;
                 match left {
                     Some(plan) if !plan.is_empty() => {
-                        write!(f, "; left out, as far as it can be read: {}", one_line(plan))
+                        write!(f, "; left out, as far as it can be read: {}", in_one_line(plan))
                     }
                     _ => Ok(()),
                 }
@@ -178,7 +177,7 @@ impl Begin {
         }
         let known = last_known(&self.host).map_err(|why| why.to_string())?;
         let Some(groups) = known.and_then(|known| known.groups()) else { return Ok(()) };
-        let host = self.host.with_fabric(Some(&groups)).map_err(|errors| errors.to_string().replace('\n', "; "))?;
+        let host = self.host.with_fabric(Some(&groups)).map_err(|errors| in_one_line(&errors))?;
         self.host = host;
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode};
-use nicety_host::{Host, HostErrors};
+use nicety_host::{Host, HostErrors, in_one_line};
 use nicety_keeper::{Group, Holder};
 use serde::{Deserialize, Serialize};
 
@@ -88,14 +88,14 @@ impl Texts {
         let now = match Host::read(&self.path) {
             Ok(now) => now,
             Err(error) => {
-                let why = error.to_string().replace('\n', "; ");
+                let why = in_one_line(&error);
                 return Some(format!(
                     "the host file was changed, and is not served: {why}; what ran goes on: mend {path}"
                 ));
             }
         };
         let plan = Plan::new(&Host::parse_change(&self.file, &self.path).ok()?, &now, |_| false);
-        let what = plan.to_string().trim_end().replace('\n', "; ");
+        let what = in_one_line(&plan);
         let words = || {
             format!(
                 "the host file was changed, and nobody has applied it: {what}; what ran goes on: `nicety apply {path}`"
