@@ -32,7 +32,8 @@ struct Receiver {
 
 impl Traffic for Receiver {
     fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        if !self.has_buffers.load(Ordering::Relaxed) {
+        // As every adapter: not past frames that wait for the same queue.
+        if frames.held.contains(0) || !self.has_buffers.load(Ordering::Relaxed) {
             return Delivery::all_refused(frames);
         }
         self.received.fetch_add(frames.picks.len() as u64, Ordering::Relaxed);
