@@ -60,6 +60,11 @@ fn a_port_says_how_it_is_and_what_to_do() {
     let (word, sentence) = shown(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
     assert_eq!(condition("uplink", &state(), false, Memory::Unused, true).0, Condition::Up);
+    let narrow = State { remark: Some("an MTU of 1500 leaves guests one of 1450".to_owned()), ..state() };
+    assert_eq!(
+        condition("uplink", &narrow, false, Memory::Unused, true).1,
+        "the way out of the switch; an MTU of 1500 leaves guests one of 1450"
+    );
     let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
     assert_eq!(
         condition("uplink", &alone, false, Memory::Unused, true),
