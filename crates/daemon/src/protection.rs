@@ -12,6 +12,7 @@
 mod carrier;
 mod gates;
 mod leases;
+mod left;
 mod listen;
 mod note;
 mod peer;
@@ -36,13 +37,13 @@ use nicety_sandbox::Kind;
 
 pub(crate) use carrier::Still;
 pub use gates::{Gates, ProtectError};
+pub(crate) use left::Left;
 use listen::Acceptor;
 pub use nicety_protect::Terms;
 pub use note::Wish;
 use note::{Bell, Board, Note};
 use peer::Peer;
 pub use report::{VmReport, VmRole};
-pub(crate) use vm::Left;
 use vm::{STILL, Vm};
 
 use crate::clock::Clock;

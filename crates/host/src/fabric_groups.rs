@@ -3,25 +3,16 @@
 
 use std::path::Path;
 
-use nicety_fabric::Config;
 use nicety_frame::Vni;
 use nicety_switch::{Vlan, VlanId, VlanSet};
 use nicety_uplink::Network;
-use toml::de::DeTable;
-use toml::{Table, Value};
+use toml::Table;
 
 use super::document::{Document, List};
-use super::errors::{HostError, HostErrors};
-use super::fabric::FABRIC;
 use super::form::Form;
-use super::io_classes::{FABRIC_CLASS, IO_CLASS, fabric_classes};
-use super::names;
 use super::policy::{self, Parts};
-use super::walk::{Found, Key, Kind, Section, Walk};
+use super::walk::{Key, Kind};
 use super::way_out::carries;
-
-/// The text before each mistake, in place of a file's name.
-const PLACE: &str = "the fabric's configuration";
 
 const GROUP_KEYS: [Key; 2] = [
     Key::new("name", Form::Name, "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other group's")
@@ -39,48 +30,20 @@ pub static FABRIC_GROUP: Kind = Kind {
 
 /// A group: its policy, and its network.
 #[derive(Clone, Debug)]
-struct Group {
-    name: String,
-    parts: Parts,
-    network: Network,
+pub(super) struct Group {
+    pub name: String,
+    pub parts: Parts,
+    pub network: Network,
 }
 
 /// The groups and the classes of a fabric's configuration.
 #[derive(Clone, Debug)]
 pub struct FabricGroups {
-    groups: Vec<Group>,
-    document: Document,
+    pub(super) groups: Vec<Group>,
+    pub(super) document: Document,
 }
 
 impl FabricGroups {
-    /// Reads a configuration: what [`nicety_fabric::Config`] checks, and each group's policy.
-    ///
-    /// # Errors
-    /// Its mistakes.
-    pub fn parse(text: &str) -> Result<Self, HostErrors> {
-        let malformed = |what: String| {
-            let (of, key) = (String::new(), String::new());
-            HostErrors::new(Path::new(PLACE), vec![HostError { line: 0, of, key, what, allowed: String::new() }])
-        };
-        Config::parse(text.as_bytes()).map_err(malformed)?;
-        let root = DeTable::parse(text).map_err(|error| malformed(error.to_string()))?;
-        let mut walk = Walk::new(text);
-        walk.name_tables(root.get_ref());
-        walk.unknown_sections(root.get_ref(), &[&FABRIC_GROUP, &FABRIC_CLASS], &["format"]);
-        let mut groups: Vec<Group> = Vec::new();
-        for section in walk.sections(root.get_ref(), &FABRIC_GROUP) {
-            groups.extend(group(&mut walk, section, &groups));
-        }
-        let sections = walk.sections(root.get_ref(), &FABRIC_CLASS);
-        fabric_classes(&mut walk, sections, groups.iter().map(|group| group.name.as_str()).collect());
-        let document = Document::parse(text, Path::new("")).unwrap_or_default();
-        if walk.errors.is_empty() {
-            Ok(Self { groups, document })
-        } else {
-            Err(HostErrors::new(Path::new(PLACE), walk.into_errors()))
-        }
-    }
-
     /// The step before these groups are in force in place of others, if there must be one: without the groups that take another one's VLAN.
     /// Ports change one after the other, and those of two groups must never be in one VLAN.
     #[must_use]
@@ -136,24 +99,6 @@ impl FabricGroups {
         self.document.tables().into_iter().filter(|(name, _)| is_table(name)).collect()
     }
 
-    /// A host file's text with the classes before its own, on the tunnel of its `[fabric]`, and their number. `None`: there are none, or it has
-    /// no `[fabric]`.
-    pub(super) fn with_classes(&self, text: &str) -> Option<(String, usize)> {
-        let classes = self.document.list_of(List::Classes);
-        let mut root: Table = text.parse().ok().filter(|_| !classes.is_empty())?;
-        let tunnel = root.get(FABRIC.name)?.get("tunnel")?.as_str()?.to_owned();
-        let on_tunnel = |class: &Value| {
-            let mut class = class.clone();
-            if let Value::Table(table) = &mut class {
-                table.insert("uplink".to_owned(), Value::from(tunnel.as_str()));
-            }
-            class
-        };
-        let own = root.entry(IO_CLASS.name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()?;
-        drop(own.splice(0..0, classes.iter().map(on_tunnel)));
-        Some((toml::to_string(&root).ok()?, classes.len()))
-    }
-
     /// The table of a group. Empty if there is none.
     pub(super) fn table(&self, name: &str) -> Table {
         self.document.entry(List::Groups, name)
@@ -167,27 +112,4 @@ impl FabricGroups {
         };
         self.groups.iter().filter(carries).map(|group| group.name.as_str()).collect()
     }
-}
-
-fn group(walk: &mut Walk, section: Section<'_>, before: &[Group]) -> Option<Group> {
-    let parts = Parts::read(walk, section);
-    parts.check(walk, section);
-    let name = names::name(walk, section)?.value;
-    for key in ["trunk", "native", "qinq"] {
-        if let Some(line) = walk.place(section, key) {
-            walk.wrong(section, key, line, "a group of a fabric is one network, and has one VLAN: write vlan = NUMBER");
-        }
-    }
-    if walk.place(section, "vlan").is_none() {
-        walk.missing(section, "vlan");
-    }
-    let Found { value: vni, .. } = walk.integer(section, "vni")?;
-    let Found { value: vlan, line } = walk.integer(section, "vlan")?;
-    let network = Network { vlan: u16::try_from(vlan).ok(), vni: Vni::new(vni)? };
-    if let Some(other) = before.iter().find(|other| other.network.vlan == network.vlan) {
-        let what = format!("VLAN {vlan} is that of group {:?} already: each group of a fabric has its own", other.name);
-        walk.wrong(section, "vlan", line, what);
-        return None;
-    }
-    Some(Group { name, parts, network })
 }

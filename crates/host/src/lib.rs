@@ -15,6 +15,7 @@ mod errors;
 mod etcd;
 mod fabric;
 mod fabric_groups;
+mod fabric_text;
 mod flow_export;
 mod form;
 mod group;

@@ -1,5 +1,6 @@
 //! `nicety top`: rates, drops, queues and processor time of a running daemon, again each second.
 
+mod amount;
 mod hosts;
 mod page;
 mod sample;

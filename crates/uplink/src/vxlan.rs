@@ -17,6 +17,7 @@
 mod answers;
 mod arriving;
 mod error;
+mod guide;
 mod hops;
 mod leaving;
 mod networks;
@@ -41,7 +42,8 @@ pub use sockets::is_tunnel_end;
 pub use wire::inner_mtu;
 
 use self::arriving::{Arriving, Judge};
-use self::leaving::{Guide, Leaving, Trouble};
+use self::guide::Guide;
+use self::leaving::{Leaving, Trouble};
 use self::saved::SavedTunnel;
 use self::sockets::Sockets;
 use crate::joining::Joining;

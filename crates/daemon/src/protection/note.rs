@@ -9,8 +9,8 @@ use nicety_link::Link;
 use nicety_protect::Pairing;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::left::Left;
 use super::report::VmReport;
-use super::vm::Left;
 use super::wire::Line;
 use crate::run::protected::EpochEvent;
 

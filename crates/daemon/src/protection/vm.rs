@@ -22,13 +22,13 @@ use tracing::{info, warn};
 
 use copying::{Copying, Offer};
 use replaced::Leaving;
-pub(crate) use replaced::Left;
 pub(super) use replaced::STILL;
 use reporter::{Reporter, View};
 use wishes::Wishes;
 
 use super::carrier::Over;
 use super::gates::Gates;
+use super::left::Left;
 use super::note::{Board, Note};
 use super::peer::Peer;
 use super::qemu::Qemu;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nicety_daemon::fabric::{HostReport, PassedReport};
 
-use super::page::{short, spaced};
+use super::amount::{short, spaced};
 use super::sample::{Sample, rate};
 use crate::output::{columns, count};
 

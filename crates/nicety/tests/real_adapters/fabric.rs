@@ -270,12 +270,15 @@ fn timed_db(fabric: &mut Fabric) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
+/// A part of the test.
+type Step<'a> = &'a dyn Fn(&mut Fabric);
+
 #[test]
 fn guests_of_three_hosts_with_three_chips_are_one_network_with_its_groups_guards_and_limits() {
     let ip = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
     let mut fabric = Fabric::new();
     fabric.meet();
-    let steps: [(&str, &dyn Fn(&mut Fabric)); 5] = [
+    let steps: [(&str, Step<'_>); 5] = [
         ("groups", &keep_groups_apart),
         ("jumbo frames", &carry_jumbo_frames),
         ("too long", &|fabric| tell_the_mtu(fabric, &ip)),

@@ -13,7 +13,6 @@ mod etcd_servers;
 mod far;
 mod kept;
 #[path = "../../../daemon/tests/played/mod.rs"]
-#[allow(dead_code, reason = "it plays more than these tests need")]
 mod played;
 mod protected;
 #[path = "../../../daemon/tests/rings_guest/mod.rs"]

@@ -11,7 +11,7 @@ use nicety_frame::icmp::{MESSAGE_MAX, TooBig};
 use nicety_frame::vlan::{TAG_LEN, TAG_OFFSET};
 use nicety_frame::{Layout, Mac, Tag, Tci};
 
-use super::leaving::Guide;
+use super::guide::Guide;
 use super::wire;
 
 /// Most messages that wait for the next turn.

@@ -7,7 +7,6 @@
 //! ```
 //! If that does not come about in time, nothing is handed over: the next daemon begins as after a kill, with a new protection.
 
-use std::io;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -18,35 +17,13 @@ use nicety_qmp::Role as Side;
 use tracing::{info, warn};
 
 use super::{Role, Vm};
-use crate::protection::carrier::Still;
+use crate::protection::left::Left;
 use crate::protection::note::Note;
 use crate::protection::qemu::Qemu;
 use crate::protection::wire::{Line, Wire};
 
 /// The stream stands still by then, or nothing is handed over.
 pub(in crate::protection) const STILL: Duration = Duration::from_millis(500);
-
-/// What a VM's thread gives to the next daemon's.
-#[derive(Debug)]
-pub(crate) struct Left {
-    /// The VM's name.
-    pub vm: String,
-    /// The run of its QEMU.
-    pub run: u64,
-    /// Its part of the protection.
-    pub kept: Kept,
-    /// Its stream.
-    pub still: Still,
-}
-
-impl Left {
-    /// The same, with another descriptor of QEMU's end.
-    fn another(&self) -> io::Result<Self> {
-        let Self { vm, run, kept, still: Still { qemu, rest, carried, traffic } } = self;
-        let still = Still { qemu: qemu.try_clone()?, rest: rest.clone(), carried: *carried, traffic: *traffic };
-        Ok(Self { vm: vm.clone(), run: *run, kept: *kept, still })
-    }
-}
 
 /// The daemon is about to be replaced.
 pub(super) struct Leaving {

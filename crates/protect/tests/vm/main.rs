@@ -2,11 +2,14 @@
 //!
 //! A VM's state is a counter. It sends its counter's value all the time, so what is outside says which state it was sent from.
 
+mod role;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use nicety_adapter::Time;
 use nicety_lease::Keeper;
 use nicety_protect::{Action, Death, Kept, Loads, Message, Owner, Pairing, Run, Stage, Terms, Twin, TwinStage};
+use role::Role;
 
 const MS: u64 = 1_000_000;
 /// Ports of the VM: one closes and loads a moment after the other.
@@ -49,42 +52,6 @@ struct Qemu {
     alone_at: Option<u64>,
     /// Loading takes until then: the epoch and its value.
     loading: Option<(u64, u64, u64)>,
-}
-
-#[derive(Debug)]
-enum Role {
-    Owner(Owner),
-    Twin(Twin),
-}
-
-impl Role {
-    fn kept(&self) -> Option<Kept> {
-        match self {
-            Self::Owner(owner) => owner.kept(),
-            Self::Twin(twin) => twin.kept(),
-        }
-    }
-
-    fn is_paused(&self) -> bool {
-        match self {
-            Self::Owner(owner) => owner.is_paused(),
-            Self::Twin(twin) => twin.is_paused(),
-        }
-    }
-
-    fn pause(&mut self, now: Time) {
-        match self {
-            Self::Owner(owner) => owner.pause(now),
-            Self::Twin(twin) => twin.pause(now),
-        }
-    }
-
-    fn rejoined(&mut self, now: Time) {
-        match self {
-            Self::Owner(owner) => owner.rejoined(now),
-            Self::Twin(twin) => twin.rejoined(now),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
