@@ -32,8 +32,9 @@ pub(crate) struct Gathered {
     pub is_drained: bool,
 }
 
-/// The most that a turn drains. It is more than a turn fetches: a backlog that a burst has filled must shrink while a sender goes on at full
-/// speed. Else every further frame would wait behind it, and be copied twice, for as long as the sender does not pause.
+/// The most that a turn of a guest's port drains. It is more than a turn fetches: a backlog that a burst has filled must shrink while a sender
+/// goes on at full speed. Else every further frame would wait behind it, and be copied twice, for as long as the sender does not pause. An
+/// uplink holds its senders instead.
 const DRAINED: Budget = Budget { packets: 2 * Budget::TURN.packets, bytes: 2 * Budget::TURN.bytes };
 /// Most senders that are released in a turn by the lanes that it drains; the other lanes are drained in the next one.
 const RELEASED_MAX: usize = 8;
@@ -226,8 +227,8 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// The first steps of a turn, with the lock held: tick, drain, fetch. Drains at most two batches and fetches at most one. Releases
-    /// the lock between two batches that it drains.
+    /// The first steps of a turn, with the lock held: tick, drain, fetch. Fetches at most one batch, and drains at most two, or one to an
+    /// uplink. Releases the lock between two batches that it drains.
     pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
@@ -254,7 +255,8 @@ impl Port {
         if self.member.is_some() {
             gathered.let_go.extend(self.drop_overtaken(&mut inner));
         }
-        inner = self.drain(inner, DRAINED, &mut gathered, now);
+        let most = if matches!(inner.end, End::Guest(_)) { DRAINED } else { budget };
+        inner = self.drain(inner, most, &mut gathered, now);
         if gathered.drained > 0 && inner.may_drain() {
             inner.ask(|end, _| either!(end, end => end.pause(now)));
         }
