@@ -154,7 +154,9 @@ fn called(args: &HookLibvirt, call: Call, name: &str) -> Result<(), Failure> {
     loop {
         let done = find::socket(&args.which, None).map_err(Trouble::from).and_then(|socket| match call {
             Call::Look => look(&socket, &domain),
-            Call::Begin | Call::Again => begin(&socket, &domain),
+            Call::Begin => begin(&socket, &domain, |_| true),
+            // The VM runs: what an administrator has changed since its start stays.
+            Call::Again => begin(&socket, &domain, |step| matches!(step, Step::Add(_))),
             Call::End => end_of(&socket, &domain),
         });
         match done {
@@ -196,8 +198,8 @@ fn look(socket: &Path, domain: &Domain) -> Result<(), Trouble> {
 }
 
 /// Adds the ports of a domain.
-fn begin(socket: &Path, domain: &Domain) -> Result<(), Trouble> {
-    for step in left(socket, domain)? {
+fn begin(socket: &Path, domain: &Domain, is_taken: fn(&Step) -> bool) -> Result<(), Trouble> {
+    for step in left(socket, domain)?.into_iter().filter(is_taken) {
         match step {
             Step::Remove(name) => removed(socket, name)?,
             Step::Set(name, values) => {

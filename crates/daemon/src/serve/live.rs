@@ -402,7 +402,10 @@ impl Live {
         if let Some(step) = running.host.fabric_groups.as_ref().and_then(|old| groups.step_from(old)) {
             let between = running.host.with_fabric(Some(&step)).map_err(ChangeError::Wrong)?;
             let done = self.change(&mut running, between, None, &(&Consent::All).into());
-            done.map_err(|error| ChangeError::Refused(error.to_string()))?;
+            done.map_err(|error| match error {
+                ChangeError::Waits(_) => error,
+                error => ChangeError::Refused(error.to_string()),
+            })?;
         }
         let done = self.change(&mut running, new, None, &(&Consent::All).into());
         if running.host.fabric_groups.is_some()

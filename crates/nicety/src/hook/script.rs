@@ -57,7 +57,9 @@ fn other(path: &Path) -> Failure {
 /// The script's text. `program`: this program's path.
 fn text(program: &Path, args: &HookLibvirt) -> Result<String, Failure> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(failed(path));
-    let mut text = format!("{BEGIN}exec {} hook libvirt", quoted(&program.to_string_lossy()));
+    let program = quoted(&program.to_string_lossy());
+    // When the package is removed the script stays. Without the program every start of a VM would fail, also of those without our ports.
+    let mut text = format!("{BEGIN}[ -x {program} ] || exit 0\nexec {program} hook libvirt");
     let mut word = |name: &str, value: &str| {
         // Writing to a String cannot fail.
         let _ = write!(text, " {name} {}", quoted(value));

@@ -99,8 +99,10 @@ fn calls_in_any_order_with_a_daemon_that_restarts_in_between_end_as_the_last_one
     drop(served);
     let served = Served::start(&scratch);
     assert_eq!(ports(&scratch), ALL);
-    // libvirtd has restarted too.
+    // libvirtd has restarted too. What was changed meanwhile stays.
+    assert_eq!(scratch.run(&["port", "set", "web1-2", "link_state=disable"]).code, Some(0));
     assert_eq!(well(&scratch, &["web1", "reconnect", "begin", "-"], &xml), "");
+    assert!(scratch.run(&["export"]).out.contains("link_state = \"disable\""));
     // A call was killed when it had removed one port.
     assert_eq!(scratch.run(&["port", "remove", "web1-1"]).code, Some(0));
     well(&scratch, &["web1", "reconnect", "begin", "-"], &xml);
