@@ -4,7 +4,7 @@
 //! inputs give the same bytes. A [`Replica`] is such a guest: adapter, driver, TCP and application.
 //!
 //! A [`Host`] is one of the two hosts of such a guest: a pure state machine, too. The machines that own a VM ([`nicety_protect`])
-//! own the guest, too, and decide what may leave. A copy of a VM is here the [log](log) of the inputs since the last copy, and each
+//! own the guest, too, and decide what may leave. A copy of a VM is here the [log] of the inputs since the last copy, and each
 //! input closes an epoch. [`channel`] has the bytes between the hosts.
 //!
 //! Nothing here has I/O, a clock, a thread or randomness: times and seeds are passed in.
