@@ -1,5 +1,5 @@
 //! A frame's trace in words: the decisions of the ports and the switch, step by step, for a person. Its end is at a port of this host, or
-//! [beyond] a tunnel at one of another host.
+//! beyond a tunnel at one of another host.
 
 mod beyond;
 
