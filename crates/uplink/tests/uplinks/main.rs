@@ -4,6 +4,8 @@
 mod again;
 mod capture;
 mod common;
+#[path = "../elsewhere/mod.rs"]
+mod elsewhere;
 mod faulty;
 mod joining;
 mod paced;

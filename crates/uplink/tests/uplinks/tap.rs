@@ -5,16 +5,16 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::again;
 use crate::common::*;
+use crate::elsewhere::Elsewhere;
 use nicety_adapter::{Batch, Budget, Checksum, Counters, Frames, News, Offload, Pick, PortId, Reason, Time, Uplink};
 use nicety_uplink::{Paced, Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Address, Ipv4Packet, UdpPacket};
 
 /// Runs the named test of this file in its own namespaces. True inside of them.
@@ -377,39 +377,6 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
     assert!(message.starts_with("well: world0 is up, with another hardware address than before: "), "{message}");
     assert!(message.ends_with(&format!("; ip link set world0 address {old} gives it back")), "{message}");
     assert_eq!((tap.vacant(), look(&mut tap)), (None, String::new()));
-}
-
-/// A second network namespace; it ends when this is dropped.
-pub struct Elsewhere(Child);
-
-impl Elsewhere {
-    pub fn new() -> Self {
-        let mut child = Command::new("unshare");
-        child.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        let mut message = [0; 6];
-        child.stdout.as_mut().unwrap().read_exact(&mut message).unwrap();
-        Self(child)
-    }
-
-    /// Calls `act` in that namespace.
-    pub fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
-        let namespace = File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
-        std::thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                act()
-            });
-            there.join().unwrap()
-        })
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ended = self.0.wait();
-    }
 }
 
 /// Moves received packets from one tap to the other. Returns the longest packet.

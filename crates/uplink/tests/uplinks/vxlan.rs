@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use crate::tap::{Elsewhere, inside_as, ip};
+use crate::elsewhere::Elsewhere;
+use crate::tap::{inside_as, ip};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
 use nicety_uplink::{Hop, Hops, Network, Passed, Tap, Traffic, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
