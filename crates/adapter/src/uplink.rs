@@ -110,7 +110,7 @@ pub trait Uplink: Send {
         None
     }
 
-    /// What a person should know about frames that pass, such as the longest ones, as a part of a sentence. `None`: nothing.
+    /// A remark for a person about frames that pass, such as the longest ones: a part of a sentence. `None`: there is none.
     fn remark(&self) -> Option<String> {
         None
     }

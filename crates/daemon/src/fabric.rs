@@ -95,7 +95,7 @@ pub struct Joined {
     notes: UnboundedSender<Note>,
     /// What the thread for changes needs, until it is started.
     waiting: Mutex<Option<change::Waiting>>,
-    /// What is known, for the process that takes the ports over.
+    /// The state of the fabric, for the process that takes the ports over.
     for_next: Mutex<Option<Vec<u8>>>,
 }
 
@@ -216,7 +216,7 @@ impl Joined {
         self.for_next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known, once it is paused. `None` the second time.
+    /// The state of the fabric, once it is paused. `None` the second time.
     pub(crate) fn take_known(&self) -> Option<Vec<u8>> {
         self.for_next().take()
     }

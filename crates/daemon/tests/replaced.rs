@@ -22,7 +22,7 @@ fn carries(hosts: &Hosts, bytes: &[u8]) {
     }
 }
 
-/// As real ones answer while they copy.
+/// The answers that real ones give while they copy.
 fn copy_each_other(hosts: &Hosts) {
     for (side, mode) in [(&hosts.here, "primary"), (&hosts.there, "secondary")] {
         side.qemu().answers("query-colo-status", json!({"return": {"mode": mode, "last-mode": "none"}}));

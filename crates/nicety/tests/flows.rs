@@ -450,7 +450,7 @@ fn pmacct_flows(collector: &Collector, dir: &Path, are_enough: impl Fn(&[Value])
     let mut command = nfacctd.command();
     command.arg("-f").arg(&settings).stdin(Stdio::null()).stdout(File::create(&log).unwrap());
     let mut running = Process(command.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap());
-    // What comes before its two processes have begun is lost, although the socket is there.
+    // Records that come before its two processes have begun are lost, although the socket is there.
     let is_ready = || {
         let said = fs::read_to_string(&log).unwrap();
         ["waiting for NetFlow/IPFIX data", "JSON: setting object handlers"].iter().all(|line| said.contains(line))

@@ -79,14 +79,14 @@ impl std::fmt::Debug for Epochs {
 /// one of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatePosition {
-    /// What the guest has sent.
+    /// The packets that the guest has sent.
     pub taken: Waiting,
     /// The part of it that has left.
     pub left: Waiting,
 }
 
 impl GatePosition {
-    /// What waits at this position. `None`: more has left than was sent, which cannot be.
+    /// The packets that wait at this position. `None`: more have left than were sent, which cannot be.
     pub fn waiting(&self) -> Option<Waiting> {
         let packets = self.taken.packets.checked_sub(self.left.packets)?;
         Some(Waiting { packets, bytes: self.taken.bytes.checked_sub(self.left.bytes)? })
@@ -196,7 +196,7 @@ impl Epochs {
         Waiting { packets, bytes }
     }
 
-    /// How far the gates are. Exact while the guest stands still, but for packets that leave meanwhile.
+    /// The position of the gates. It is exact while the guest stands still, but for packets that leave meanwhile.
     pub fn position(&self) -> GatePosition {
         let waiting = self.waiting();
         let [packets, bytes] = self.taken.each_ref().map(|count| count.load(Ordering::Relaxed));

@@ -32,7 +32,7 @@ struct Receiver {
 
 impl Traffic for Receiver {
     fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        // As every adapter: not past frames that wait for the same queue.
+        // Like every adapter, it lets no frame pass those that wait for the same queue.
         if frames.held.contains(0) || !self.has_buffers.load(Ordering::Relaxed) {
             return Delivery::all_refused(frames);
         }

@@ -124,7 +124,7 @@ fn a_vm_without_a_twin_needs_no_lease() {
     assert_eq!(host.left(), 10);
 }
 
-/// As in an upgrade: each packet keeps its epoch, and nothing leaves before the next process has heard that it may.
+/// An upgrade does this: each packet keeps its epoch, and nothing leaves before the next process has heard that it may.
 #[test]
 fn what_waits_in_a_gate_goes_to_another_process_in_its_epochs_and_waits_there_for_a_release() {
     let host = Host::sent(100);

@@ -175,7 +175,7 @@ impl Owner {
         Some(owner)
     }
 
-    /// What the next daemon has to know. `None`: the protection ends with this one.
+    /// The state that the next daemon needs. `None`: the protection ends with this one.
     pub fn kept(&self) -> Option<Kept> {
         let Stage::Protected { pairing, peer } = self.stage else { return None };
         let kept = Kept::Owner { pairing, peer: peer.0, epoch: self.epoch, loaded: self.copies.loaded };

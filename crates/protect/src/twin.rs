@@ -68,7 +68,7 @@ impl Twin {
         Some(twin)
     }
 
-    /// What the next daemon has to know. `None`: the protection ends with this one.
+    /// The state that the next daemon needs. `None`: the protection ends with this one.
     pub fn kept(&self) -> Option<Kept> {
         match self.stage {
             TwinStage::Copied { pairing, is_whole: true, is_heir } => Some(Kept::Twin { pairing, is_heir }),

@@ -52,7 +52,7 @@ impl Daemon {
         self.fabric.get().into_iter().for_each(|joined| joined.pause(is_paused));
     }
 
-    /// What is known of the fabric, for the process that takes the ports over. `None`: there is no fabric, or it is not paused.
+    /// The state of the fabric, for the process that takes the ports over. `None`: there is no fabric, or it is not paused.
     pub(crate) fn fabric_for_next(&self) -> Option<Vec<u8>> {
         self.fabric.get()?.take_known()
     }

@@ -10,7 +10,7 @@ use nicety_uplink::{Hops, Traffic, Way};
 use super::{Daemon, PortView};
 use crate::random::random;
 
-/// What a tunnel has carried from and to each other host, in the order of their addresses.
+/// The traffic of a tunnel from and to each other host, in the order of their addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelTraffic {
     /// The uplink.
@@ -30,14 +30,14 @@ impl Daemon {
         self.all_hops().insert(name.to_owned(), hops);
     }
 
-    /// What each tunnel among these ports has carried.
+    /// The traffic of each tunnel among these ports.
     pub fn tunnels(&self, views: &[PortView]) -> Vec<TunnelTraffic> {
         let of =
             |view: &PortView| Some(TunnelTraffic { port: view.name.clone(), peers: self.hops_of(view)?.traffic() });
         views.iter().filter_map(of).collect()
     }
 
-    /// Where a tunnel would send a frame of this VLAN (0: without a tag) for this address. `None`: the port is no tunnel.
+    /// The hosts to which a tunnel would send a frame of this VLAN (0: without a tag) for this address. `None`: the port is no tunnel.
     pub(crate) fn way(&self, view: &PortView, vlan: u16, to: Mac) -> Option<Way> {
         Some(self.hops_of(view)?.way(vlan, to, self.clock.now()))
     }

@@ -103,7 +103,7 @@ impl Tunnel {
     pub(super) fn told_all(&mut self) {
         self.flush();
         if self.has_groups {
-            // What only the process before this one was told is not so any more.
+            // Entries that were told to the process before this one alone hold no more.
             self.hops.forget_unconfirmed();
         }
     }

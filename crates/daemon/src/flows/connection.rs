@@ -46,7 +46,7 @@ pub(super) enum Look {
 pub(super) struct Connection {
     collector: Collector,
     state: State,
-    /// What TCP has not taken: `unsent[at..]`.
+    /// Bytes that TCP has not taken: `unsent[at..]`.
     unsent: Vec<u8>,
     at: usize,
     /// Messages of which TCP has not taken all: where each ends in `unsent`, and its records.

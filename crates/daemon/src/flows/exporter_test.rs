@@ -1,4 +1,4 @@
-//! What a collector gets in bad times. The test sets the clock; the sockets are real.
+//! The records that a collector gets in bad times. The test sets the clock; the sockets are real.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -190,7 +190,7 @@ fn a_collector_by_tcp_that_resets_its_connection_gets_the_templates_first_on_the
     }
     drop(stream);
     stage.until("the end of the connection", |stage| stage.link.connection.why().is_some());
-    // What comes now waits: nothing of it is lost.
+    // Frames that come now wait: none is lost.
     stage.report();
     stage.turn();
     assert_eq!(stage.sent()[2], 0);

@@ -503,7 +503,7 @@ fn fabric(page: &mut Page, fabric: &FabricReport) {
     }
 }
 
-/// What each tunnel has carried from and to each other host. Hosts without a tunnel have no such metrics.
+/// The traffic of each tunnel from and to each other host. Hosts without a tunnel have no such metrics.
 fn tunnels(page: &mut Page, tunnels: &[TunnelTraffic], fabric: Option<&FabricReport>) {
     if tunnels.is_empty() {
         return;

@@ -258,7 +258,7 @@ mod tests {
         assert!(one.traffic[0] < 3_090_000, "{:?}", one.traffic);
     }
 
-    /// As when a daemon is replaced: nothing is lost or comes twice, wherever the bytes were.
+    /// A daemon is replaced in this way: nothing is lost or comes twice, wherever the bytes were.
     #[test]
     fn a_stream_that_stands_still_goes_on_over_another_connection() {
         let ([mut one, mut other], [mut left, mut right]) = joined();

@@ -56,7 +56,7 @@ pub(super) struct VmPort {
     closed: u64,
 }
 
-/// What waited in the owner's gates when the last copy was made. `None`: a port of the copy does not say.
+/// The packets that waited in the owner's gates when the last copy was made. `None`: a port of the copy does not say.
 fn unseen(ports: &[VmPort]) -> Option<Waiting> {
     ports.iter().try_fold(Waiting::default(), |sum, port| {
         let one = port.protected.as_ref()?.unseen()?;

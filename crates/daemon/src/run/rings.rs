@@ -105,7 +105,7 @@ impl Preparing {
         self
     }
 
-    /// What of the port goes with its guest. `None`: `device_state = false`.
+    /// The part of the port's state that goes with its guest. `None`: `device_state = false`.
     pub fn moved(&self) -> Option<&Arc<Moving>> {
         self.served.moving.get()
     }

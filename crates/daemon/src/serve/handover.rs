@@ -148,7 +148,7 @@ struct Rest {
     counts: Vec<CountsImage>,
     /// Protections of VMs that go on.
     vms: Vec<VmImage>,
-    /// What is known of the fabric, as the file of the last known state has it. `None`: there is no fabric.
+    /// The last known state of the fabric, in the form of its file. `None`: there is no fabric.
     fabric: Option<Vec<u8>>,
 }
 

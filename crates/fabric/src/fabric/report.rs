@@ -197,7 +197,7 @@ impl Fabric {
         sentences
     }
 
-    /// How many ports of each other host have an address in the groups that this host follows. It looks at all claims.
+    /// The number of ports of each other host that have an address in the groups that this host follows. It looks at all claims.
     pub fn ports_of_hosts(&self) -> BTreeMap<Name, usize> {
         let mut ports: BTreeSet<(Hop, &Name)> = BTreeSet::new();
         let groups = self.groups.values().filter(|group| group.is_needed);

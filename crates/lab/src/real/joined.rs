@@ -37,7 +37,7 @@ const DEVICE: &str = "vx0";
 /// Time limit of what takes no time itself.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What joins the two daemons.
+/// The connection of the two daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Nicety's VXLAN tunnel.
@@ -48,7 +48,7 @@ pub enum Way {
     Pair,
 }
 
-/// What the cable between the hosts takes.
+/// The packets that the cable between the hosts takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cable {
     /// Uncut packets of every kind, as a card has that cuts tunnelled packets.

@@ -39,7 +39,7 @@ fn plays(mut world: World, adapter: &str, fault: Option<(usize, Fault)>) -> Worl
     world
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 struct Sum {
     points: usize,

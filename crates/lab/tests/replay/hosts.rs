@@ -79,7 +79,7 @@ impl Pair {
         self.hosts[index].answered(number, Some(answer), self.now);
     }
 
-    /// What this host does now, alone.
+    /// The work of this host now, alone.
     fn step(&mut self, index: usize) -> Vec<Action> {
         let mut actions = Vec::new();
         self.hosts[index].step(self.now, &mut actions);

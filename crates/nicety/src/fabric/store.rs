@@ -16,7 +16,7 @@ pub struct Store {
     pub fabric: Name,
     /// Its keys.
     pub keys: Keys,
-    /// How etcd is asked.
+    /// The terms on which etcd is asked.
     pub config: EtcdConfig,
     /// The host file's table.
     pub file: Option<FabricConfig>,

@@ -84,7 +84,7 @@ impl Servers {
         self.members[member] = None;
     }
 
-    /// As a host file has them.
+    /// The endpoints, as text for a host file.
     pub fn endpoints(&self) -> String {
         let all: Vec<String> =
             self.addresses.iter().map(|address| format!("{}://{address}:2379", self.scheme)).collect();

@@ -65,7 +65,7 @@ fn hosts() -> [Cell; 2] {
         cell.run("ip link add br0 type bridge && ip link set wire0 master br0 && ip address flush dev wire0");
         cell.run(&format!("ip address add 10.0.0.{}/24 dev br0 && ip link set br0 up", host + 1));
     }
-    // Who talks to the VM is on the first host, whose network lives on.
+    // The VM's partner is on the first host, whose network lives on.
     cells[0].run("ip address add 10.9.3.254/24 dev br0 && chown nicety:nicety /srv/shared");
     let key = block("**1. A key.**").trim().trim_start_matches("$ sudo ");
     cells[0].run(key);
@@ -84,7 +84,7 @@ fn hosts() -> [Cell; 2] {
     cells
 }
 
-/// As the page's unit does.
+/// The page's unit does the same.
 fn keeps_a_twin(cell: &Cell) {
     cell.run("(sh /usr/local/bin/vm-web-twin >>/var/log/twin.log 2>&1 </dev/null &)");
 }

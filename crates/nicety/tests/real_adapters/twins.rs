@@ -223,7 +223,7 @@ impl Hosts {
         format!("the first daemon said\n{a}\nthe second daemon said\n{b}")
     }
 
-    /// What `nicety ft` says on a host.
+    /// The output of `nicety ft` on a host.
     fn ft(&mut self, host: usize, words: &str) -> Result<String, nicety_guests::Error> {
         let control = self.served[host].socket("control.sock");
         let program = env!("CARGO_BIN_EXE_nicety");

@@ -1,4 +1,4 @@
-//! What docs/fabric.md tells an administrator to type: certificates, users, a fabric and its first host, its keys, defragmentation.
+//! The lines that docs/fabric.md has an administrator type: certificates, users, a fabric and its first host, its keys, defragmentation.
 
 use std::time::Instant;
 

@@ -56,7 +56,7 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// As a host file has them.
+    /// The endpoints, as text for a host file.
     pub fn endpoints(&self) -> String {
         self.servers.endpoints()
     }

@@ -70,7 +70,7 @@ fn a_snapshot_is_restored_by_the_book_s_lines_and_each_host_takes_its_configurat
     until("the guests are known", || one.place(2).is_some() && other.place(1).is_some());
     let session = [format!("export ETCDCTL_ENDPOINTS={}", cluster.endpoints())];
     runs(cluster.folder(), cluster.etcd(), &session, &block("etcdctl snapshot save"), &[]);
-    // What is lost with the server: a change, and a guest that has come since.
+    // Two things are lost with the server: a change, and a guest that has come since.
     cluster.put("config", &GROUPS.replace("vlan = 10", "vlan = 11"));
     let vlan = |host: &Host, port: &str| host.port(port).policy.get("vlan").cloned().unwrap_or_default();
     until("the change is in force", || vlan(one, "vm1") == "11" && vlan(other, "vm2") == "11");

@@ -1,4 +1,4 @@
-//! What a person and a program see of the fabric at one host: `nicety ports`, `top`, `trace`, `fabric status` and the metrics.
+//! The fabric as a person and a program see it at one host: `nicety ports`, `top`, `trace`, `fabric status` and the metrics.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

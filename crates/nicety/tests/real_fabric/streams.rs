@@ -155,7 +155,7 @@ fn a_guest_that_moves_loses_no_frame_of_a_stream_but_those_of_its_own_pause() {
         let (from, to) = (&hosts[round % 2], &hosts[(round + 1) % 2]);
         stream.sent.clear();
         stream.during(Duration::from_millis(100), || {});
-        // As in a live migration: its VMM waits there while its memory is copied.
+        // In a live migration the VMM waits there while its memory is copied.
         let mut next = Guest::waiting(to.socket(1));
         stream.during(Duration::from_millis(300), || {});
         assert!(is_at(from), "it still runs there");

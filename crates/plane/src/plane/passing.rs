@@ -18,7 +18,7 @@ impl Plane {
             let passed = inward.drain(Budget::TURN, now, |batch, picks| {
                 let is_there = |slot: &&Slot| slot.port().is_some_and(|receiver| !receiver.has_left());
                 match slots.get(batch.origin).filter(is_there) {
-                    // What has waited was counted as forwarded when it came.
+                    // Frames that have waited were counted as forwarded when they came.
                     Some(receiver) => self.pass_to(receiver, batch, picks, &mut Losses::off(), now),
                     None => lost += picks.len() as u64,
                 }

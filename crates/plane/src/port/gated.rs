@@ -31,7 +31,7 @@ impl Port {
         }
     }
 
-    /// As [`Port::set_gate`], and what waited in the gate of another process waits here. Call it before the port is served.
+    /// Does what [`Port::set_gate`] does. Frames that waited in the gate of another process wait here. Call it before the port is served.
     ///
     /// # Errors
     /// There is no memory for the packets of a batch.

@@ -54,7 +54,7 @@ pub struct State {
     pub inward_classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
-    /// What a person should know about an uplink that passes frames.
+    /// A remark for a person about an uplink that passes frames.
     pub remark: Option<String>,
     /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
     pub failed: Option<String>,

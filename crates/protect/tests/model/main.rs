@@ -42,7 +42,7 @@ fn digest(world: &World) -> u64 {
 /// A search with more states fails: it would not be complete.
 const STATES_MAX: usize = 20_000_000;
 
-/// What a search came across: a search that never sees a takeover proves nothing.
+/// The events that a search came across: a search that never sees a takeover proves nothing.
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,

@@ -151,7 +151,7 @@ impl World {
         self.hosts[index] = Some(Host::twin(NodeId(index as u64 + 3), self.terms));
     }
 
-    /// What may happen next.
+    /// The events that may happen next.
     pub fn moves(&self, bounds: Bounds) -> Vec<Move> {
         let next = bounds.departures.map(|_| self.next(bounds));
         if bounds.departures.is_some_and(|most| self.order.departures >= most) {

@@ -48,7 +48,7 @@ pub struct Place {
     pub is_told: bool,
 }
 
-/// What has passed one way between a tunnel and a hop: frames of guests, without the tunnel's headers.
+/// The traffic one way between a tunnel and a hop: frames of guests, without the tunnel's headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Frames as a wire would see them.
@@ -59,7 +59,7 @@ pub struct Passed {
     pub dropped: u64,
 }
 
-/// What has passed between a tunnel and a hop since the hop was put.
+/// The traffic between a tunnel and a hop since the hop was put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Came from the hop: for the switch, an uplink's world is the guest that transmits.
@@ -68,7 +68,7 @@ pub struct Traffic {
     pub receive: Passed,
 }
 
-/// Where a tunnel would send a frame.
+/// The way of a frame into a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Nowhere: its VLAN is no network of the tunnel.
@@ -135,7 +135,7 @@ pub(crate) struct Table {
     unconfirmed: Unconfirmed,
 }
 
-/// What was told to the process before this one, and was not told again yet.
+/// Entries that were told to the process before this one, and were not told again yet.
 #[derive(Debug, Default)]
 struct Unconfirmed {
     hops: HashSet<IpAddr>,
@@ -187,14 +187,14 @@ impl Hops {
         self.lock().numbers.iter().map(|(address, _)| *address).collect()
     }
 
-    /// What has passed between the tunnel and each hop, in the order of their addresses.
+    /// The traffic between the tunnel and each hop, in the order of their addresses.
     pub fn traffic(&self) -> Vec<(IpAddr, Traffic)> {
         let table = self.lock();
         let of = |(address, number): &(IpAddr, u16)| Some((*address, *table.traffic.get(usize::from(*number))?));
         table.numbers.iter().filter_map(of).collect()
     }
 
-    /// Where the tunnel would send a frame of this VLAN of the switch (0: without a tag) for this address. Changes nothing.
+    /// The hosts to which the tunnel would send a frame of this VLAN of the switch (0: without a tag) for this address. Changes nothing.
     pub fn way(&self, vlan: u16, to: Mac, now: Time) -> Way {
         let mut table = self.lock();
         let Some(vni) = table.networks.vni(vlan) else { return Way::NoNetwork };

@@ -21,11 +21,11 @@ pub(super) struct Beyond {
     pub(super) dropped: Option<Reason>,
 }
 
-/// What is known of other hosts.
+/// The other hosts, as far as they are known.
 struct Known<'a> {
     /// Names in the fabric.
     names: &'a [(String, String)],
-    /// Where the destination is.
+    /// The place of the destination.
     places: &'a [PlaceReport],
 }
 

@@ -173,7 +173,7 @@ impl Vm {
         let (Some(kept), Some(still)) = (self.role.kept(), self.copying.stand_still()) else { return };
         let left = Left { vm: self.config.name.clone(), run: self.run, kept, still };
         match left.another() {
-            // Whoever has asked gets it, or does not wait any more.
+            // The one that has asked gets it, or does not wait any more.
             Ok(other) => _ = answer.send(other),
             Err(why) => warn!(vm = self.config.name, "its stream is not handed over: {why}"),
         }

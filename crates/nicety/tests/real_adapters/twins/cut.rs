@@ -20,14 +20,14 @@ const SNAP: usize = 64;
 const OWNER: usize = 0;
 const TWIN: usize = 1;
 
-/// What is cut at once. Owner and twin are those of the moment.
+/// The parts that are cut at once. Owner and twin are those of the moment.
 struct Case {
     what: &'static str,
     /// Whose messages to the other host are lost.
     link: &'static [usize],
-    /// Who does not reach the lease.
+    /// The hosts that do not reach the lease.
     lease: &'static [usize],
-    /// Who reaches the lease again first. That host goes on with the VM.
+    /// The host that reaches the lease again first. It goes on with the VM.
     first: usize,
 }
 
