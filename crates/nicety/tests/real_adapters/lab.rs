@@ -246,7 +246,7 @@ fn a_guest_reads_its_iscsi_disk_while_three_others_send() {
 
 #[test]
 fn the_generator_s_frames_come_through_dpdk_s_testpmd_open_vswitch_and_the_kernel_s_bridge_too() {
-    let peers = ["testpmd-io", "ovs-dpdk", "bridge"];
+    let peers = ["nicety-adaptive", "testpmd-io", "ovs-dpdk", "bridge"];
     let (runs, _) = one_round("pps", &["--adapters", &peers.join(","), "--seconds", "1"]);
     for peer in peers {
         let of: Vec<_> = runs.iter().filter(|run| run["adapter"] == peer).collect();
