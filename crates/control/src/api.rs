@@ -352,6 +352,11 @@ impl Problem {
         [EXISTS.1, NO_SUCH_PORT.1].iter().any(|kind| self.r#type.ends_with(kind))
     }
 
+    /// Whether another change waits to be confirmed, and this one may be made when that is over.
+    pub fn is_waiting(&self) -> bool {
+        self.r#type.ends_with(WAITS.1)
+    }
+
     /// Whether the daemon is still starting.
     pub fn is_starting(&self) -> bool {
         self.r#type.ends_with(STARTING.1)
@@ -380,6 +385,7 @@ impl From<ChangeError> for Box<Problem> {
             ChangeError::Waits(_) => Problem::new(WAITS, detail),
             ChangeError::NothingWaits(_) => Problem::new(NOTHING_WAITS, detail),
             ChangeError::NotUndone(_) => Problem::new(NOT_UNDONE, detail),
+            ChangeError::UndoneBut(_) => Problem::new(HALFWAY, detail),
             ChangeError::Halfway { changed, .. } => {
                 let mut problem = Problem::new(HALFWAY, detail);
                 problem.changed = Some(changed);

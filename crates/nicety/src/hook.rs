@@ -79,7 +79,7 @@ impl Call {
 
 /// Reason why a call has not done its work.
 enum Trouble {
-    /// The daemon does not answer: it may soon.
+    /// The daemon does not answer, or does not make this change before another one is confirmed or undone: it may soon.
     Away(Failure),
     /// Another call has changed the same ports.
     Overtaken(Failure),
@@ -105,6 +105,7 @@ impl From<AskError> for Trouble {
     fn from(error: AskError) -> Self {
         match &error {
             AskError::Nobody(_) | AskError::Starting(_) | AskError::System { .. } => Self::Away(failure(error)),
+            AskError::Refused(problem) if problem.is_waiting() => Self::Away(failure(error)),
             AskError::Refused(problem) if problem.is_overtaken() => Self::Overtaken(failure(error)),
             _ => Self::Other(failure(error)),
         }

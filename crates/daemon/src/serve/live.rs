@@ -2,8 +2,10 @@
 //!
 //! Every change makes a whole new host file. It is checked like any host file and compared with the running one. The differences
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
-//! state is kept in the [state file](state), and by the [keeper](texts). A change may [wait to be confirmed](confirm).
+//! state is kept in the [state file](state), and by the [keeper](texts). A change may [wait to be confirmed](confirm). A few are made
+//! [beside](beside) it.
 
+mod beside;
 mod blocked;
 pub mod capture;
 pub mod confirm;
@@ -115,6 +117,9 @@ pub enum ChangeError {
         "the change was not undone, and stands: {0}; `nicety confirm` keeps it, `nicety confirm --undo` tries again"
     )]
     NotUndone(String),
+    /// The change that waited was undone, and something that was there before does not work.
+    #[error("the change was undone, and not all works: {0}; `nicety ports` says what")]
+    UndoneBut(String),
     /// Only a part of the change was made.
     #[error("not all was done: {}{}", .why.join("; "), waits_too(.changed))]
     Halfway {
@@ -445,13 +450,12 @@ impl Live {
     /// Adds a port, a group, an uplink, a team, a mirror, an export of flows or a class. Its relative paths start at the host file's folder.
     pub fn add(&self, list: List, entry: Table, terms: impl Into<Terms>) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        if let Some(name) = list.name_of(&entry)
-            && running.host.document.has(list, &name)
-        {
-            return Err(ChangeError::Exists(list, name));
-        }
-        let new = self.understood(&running, &running.host.document.with(list, entry, self.folder()).text())?;
-        self.change(&mut running, new, None, &terms.into())
+        let is_for_vm = beside::is_for_vm(list, &entry);
+        let edit = |host: &Host| match list.name_of(&entry) {
+            Some(name) if host.document.has(list, &name) => Err(ChangeError::Exists(list, name)),
+            _ => host.changed(&host.document.with(list, entry.clone(), self.folder())).map_err(ChangeError::Wrong),
+        };
+        self.change_one(&mut running, is_for_vm, &terms.into(), edit)
     }
 
     /// Removes a port, an empty group, an uplink, a mirror, an export of flows, a class, or a team with its uplinks.
@@ -479,8 +483,12 @@ impl Live {
                 )));
             }
         }
-        let new = self.understood(&running, &document.without(list, name).text())?;
-        self.change(&mut running, new, None, &terms.into())
+        let is_for_vm = beside::is_for_vm(list, &document.entry(list, name));
+        let edit = |host: &Host| match host.document.has(list, name) {
+            true => host.changed(&host.document.without(list, name)).map_err(ChangeError::Wrong),
+            false => Ok(host.clone()),
+        };
+        self.change_one(&mut running, is_for_vm, &terms.into(), edit)
     }
 
     /// Changes values of a port, a group, an uplink, a team, a mirror, an export of flows or a class. A key without a value gets its default.
@@ -519,20 +527,42 @@ impl Live {
         &self,
         list: List,
         name: &str,
-        values: impl FnOnce(&Host) -> Result<Vec<(String, Option<Value>)>, ChangeError>,
+        values: impl Fn(&Host) -> Result<Vec<(String, Option<Value>)>, ChangeError>,
         terms: &Terms,
     ) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        if !running.host.document.has(list, name) {
-            return Err(missing(&running.host.document, list, name));
+        let document = &running.host.document;
+        if !document.has(list, name) {
+            return Err(missing(document, list, name));
         }
-        let values = values(&running.host)?;
-        let new = running.host.document.with_values(list, name, &values, self.folder());
-        if !new.has(list, name) {
-            return Err(ChangeError::Refused(format!("a {list} keeps its name, {name}: remove it, and add another")));
+        let is_for_vm = beside::is_for_vm(list, &document.entry(list, name));
+        let edit = |host: &Host| {
+            if !host.document.has(list, name) {
+                return Ok(host.clone());
+            }
+            let new = host.document.with_values(list, name, &values(host)?, self.folder());
+            if !new.has(list, name) {
+                let why = format!("a {list} keeps its name, {name}: remove it, and add another");
+                return Err(ChangeError::Refused(why));
+            }
+            host.changed(&new).map_err(ChangeError::Wrong)
+        };
+        self.change_one(&mut running, is_for_vm, terms, edit)
+    }
+
+    /// Changes one entry. A change of a port that comes and goes with a VM is made also while another one waits.
+    fn change_one(
+        &self,
+        running: &mut Running,
+        is_for_vm: bool,
+        terms: &Terms,
+        edit: impl Fn(&Host) -> Result<Host, ChangeError>,
+    ) -> Result<Changed, ChangeError> {
+        if is_for_vm {
+            return self.change_beside(running, terms, edit);
         }
-        let new = self.understood(&running, &new.text())?;
-        self.change(&mut running, new, None, terms)
+        let new = edit(&running.host)?;
+        self.change(running, new, None, terms)
     }
 
     /// Notes that the host file was written. Changes only the saved live changes. Returns the remaining differences.
@@ -583,7 +613,7 @@ impl Live {
         Host::parse_with(text, &self.path, running.host.fabric_groups.as_ref()).map_err(ChangeError::Wrong)
     }
 
-    /// Changes the running configuration to `new`. `file`: the daemon's host file says this now.
+    /// Changes the running configuration to `new`, unless another change waits. `file`: the daemon's host file says this now.
     fn change(
         &self,
         running: &mut Running,
@@ -592,6 +622,18 @@ impl Live {
         terms: &Terms,
     ) -> Result<Changed, ChangeError> {
         self.is_free(running)?;
+        self.make(running, new, file, None, terms)
+    }
+
+    /// The same. `confirmed`: what an undo of the change that waits is to bring back from now on.
+    fn make(
+        &self,
+        running: &mut Running,
+        new: Host,
+        file: Option<Host>,
+        confirmed: Option<Host>,
+        terms: &Terms,
+    ) -> Result<Changed, ChangeError> {
         let new = blocked::keep(&running.host, new).map_err(ChangeError::Wrong)?;
         let plan = self.plan_of(&running.host, &new);
         let against: Vec<Change> = plan.cuts_off().filter(|change| !terms.consent.covers(change)).cloned().collect();
@@ -613,6 +655,9 @@ impl Live {
         if let Some(file) = file {
             running.file = file;
             running.refused = None;
+        }
+        if let (Some(waits), Some(confirmed)) = (&mut running.waiting, confirmed) {
+            waits.host = beside::opened(confirmed, &waits.host, &running.host);
         }
         let (waiting, not_kept) = match waiting {
             Some(waiting) => (Some(self.waits(running, waiting)), None),

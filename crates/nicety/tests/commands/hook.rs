@@ -188,6 +188,40 @@ fn a_daemon_that_is_away_ends_the_start_with_a_sentence_or_is_waited_for() {
 }
 
 #[test]
+fn a_vm_starts_and_ends_while_an_administrator_s_change_waits_to_be_confirmed() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let xml = web(&scratch);
+    assert_eq!(scratch.run(&["port", "remove", "vm1", "--confirm", "600s"]).code, Some(0));
+    well(&scratch, &["web1", "prepare", "begin", "-"], &xml);
+    well(&scratch, &["web1", "started", "begin", "-"], &xml);
+    assert_eq!(ports(&scratch), ["vm2", "web1-1", "web1-2"]);
+    assert_eq!(scratch.run(&["confirm", "--undo"]).code, Some(0));
+    let mut all = ports(&scratch);
+    all.sort();
+    assert_eq!(all, ALL);
+    assert_eq!(scratch.run(&["port", "remove", "vm1", "--confirm", "600s"]).code, Some(0));
+    well(&scratch, &["web1", "release", "end", "-"], &xml);
+    assert_eq!(ports(&scratch), ["vm2"]);
+
+    // This one needs an address that an undo would give back.
+    let same = xml.replace("35:01", "34:01");
+    let refused = call(&scratch, &["web1", "prepare", "begin", "-"], &same);
+    assert_eq!((refused.code, refused.err.lines().count()), (Some(1), 1), "{refused:?}");
+    for words in ["waits to be confirmed (- port vm1)", "`nicety confirm` keeps it", "is the address of port vm1 already"] {
+        assert!(refused.err.contains(words), "{words}: {refused:?}");
+    }
+    let waits = begin(scratch.command(&["hook", "libvirt", "--wait", "60s", "web1", "prepare", "begin", "-"]), &same);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(scratch.run(&["confirm"]).code, Some(0));
+    let ended = Ended::of(&waits.wait_with_output().unwrap());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ports(&scratch), ["vm2", "web1-1", "web1-2"]);
+    well(&scratch, &["web1", "release", "end", "-"], &same);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn at_the_other_end_of_a_migration_it_looks_first_and_leaves_the_xml_as_it_is() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
