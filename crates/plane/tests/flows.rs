@@ -389,7 +389,7 @@ fn flows_from_a_port_or_of_an_export_that_is_gone_are_reported_some_at_a_time(wo
             gone.extend(sink.take_records());
         }
         assert!(gone.iter().all(|one| (one.ingress, one.end) == (1, EndReason::Forced)));
-        assert_eq!(gone.iter().map(|one| one.packets).sum::<u64>(), FLOWS.into(), "each frame is in a record");
+        assert_eq!(gone.iter().map(|one| one.packets).sum::<u64>(), u64::from(FLOWS), "each frame is in a record");
         assert!(next.take_records().is_empty(), "they are not the new port's");
     }
 }
