@@ -76,8 +76,8 @@ pub struct Fabric {
     pub(crate) write_again_at: Time,
     pub(crate) write_failures: u32,
     pub(crate) learn_at: Time,
-    /// Own addresses, and of these the learned ones of each port.
-    pub(crate) own_count: usize,
+    /// Learned own addresses: all, and those of each port.
+    pub(crate) learned_count: usize,
     pub(crate) learned: BTreeMap<Name, u16>,
     /// Addresses that were not claimed because there were too many.
     pub(crate) left_out: u64,
@@ -126,7 +126,7 @@ impl Fabric {
             write_again_at: Time::ZERO,
             write_failures: 0,
             learn_at: Time::ZERO,
-            own_count: 0,
+            learned_count: 0,
             learned: BTreeMap::new(),
             left_out: 0,
             adopt_at: None,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
-    Transaction, Trouble, Waiting, WatchId,
+    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Name, Op, Peer, Scope,
+    Settings, Terms, Transaction, Trouble, Waiting, WatchId,
 };
 use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
@@ -177,7 +177,12 @@ impl Lab {
                 return host.fabric.applied(revision, result, Time(now));
             }
             Action::Hop { hop, peer: Some(peer) } => {
-                host.hops.insert(hop, peer);
+                let is_taken = host.hops.iter().any(|(of, known)| *of != hop && known.address == peer.address);
+                assert!(!is_taken, "two hosts are told with the address {}", peer.address);
+                // As the tunnel does: what was told is behind an address.
+                if host.hops.insert(hop, peer).is_some_and(|before| before.address != peer.address) {
+                    host.table.retain(|_, of| *of != hop);
+                }
                 return;
             }
             Action::Hop { hop, peer: None } => {
@@ -333,6 +338,31 @@ fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
     let report = lab.hosts[1].fabric.report(Time(lab.now));
     let reached: Vec<_> = report.hosts.iter().map(|host| (host.name.as_str(), host.is_reached)).collect();
     assert_eq!(reached, [("a", true), ("d", false)]);
+}
+
+#[test]
+fn a_host_with_another_tunnel_address_keeps_its_addresses_and_the_next_host_may_have_the_old_one() {
+    let mut lab = Lab::new(&[("b", "192.0.2.2")]);
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.needs(&BTreeSet::from([name("web")]), now);
+    // This claim gives host "0" a lower number than host "a" will have.
+    lab.write("at/web/0/02:00:00:00:00:07", r#"{"port":"p","sequence":9}"#);
+    lab.add("a", "192.0.2.1");
+    let now = Time(lab.now);
+    lab.hosts[1].fabric.needs(&BTreeSet::from([name("web")]), now);
+    lab.settle();
+    lab.started(1, "web", 1);
+    let record = |address: &str, run: u64| {
+        format!(r#"{{"address":"{address}","mtu":1500,"run":"{run:016x}","version":"0.1.0"}}"#)
+    };
+    lab.write("host/0", &record("192.0.2.1", 1));
+    assert_eq!((lab.to(0, 5, 1).as_deref(), lab.to(0, 5, 7)), (Some("192.0.2.1"), None));
+    lab.write("host/a", &record("192.0.2.9", 101));
+    let found = [1, 7].map(|last| lab.to(0, 5, last));
+    assert_eq!(found, ["192.0.2.9", "192.0.2.1"].map(|address| Some(address.to_owned())));
+    // An MTU that changes takes nothing away.
+    lab.write("host/a", &record("192.0.2.9", 101).replace("1500", "9000"));
+    assert_eq!(lab.to(0, 5, 1).as_deref(), Some("192.0.2.9"));
 }
 
 #[test]
@@ -555,6 +585,33 @@ fn a_guest_that_makes_addresses_up_costs_the_store_little() {
     }
     let transactions = lab.hosts[0].transactions - before;
     assert!(transactions <= 7, "{transactions} transactions in a second");
+}
+
+#[test]
+fn guests_that_make_addresses_up_take_no_room_from_the_address_of_a_port_and_theirs_wait_for_room() {
+    let mut lab = pair();
+    let now = Time(lab.now);
+    let web = name("web");
+    let port = |number: usize| name(&format!("p{}", number / usize::from(LEARNED_MAX)));
+    let invented = |number: usize| Mac([2, 1, 0, 0, (number >> 8) as u8, number as u8]);
+    let fabric = &mut lab.hosts[0].fabric;
+    for number in 0..LEARNED_ALL_MAX {
+        assert!(fabric.learned(&web, invented(number), &port(number), now));
+    }
+    let last = invented(LEARNED_ALL_MAX);
+    assert!(!fabric.learned(&web, last, &name("late"), now) && !fabric.has_room(&name("late")));
+    lab.started(0, "web", 1);
+    lab.waits(0, 2, Waiting::Expected);
+    assert_eq!([1, 2].map(|last| lab.to(1, 5, last).as_deref() == Some("192.0.2.1")), [true; 2]);
+    // An address that is given up, or becomes a port's own, leaves its room. Then the port of its own has room, and another one.
+    let fabric = &mut lab.hosts[0].fabric;
+    fabric.stopped(&web, invented(0), now);
+    assert!(
+        fabric.has_room(&port(0)) && fabric.has_room(&name("late")) && !fabric.has_room(&port(LEARNED_ALL_MAX - 1))
+    );
+    assert!(fabric.learned(&web, last, &name("late"), now) && !fabric.has_room(&name("late")));
+    fabric.started(&web, invented(1), &port(1), now);
+    assert!(fabric.learned(&web, invented(0), &port(0), now));
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(super) struct Ports {
     here: BTreeMap<Address, (Use, PortId)>,
     /// Other addresses behind ports.
     learned: BTreeMap<Address, PortId>,
+    /// Those of them for which the machine had no room.
+    left_out: BTreeSet<Address>,
     /// Addresses that another host has claimed since.
     moved: BTreeSet<Address>,
     learned_at: Time,
@@ -173,12 +175,18 @@ impl Ports {
                 }
                 continue;
             }
-            if is_back || !self.learned.contains_key(&key) {
-                fabric.learned(&key.0, address, &port.name, now);
+            let is_retried = self.left_out.contains(&key) && fabric.has_room(&port.name);
+            if is_back || is_retried || !self.learned.contains_key(&key) {
+                if fabric.learned(&key.0, address, &port.name, now) {
+                    self.left_out.remove(&key);
+                } else {
+                    self.left_out.insert(key.clone());
+                }
             }
             learned.insert(key, id);
         }
         for (address, _) in self.learned.iter().filter(|(address, _)| !learned.contains_key(*address)) {
+            self.left_out.remove(address);
             if !self.here.contains_key(address) {
                 self.moved.remove(address);
                 fabric.stopped(&address.0, address.1, now);
@@ -192,3 +200,7 @@ impl Ports {
         self.moved.insert((group, mac));
     }
 }
+
+#[cfg(test)]
+#[path = "ports_test.rs"]
+mod tests;

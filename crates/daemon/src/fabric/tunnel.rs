@@ -116,3 +116,7 @@ impl Tunnel {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tunnel_test.rs"]
+mod tests;

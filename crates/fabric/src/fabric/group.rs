@@ -403,7 +403,9 @@ impl Fabric {
         let is_admitted = self.is_admitted;
         let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);
         let all = concerned.into_iter().filter_map(|hop| Some((hop, self.hosts.get(hop)?.peer, of(&self.hosts, hop))));
-        let changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        let mut changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        // An address is free before another host has it: never are two hosts told with one address.
+        changed.sort_by_key(|(_, old, new)| (new.is_some(), old.is_none()));
         for (hop, old, new) in changed {
             if new.is_some() {
                 self.actions.push_back(Action::Hop { hop, peer: new });
@@ -411,8 +413,13 @@ impl Fabric {
             if let Some(host) = self.hosts.get_mut(hop) {
                 host.peer = new;
             }
-            if old.is_some() != new.is_some() {
+            let has_moved = old.zip(new).is_some_and(|(old, new)| old.address != new.address);
+            if has_moved || old.is_some() != new.is_some() {
                 for group in self.groups.values_mut() {
+                    if has_moved {
+                        // The tunnel forgets what is behind an address that is no host's any more.
+                        group.told.retain(|_, told| *told != hop);
+                    }
                     group.show_all_of(hop, &self.hosts, is_admitted, &mut self.actions);
                 }
             }

@@ -347,7 +347,7 @@ impl Table {
 
     /// Goes on with what another process knew. Peers that the host file names are here already, and no others are added to them.
     pub(super) fn restore(&mut self, hops: &[SavedHop], places: &[SavedPlace]) {
-        if self.is_alone() {
+        if self.numbers.is_empty() {
             for SavedHop { address, networks } in hops {
                 let vnis = |numbers: &Vec<u32>| numbers.iter().filter_map(|number| Vni::new(*number)).collect();
                 self.put(Hop { address: *address, networks: networks.as_ref().map(vnis) });
@@ -437,9 +437,9 @@ impl Table {
         Arc::clone(&self.networks)
     }
 
-    /// Whether there is no hop.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.numbers.is_empty()
+    /// The number of hops.
+    pub(crate) fn count(&self) -> usize {
+        self.numbers.len()
     }
 
     fn entry(&mut self, vni: Vni, mac: Mac) -> Option<&mut Entry> {

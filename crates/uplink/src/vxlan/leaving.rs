@@ -91,10 +91,10 @@ struct Run {
 }
 
 /// Errors of the last sending calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// The last error, if nothing was sent since.
-    pub error: Option<Errno>,
+    /// The peers to which the last message could not be sent, and the error of each, in the order of their addresses.
+    pub unreached: Vec<(IpAddr, Errno)>,
     /// The length of the last datagram that was longer than its way permits, if the kernel did not say what that permits.
     pub too_long: Option<u32>,
     /// The peer whose way carries shorter packets than it should, and how long these are.
@@ -102,6 +102,33 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
+    /// A message was sent to a peer.
+    fn sent(&mut self, peer: IpAddr) {
+        if !self.unreached.is_empty()
+            && let Ok(at) = self.place(peer)
+        {
+            self.unreached.remove(at);
+        }
+    }
+
+    /// A message could not be sent to a peer.
+    fn failed(&mut self, peer: IpAddr, error: Errno) {
+        match self.place(peer) {
+            Ok(at) => self.unreached[at].1 = error,
+            Err(at) => self.unreached.insert(at, (peer, error)),
+        }
+    }
+
+    fn place(&self, peer: IpAddr) -> Result<usize, usize> {
+        self.unreached.binary_search_by_key(&peer, |(peer, _)| *peer)
+    }
+
+    /// Forgets what concerns a peer that is none any more.
+    pub(super) fn forget_others(&mut self, is_peer: impl Fn(IpAddr) -> bool) {
+        self.unreached.retain(|(peer, _)| is_peer(*peer));
+        self.narrow.take_if(|(peer, _)| !is_peer(*peer));
+    }
+
     /// The way to a peer carries IP packets of so many bytes. The narrowest way is kept.
     fn found(&mut self, peer: IpAddr, mtu: u32) {
         self.too_long = None;
@@ -323,8 +350,10 @@ impl Leaving {
             first = *next;
             match system::send_datagrams(socket.as_fd(), self.buffers.map(), &departing) {
                 Ok(sent) => {
-                    self.trouble.error = None;
-                    for place in places.iter().take(sent.max(1)) {
+                    for (place, departing) in places.iter().zip(&departing).take(sent.max(1)) {
+                        if let Some(peer) = departing.to.ip() {
+                            self.trouble.sent(peer);
+                        }
                         let count = self.done(*place, guide.table, false);
                         if count.packets > 0 {
                             counters.received(0, count.frames.into(), count.bytes.into());
@@ -364,8 +393,8 @@ impl Leaving {
         };
         if reason == Reason::TooLong {
             self.returned(message.departing, socket, guide);
-        } else {
-            self.trouble.error = Some(errno);
+        } else if let Some(peer) = message.departing.to.ip() {
+            self.trouble.failed(peer, errno);
         }
         (0..self.done(place, guide.table, true).packets).for_each(|_| counters.receive_drop(reason));
     }
