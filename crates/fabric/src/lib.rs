@@ -129,7 +129,8 @@ pub enum Action {
         /// The text: groups as tables of a host file.
         text: String,
     },
-    /// A host can be reached at this address from now on. `None`: it is gone, and nothing is told of it any more.
+    /// A host can be reached at this address from now on. With another address than before, it has none of the addresses that were told:
+    /// those that it still has are told again. `None`: it is gone, and nothing is told of it any more.
     Hop {
         /// The number of the host. It stays while the host is there.
         hop: Hop,

@@ -167,7 +167,7 @@ impl Fabric {
             return;
         }
         if old.is_none_or(|own| own.wanted.is_none()) && !self.has_room(port, is_learned) {
-            self.left_out += 1;
+            self.left_out.insert(port.clone());
             return;
         }
         self.need(name, now);
@@ -227,6 +227,7 @@ impl Fabric {
             *count -= 1;
             if *count == 0 {
                 self.learned.remove(port);
+                self.left_out.remove(port);
             }
         }
     }
