@@ -94,12 +94,7 @@ impl Hosts {
     ///
     /// # Errors
     /// A sentence: the host claims too many.
-    pub(crate) fn claim(
-        &mut self,
-        hop: Hop,
-        address: IpAddr,
-        tenure: Option<Tenure>,
-    ) -> Result<BTreeSet<Hop>, String> {
+    pub(crate) fn claim(&mut self, hop: Hop, address: IpAddr, tenure: Option<Tenure>) -> Result<BTreeSet<Hop>, String> {
         let mut concerned = self.by_address.get(&address).cloned().unwrap_or_default();
         concerned.insert(hop);
         let Some(host) = self.get_mut(hop) else { return Ok(concerned) };

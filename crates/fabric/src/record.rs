@@ -190,7 +190,8 @@ impl Keys {
                 }
                 Ok(Key::At { group, host, mac: address })
             }
-            _ => Err("no such key is known: expected are config, host/HOST, host/HOST/ADDRESS and at/GROUP/HOST/MAC".to_owned()),
+            _ => Err("no such key is known: expected are config, host/HOST, host/HOST/ADDRESS and at/GROUP/HOST/MAC"
+                .to_owned()),
         }
     }
 }

@@ -103,9 +103,8 @@ impl Net {
         let fabric = name("prod");
         let keys = Keys::new(&fabric);
         let mut store = Store::new(LEASE);
-        let groups = (0..hosts * PORTS / GROUP).map(|n| {
-            format!("[[port_group]]\nname = \"{}\"\nvni = {}\nvlan = {}\n", group(n), n + 5000, n + 1)
-        });
+        let groups = (0..hosts * PORTS / GROUP)
+            .map(|n| format!("[[port_group]]\nname = \"{}\"\nvni = {}\nvlan = {}\n", group(n), n + 5000, n + 1));
         let value = format!("format = 1\n{}", groups.collect::<String>());
         let ops = vec![Op::Put { key: keys.text(&Key::Config), value, lease: 0 }];
         store.transact(&Transaction { compares: Vec::new(), ops, otherwise: None }).unwrap();
@@ -114,7 +113,8 @@ impl Net {
             let [.., high, low] = n.to_be_bytes();
             let (host, address) = (name(&format!("node-{n:04}")), [10, 0, high, low].into());
             let me = Me { host, address, mtu: 9000, version: "0.1.0".to_owned() };
-            let settings = Settings { fabric: fabric.clone(), me, run: n as u64, seed: n as u64, terms: Terms::default() };
+            let settings =
+                Settings { fabric: fabric.clone(), me, run: n as u64, seed: n as u64, terms: Terms::default() };
             Fabric::new(settings, Time(SECOND))
         });
         let (hosts, todo) = (all.collect(), (0..hosts).collect());
@@ -328,7 +328,10 @@ fn etcd_has_a_watch_for_each_group_of_a_host_and_a_call_for_each_change() {
     println!("a host dies: {death:?}");
     assert_eq!((death.transactions, death.reads), (0, 0));
     let told = (2 * hosts + (PORTS + 2) * GROUP) as u64;
-    assert!(death.told >= hosts as u64 && death.told <= told, "its own keys to all, those of its ports to their groups: {death:?}");
+    assert!(
+        death.told >= hosts as u64 && death.told <= told,
+        "its own keys to all, those of its ports to their groups: {death:?}"
+    );
 
     // etcd has compacted what all watches need next: all is read anew.
     let before = net.load;

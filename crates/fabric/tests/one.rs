@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Event, Fabric, HOSTS_MAX, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
-    Transaction, Trouble, Waiting, WatchId,
+    Action, Basis, Connection, Event, Fabric, HOSTS_MAX, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope,
+    Settings, Terms, Transaction, Trouble, Waiting, WatchId,
 };
 use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
@@ -396,7 +396,8 @@ fn a_record_with_the_address_of_a_newer_host_does_not_take_it_away() {
         lab.write("host/a", &record("192.0.2.2", 100));
         assert_eq!((lab.connection(1), lab.to(2, 5, 2).as_deref()), (Connection::Connected, Some("192.0.2.2")));
         assert_eq!(lab.to(2, 5, 1), None, "nothing is sent to the other one");
-        let sentence = "nothing is sent to host \"a\": its tunnel address 192.0.2.2 is that of host \"b\", which had it first";
+        let sentence =
+            "nothing is sent to host \"a\": its tunnel address 192.0.2.2 is that of host \"b\", which had it first";
         assert_eq!(lab.refused(2), [sentence]);
         assert_eq!(lab.refused(1), [sentence]);
         // One that was begun later sees the same.
@@ -406,10 +407,7 @@ fn a_record_with_the_address_of_a_newer_host_does_not_take_it_away() {
     // An address without a claim is nobody's.
     let mut lab = pair();
     lab.write("host/a", &record("192.0.2.9", 100));
-    assert_eq!(
-        lab.refused(1),
-        ["nothing is sent to host \"a\": it has not claimed its tunnel address 192.0.2.9"]
-    );
+    assert_eq!(lab.refused(1), ["nothing is sent to host \"a\": it has not claimed its tunnel address 192.0.2.9"]);
 }
 
 #[test]
@@ -458,7 +456,11 @@ fn a_host_keeps_its_address_over_an_upgrade_and_loses_it_with_its_lease() {
     assert_eq!(lab.connection(0), Connection::Connected);
     assert_eq!(
         lab.reached(2),
-        [("a", "192.0.2.1", true), ("b", "192.0.2.1", false)].map(|(host, at, is)| (host.to_owned(), at.to_owned(), is))
+        [("a", "192.0.2.1", true), ("b", "192.0.2.1", false)].map(|(host, at, is)| (
+            host.to_owned(),
+            at.to_owned(),
+            is
+        ))
     );
     // Whoever takes the address after the end of the lease is there first when its old host comes back.
     let mut lab = three();

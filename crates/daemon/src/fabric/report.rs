@@ -299,11 +299,7 @@ impl fmt::Display for FabricReport {
             if let Some(seconds) = one.gone_in_seconds {
                 write!(f, "; its key has vanished: it is believed gone in {}", time(seconds))?;
             }
-            writeln!(
-                f,
-                "{}",
-                if one.is_reached { "" } else { "; nothing is sent to it" }
-            )?;
+            writeln!(f, "{}", if one.is_reached { "" } else { "; nothing is sent to it" })?;
         }
         self.refused.iter().try_for_each(|sentence| writeln!(f, "refused: {sentence}"))
     }

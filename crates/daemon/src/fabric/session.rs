@@ -150,7 +150,11 @@ fn may_change_what_is_kept(event: &Event) -> bool {
 fn is_question(action: &Action) -> bool {
     matches!(
         action,
-        Action::Read { .. } | Action::Watch { .. } | Action::Grant { .. } | Action::Renew { .. } | Action::Transact { .. }
+        Action::Read { .. }
+            | Action::Watch { .. }
+            | Action::Grant { .. }
+            | Action::Renew { .. }
+            | Action::Transact { .. }
     )
 }
 

@@ -50,7 +50,8 @@ impl Fabric {
         if *name == self.me.host {
             self.hosts.my_tenures.remove(&address);
             // A stranger has deleted it, and not the end of the lease: that ends the host's key before this one.
-            let is_lost = address == self.me.address && self.hosts.mine.as_ref().is_some_and(|mine| mine.modified < revision);
+            let is_lost =
+                address == self.me.address && self.hosts.mine.as_ref().is_some_and(|mine| mine.modified < revision);
             if is_lost && self.standing.stage == Stage::Registered {
                 self.standing.stage = Stage::Leased(now);
             }
@@ -72,9 +73,10 @@ impl Fabric {
     /// Claims of tunnel addresses that are known and not there any more.
     pub(crate) fn tenures_vanished(&mut self, is_there: impl Fn(&Key) -> bool, at: Time) {
         let is_lost = |host: &Name, address| !is_there(&Key::Tunnel { host: host.clone(), address });
-        let lost = self.hosts.tenures().filter(|(hop, address, _)| {
-            self.hosts.get(*hop).is_some_and(|host| is_lost(&host.name, *address))
-        });
+        let lost = self
+            .hosts
+            .tenures()
+            .filter(|(hop, address, _)| self.hosts.get(*hop).is_some_and(|host| is_lost(&host.name, *address)));
         for (hop, address, _) in lost.collect::<Vec<_>>() {
             self.tenure_vanishes(hop, address, at);
         }
