@@ -35,7 +35,7 @@ use nicety_adapter::{
 use nicety_memory::Map;
 
 pub use error::VxlanError;
-pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TellError, Traffic, Way};
+pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TOLD_MAX, TellError, Traffic, Way};
 pub use networks::Network;
 pub use nicety_frame::vxlan::PORT as VXLAN_PORT;
 pub use sockets::is_tunnel_end;

@@ -186,9 +186,11 @@ impl Fabric {
         let Some(of) = self.groups.get_mut(group).filter(|group| group.is_needed) else { return Ok(()) };
         let known = self.hosts.find(host).filter(|&hop| of.claims.contains_key(&(mac, hop)));
         if known.is_none() && self.claims >= CLAIMS_MAX {
+            self.crowded.insert(Scope::Group(group.clone()));
             return Err(format!("there are more than {CLAIMS_MAX} claims: this one is left out"));
         }
-        let hop = known.or_else(|| self.hosts.intern(host)).ok_or_else(|| self.hosts.too_many())?;
+        let scope = Scope::Group(group.clone());
+        let hop = known.map_or_else(|| self.intern(host, &scope), Ok)?;
         let ClaimRecord { port, sequence } = record;
         let claim = Claim { sequence, modified: entry.modified, gone_at: None, port };
         self.put_claim(group, mac, hop, claim);
@@ -288,17 +290,17 @@ impl Fabric {
     /// A host's key is there.
     pub(crate) fn host_is(&mut self, name: &Name, entry: &Entry, now: Time) -> Result<(), String> {
         let record = HostRecord::parse(&entry.value)?;
-        let Entry { created, modified, .. } = *entry;
+        let modified = entry.modified;
         self.standing.are_hosts_new = true;
         if *name == self.me.host {
-            self.hosts.mine = Some(Known { record, created, modified, since: now, gone_at: None });
+            self.hosts.mine = Some(Known { record, modified, since: now, gone_at: None });
             return Ok(());
         }
-        let hop = self.hosts.intern(name).ok_or_else(|| self.hosts.too_many())?;
+        let hop = self.intern(name, &Scope::Hosts)?;
         let old = self.hosts.get(hop).and_then(Host::known).filter(|old| old.record.run == record.run);
         let since = old.map_or(now, |old| old.since);
-        let concerned = self.hosts.set(hop, Some(Known { record, created, modified, since, gone_at: None }));
-        self.show_hosts(concerned);
+        self.hosts.set(hop, Some(Known { record, modified, since, gone_at: None }));
+        self.show_hosts(BTreeSet::from([hop]));
         Ok(())
     }
 
@@ -325,6 +327,7 @@ impl Fabric {
         for name in lost.collect::<Vec<_>>() {
             self.host_is_gone(&name, Some(at), now);
         }
+        self.tenures_vanished(is_there, at);
         self.vanish(now);
     }
 
@@ -336,6 +339,9 @@ impl Fabric {
                 let all: Vec<Hop> = self.hosts.all().map(|(hop, _)| hop).collect();
                 for hop in all {
                     prolong(self.hosts.gone_at(hop), until);
+                }
+                for (hop, address, _) in self.hosts.tenures().collect::<Vec<_>>() {
+                    prolong(self.hosts.tenure_gone_at(hop, address), until);
                 }
             }
             Scope::Group(name) => {
@@ -372,11 +378,13 @@ impl Fabric {
             if now < at {
                 self.vanish_at = earlier(self.vanish_at, Some(at));
             } else {
-                let concerned = self.hosts.set(hop, None);
+                self.hosts.set(hop, None);
                 self.standing.are_hosts_new = true;
-                self.show_hosts(concerned);
+                self.show_hosts(BTreeSet::from([hop]));
+                self.hosts.release(hop);
             }
         }
+        self.vanish_tenures(now);
     }
 
     fn vanish_claims(&mut self, name: &Name, now: Time) {
@@ -398,7 +406,7 @@ impl Fabric {
     }
 
     /// Tells the tunnel whether it may reach these hosts, if that has changed.
-    fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
+    pub(crate) fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
         let mine = self.me.address;
         let is_admitted = self.is_admitted;
         let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);

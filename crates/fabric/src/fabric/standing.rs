@@ -7,6 +7,9 @@ use crate::fabric::Fabric;
 use crate::record::{HostRecord, Key};
 use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
 
+/// Claims of former tunnel addresses that one registration deletes. A host has one, unless a stranger has made more.
+const FORMER_MAX: usize = 16;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It has no lease. One is made then, once the hosts are read.
@@ -86,7 +89,8 @@ impl Fabric {
                 self.terms.lease
             ));
         }
-        let (host, _) = self.hosts.first_with(me.address, mine.map(|known| (known.created, &me.host)))?;
+        let claimed = self.hosts.my_tenures.get(&me.address).map(|&created| (created, &me.host));
+        let (_, host) = self.hosts.first_with(me.address, claimed)?;
         Some(format!(
             "host {:?} has the tunnel address {} already, so host {:?}, which has the same one, is refused: give one of them another address",
             host.as_str(),
@@ -102,7 +106,7 @@ impl Fabric {
         }
         if std::mem::take(&mut self.standing.are_hosts_new) {
             match self.conflict() {
-                Some(why) => self.refuse(why),
+                Some(why) => self.refuse(why, now),
                 None if matches!(self.standing.stage, Stage::Refused(_)) => self.standing.stage = Stage::Idle(now),
                 None => {}
             }
@@ -137,7 +141,14 @@ impl Fabric {
         let record =
             HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
-        let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
+        // The address's key comes first, so that other hosts never see the record without it. It says nothing but that it is there.
+        let tunnel = |address| self.keys.text(&Key::Tunnel { host: self.me.host.clone(), address });
+        let mut ops = vec![
+            Op::Put { key: tunnel(self.me.address), value: "{}".to_owned(), lease },
+            Op::Put { key: key.clone(), value: record.text(), lease },
+        ];
+        let former = self.hosts.my_tenures.keys().filter(|address| **address != self.me.address);
+        ops.extend(former.take(FORMER_MAX).map(|&address| Op::Delete { key: tunnel(address) }));
         self.standing.stage = Stage::Registering(call);
         self.act(Action::Transact { call, transaction: Transaction { compares, ops, otherwise: Some(key) } });
     }
@@ -153,10 +164,12 @@ impl Fabric {
         }
     }
 
-    fn refuse(&mut self, why: String) {
+    fn refuse(&mut self, why: String, now: Time) {
         if let Some(lease) = self.standing.lease.take() {
             self.act(Action::Revoke { lease: lease.id });
+            // It may register again once the other host is gone, and must know then what it has missed without a lease.
             self.registrations += 1;
+            self.read_everything_again(now, self.terms.pause_max);
         }
         self.standing.stage = Stage::Refused(why);
         self.is_admitted = false;

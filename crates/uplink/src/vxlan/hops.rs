@@ -21,8 +21,8 @@ pub const HOPS_MAX: usize = 1024;
 const WAYS: usize = 4;
 /// Sets: 65,536 entries, 1 MiB.
 const SETS: usize = 1 << 14;
-/// Most entries that are told: 100 for each hop.
-const TOLD_MAX: usize = 100 * HOPS_MAX;
+/// Most entries that are told.
+pub const TOLD_MAX: usize = 200_000;
 /// Age at which a learned entry is forgotten: the switch's default, and Linux's (IEEE 802.1Q section 8.8.3).
 const AGEING_S: u32 = 300;
 

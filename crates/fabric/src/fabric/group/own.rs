@@ -177,7 +177,7 @@ impl Fabric {
             return true;
         }
         if is_learned && old.is_none_or(|own| own.wanted.is_none()) && !self.has_room(port) {
-            self.left_out += 1;
+            self.left_out.insert(port.clone());
             return false;
         }
         self.need(name, now);
@@ -229,6 +229,7 @@ impl Fabric {
             self.learned_count -= 1;
             if *count == 0 {
                 self.learned.remove(port);
+                self.left_out.remove(port);
             }
         }
     }
