@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings, Terms,
-    Transaction, Trouble, Waiting, WatchId,
+    Action, Basis, Connection, Event, Fabric, Hop, Kept, Key, Keys, LEARNED_MAX, Me, Name, Op, Peer, Scope, Settings,
+    Terms, Transaction, Trouble, Waiting, WatchId,
 };
 use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
@@ -69,11 +69,20 @@ impl Lab {
     }
 
     fn add(&mut self, host: &str, address: &str) {
+        self.add_with(host, address, None);
+    }
+
+    /// The same of one that has kept what it knew.
+    fn add_with(&mut self, host: &str, address: &str, kept: Option<Kept>) {
         let number = self.hosts.len() as u64;
         let me = Me { host: name(host), address: address.parse().unwrap(), mtu: 1500, version: "0.1.0".to_owned() };
         let settings = Settings { fabric: name("lab"), me, run: 100 + number, seed: number, terms: Terms::default() };
+        let now = Time(self.now);
         self.hosts.push(Host {
-            fabric: Fabric::new(settings, Time(self.now)),
+            fabric: match kept {
+                Some(kept) => Fabric::resume(settings, kept, true, now),
+                None => Fabric::new(settings, now),
+            },
             watches: BTreeMap::new(),
             hops: BTreeMap::new(),
             table: BTreeMap::new(),
@@ -317,6 +326,24 @@ fn a_second_host_with_a_name_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
+fn a_copy_of_a_host_with_its_last_known_state_is_refused_as_long_as_the_first_is_there() {
+    let mut lab = pair();
+    let kept = lab.hosts[0].fabric.keep();
+    lab.add_with("a", "192.0.2.9", Some(kept));
+    let Connection::Refused { why } = lab.connection(2) else { panic!("{:?}", lab.connection(2)) };
+    assert!(why.contains("tunnel address 192.0.2.1,") && why.contains("(tunnel address 192.0.2.9,"), "{why}");
+    lab.started(0, "web", 1);
+    let to = lab.to(1, 5, 1);
+    assert_eq!(
+        (lab.connection(0), to.as_deref(), lab.hosts[2].hops.len()),
+        (Connection::Connected, Some("192.0.2.1"), 0)
+    );
+    lab.hosts[0].fabric.leave(Time(lab.now));
+    lab.settle();
+    assert_eq!(lab.connection(2), Connection::Connected);
+}
+
+#[test]
 fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
     let mut lab = pair();
     lab.add("c", "192.0.2.1");
@@ -339,12 +366,12 @@ fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
 fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
     let mut lab = pair();
     lab.started(0, "web", 1);
-    lab.write("host/a", "no JSON");
+    lab.write("host/d", "no JSON");
     lab.write("at/web/a/02:00:00:00:00:01x", "{}");
     lab.write("at/web/x/02:00:00:00:00:05", r#"{"port":"p","sequence":-1}"#);
     let refused = lab.refused(1);
     assert_eq!(refused.len(), 3, "{refused:#?}");
-    assert!(refused[0].starts_with("/nicety/fabrics/lab/host/a: the value is not a host's record: "), "{refused:#?}");
+    assert!(refused[0].starts_with("/nicety/fabrics/lab/host/d: the value is not a host's record: "), "{refused:#?}");
     assert!(
         refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"),
         "{refused:#?}"
@@ -369,6 +396,28 @@ fn a_claim_that_a_stranger_deletes_or_overwrites_is_written_again() {
     lab.write("at/web/a/02:00:00:00:00:09", r#"{"port":"other","sequence":1}"#);
     assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:09".to_owned()));
     assert_eq!(lab.to(1, 5, 9), None);
+}
+
+#[test]
+fn an_own_key_that_a_stranger_deletes_or_damages_is_written_again() {
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    let value =
+        |lab: &Lab, key: &str| lab.store.read(format!("/nicety/fabrics/lab/{key}").as_bytes()).entries[0].value.clone();
+    let stranger = r#"{"address":"192.0.2.9","mtu":1500,"run":"00000000000000ff","version":"1"}"#;
+    for key in ["host/a", "at/web/a/02:00:00:00:00:01"] {
+        let own = value(&lab, key);
+        for spoilt in [None, Some("no JSON"), Some(""), Some(stranger)] {
+            match spoilt {
+                None => lab.delete(key),
+                Some(text) => lab.write(key, text),
+            }
+            lab.wait(Duration::from_secs(1));
+            assert_eq!(value(&lab, key), own, "{key}: {spoilt:?}");
+            assert_eq!((lab.connection(0), lab.to(1, 5, 1).as_deref()), (Connection::Connected, Some("192.0.2.1")));
+            assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty(), "{key}: {spoilt:?} {:?}", lab.refused(1));
+        }
+    }
 }
 
 #[test]

@@ -4,8 +4,9 @@ use nicety_adapter::Time;
 
 use crate::Action;
 use crate::fabric::Fabric;
+use crate::hosts::Known;
 use crate::record::{HostRecord, Key};
-use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
+use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -74,7 +75,9 @@ impl Fabric {
     fn conflict(&self) -> Option<String> {
         let me = &self.me;
         let mine = self.hosts.mine.as_ref();
-        if let Some(known) = mine.filter(|known| known.record.run != self.run) {
+        // A machine that was copied with its last known state has the same run, and another address.
+        let is_another = |record: &HostRecord| record.run != self.run || record.address != me.address;
+        if let Some(known) = mine.filter(|known| is_another(&known.record)) {
             let HostRecord { address, run, version, .. } = &known.record;
             return Some(format!(
                 "a host with the name {:?} is registered already: tunnel address {address}, version {version}, run {run:016x}. This one \
@@ -128,14 +131,17 @@ impl Fabric {
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
 
+    fn own_record(&self) -> HostRecord {
+        HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() }
+    }
+
     fn register(&mut self) {
         let Some(lease) = self.standing.lease() else { return };
         let call = self.call();
         let key = self.keys.text(&Key::Host(self.me.host.clone()));
         // Only a key of this run is written again.
         let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
-        let record =
-            HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
+        let record = self.own_record();
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
         let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
         self.standing.stage = Stage::Registering(call);
@@ -255,10 +261,23 @@ impl Fabric {
             }
             None => self.host_is_gone(&host, None, now),
         }
+        self.register_again(now);
+    }
+
+    /// The own key has gone, or is not this host's any more, and the lease may still live.
+    pub(crate) fn register_again(&mut self, now: Time) {
         if matches!(self.standing.stage, Stage::Registered | Stage::Registering(_)) {
             self.standing.stage = Stage::Leased(now.after(self.pause(self.standing.failures)));
             self.standing.failures += 1;
         }
+    }
+
+    /// The own key has no lease, as a key of a host has: a stranger has written it. It is written again, as one of this run is.
+    pub(crate) fn own_host_key_is_spoiled(&mut self, entry: &Entry, now: Time) -> Result<(), String> {
+        let Entry { created, modified, .. } = *entry;
+        self.hosts.mine = Some(Known { record: self.own_record(), created, modified, since: now, gone_at: None });
+        self.register_again(now);
+        HostRecord::parse(&entry.value).map(drop)
     }
 
     /// The store has let the lease end, and this host's keys with it. Others may have claimed its addresses meanwhile: it reads first.
