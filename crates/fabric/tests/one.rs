@@ -438,7 +438,11 @@ fn a_host_that_takes_the_address_of_another_is_refused_until_that_one_has_left_i
 fn a_host_that_was_refused_after_it_had_registered_registers_again_when_the_other_one_is_gone() {
     let mut lab = pair();
     lab.started(0, "web", 1);
-    lab.write("host/a", &record("192.0.2.7", 1));
+    // A host's key has a lease. That of the other host serves here.
+    let lease = lab.store.read(b"/nicety/fabrics/lab/host/b").entries[0].lease;
+    let (key, value) = ("/nicety/fabrics/lab/host/a".to_owned(), record("192.0.2.7", 1));
+    let ops = vec![Op::Put { key, value, lease }];
+    lab.carry_out(&Transaction { compares: Vec::new(), ops, otherwise: None });
     assert!(matches!(lab.connection(0), Connection::Refused { .. }), "{:?}", lab.connection(0));
     lab.delete("host/a");
     lab.wait(Duration::from_secs(2));
@@ -569,12 +573,12 @@ fn a_host_with_another_tunnel_address_keeps_its_addresses_and_the_next_host_may_
 fn what_strangers_write_is_refused_with_its_key_and_the_rest_stays() {
     let mut lab = pair();
     lab.started(0, "web", 1);
-    lab.write("host/a", "no JSON");
+    lab.write("host/d", "no JSON");
     lab.write("at/web/a/02:00:00:00:00:01x", "{}");
     lab.write("at/web/x/02:00:00:00:00:05", r#"{"port":"p","sequence":-1}"#);
     let refused = lab.refused(1);
     assert_eq!(refused.len(), 3, "{refused:#?}");
-    assert!(refused[0].starts_with("/nicety/fabrics/lab/host/a: the value is not a host's record: "), "{refused:#?}");
+    assert!(refused[0].starts_with("/nicety/fabrics/lab/host/d: the value is not a host's record: "), "{refused:#?}");
     assert!(
         refused[1].starts_with("/nicety/fabrics/lab/at/web/a/02:00:00:00:00:01x: part 6 of the MAC"),
         "{refused:#?}"
@@ -599,6 +603,28 @@ fn a_claim_that_a_stranger_deletes_or_overwrites_is_written_again() {
     lab.write("at/web/a/02:00:00:00:00:09", r#"{"port":"other","sequence":1}"#);
     assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:09".to_owned()));
     assert_eq!(lab.to(1, 5, 9), None);
+}
+
+#[test]
+fn an_own_key_that_a_stranger_deletes_or_damages_is_written_again() {
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    let value =
+        |lab: &Lab, key: &str| lab.store.read(format!("/nicety/fabrics/lab/{key}").as_bytes()).entries[0].value.clone();
+    let stranger = r#"{"address":"192.0.2.9","mtu":1500,"run":"00000000000000ff","version":"1"}"#;
+    for key in ["host/a", "at/web/a/02:00:00:00:00:01"] {
+        let own = value(&lab, key);
+        for spoilt in [None, Some("no JSON"), Some(""), Some(stranger)] {
+            match spoilt {
+                None => lab.delete(key),
+                Some(text) => lab.write(key, text),
+            }
+            lab.wait(Duration::from_secs(1));
+            assert_eq!(value(&lab, key), own, "{key}: {spoilt:?}");
+            assert_eq!((lab.connection(0), lab.to(1, 5, 1).as_deref()), (Connection::Connected, Some("192.0.2.1")));
+            assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty(), "{key}: {spoilt:?} {:?}", lab.refused(1));
+        }
+    }
 }
 
 #[test]

@@ -178,11 +178,16 @@ impl Fabric {
         entry: &Entry,
         now: Time,
     ) -> Result<(), String> {
-        let record = ClaimRecord::parse(&entry.value)?;
+        let record = ClaimRecord::parse(&entry.value);
         if *host == self.me.host {
-            self.own_key_is(group, mac, &record, entry, now);
-            return Ok(());
+            match &record {
+                Ok(record) => self.own_key_is(group, mac, record, entry, now),
+                // Somebody has damaged it: it is written again.
+                Err(_) => self.own_key_is_gone(group, mac, entry.modified),
+            }
+            return record.map(drop);
         }
+        let record = record?;
         let Some(of) = self.groups.get_mut(group).filter(|group| group.is_needed) else { return Ok(()) };
         let known = self.hosts.find(host).filter(|&hop| of.claims.contains_key(&(mac, hop)));
         if known.is_none() && self.claims >= CLAIMS_MAX {
@@ -289,9 +294,12 @@ impl Fabric {
 
     /// A host's key is there.
     pub(crate) fn host_is(&mut self, name: &Name, entry: &Entry, now: Time) -> Result<(), String> {
-        let record = HostRecord::parse(&entry.value)?;
         let modified = entry.modified;
         self.standing.are_hosts_new = true;
+        if *name == self.me.host && entry.lease == 0 {
+            return self.own_host_key_is_spoiled(entry, now);
+        }
+        let record = HostRecord::parse(&entry.value)?;
         if *name == self.me.host {
             self.hosts.mine = Some(Known { record, modified, since: now, gone_at: None });
             return Ok(());
@@ -309,6 +317,7 @@ impl Fabric {
         self.standing.are_hosts_new = true;
         if *name == self.me.host {
             self.hosts.mine = None;
+            self.register_again(now);
             return;
         }
         let Some(known) = self.hosts.find(name).and_then(|hop| self.hosts.gone_at(hop)) else { return };

@@ -4,8 +4,9 @@ use nicety_adapter::Time;
 
 use crate::Action;
 use crate::fabric::Fabric;
+use crate::hosts::Known;
 use crate::record::{HostRecord, Key};
-use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
+use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 
 /// Claims of former tunnel addresses that one registration deletes. A host has one, unless a stranger has made more.
 const FORMER_MAX: usize = 16;
@@ -132,14 +133,17 @@ impl Fabric {
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
 
+    fn own_record(&self) -> HostRecord {
+        HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() }
+    }
+
     fn register(&mut self) {
         let Some(lease) = self.standing.lease() else { return };
         let call = self.call();
         let key = self.keys.text(&Key::Host(self.me.host.clone()));
         // Only a key of this run is written again.
         let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
-        let record =
-            HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
+        let record = self.own_record();
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
         // The address's key comes first, so that other hosts never see the record without it. It says nothing but that it is there.
         let tunnel = |address| self.keys.text(&Key::Tunnel { host: self.me.host.clone(), address });
@@ -268,10 +272,23 @@ impl Fabric {
             }
             None => self.host_is_gone(&host, None, now),
         }
+        self.register_again(now);
+    }
+
+    /// The own key has gone, or is not this host's any more, and the lease may still live.
+    pub(crate) fn register_again(&mut self, now: Time) {
         if matches!(self.standing.stage, Stage::Registered | Stage::Registering(_)) {
             self.standing.stage = Stage::Leased(now.after(self.pause(self.standing.failures)));
             self.standing.failures += 1;
         }
+    }
+
+    /// The own key has no lease, as a key of a host has: a stranger has written it. It is written again, as one of this run is.
+    pub(crate) fn own_host_key_is_spoiled(&mut self, entry: &Entry, now: Time) -> Result<(), String> {
+        let modified = entry.modified;
+        self.hosts.mine = Some(Known { record: self.own_record(), modified, since: now, gone_at: None });
+        self.register_again(now);
+        HostRecord::parse(&entry.value).map(drop)
     }
 
     /// The store has let the lease end, and this host's keys with it. Others may have claimed its addresses meanwhile: it reads first.
