@@ -68,7 +68,7 @@ impl Message {
     }
 }
 
-/// The counts for a message that was sent or dropped. The first message of a run to several hosts has the counts of all.
+/// The counts for a message that was sent or dropped. Of a run to several hosts the first message that can be sent has the counts of all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     packets: u32,
@@ -379,7 +379,7 @@ impl Leaving {
         guide: &mut Guide<'_>,
         counters: &mut Counters,
     ) {
-        let Some(message) = self.messages.get(place) else { return };
+        let Some(&message) = self.messages.get(place) else { return };
         let segment = u32::from(message.departing.segment);
         // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
         if segment != 0 && errno == Errno::IO {
@@ -396,7 +396,13 @@ impl Leaving {
         } else if let Some(peer) = message.departing.to.ip() {
             self.trouble.failed(peer, errno);
         }
-        (0..self.done(place, guide.table, true).packets).for_each(|_| counters.receive_drop(reason));
+        let (at, count) = (message.at, self.done(place, guide.table, true));
+        // A copy for another host, which was not sent yet, has the counts now. The last one counts as a drop if none was sent.
+        let mut waiting = self.messages.iter_mut().filter(|other| other.at == at && !other.departing.span.is_empty());
+        match waiting.next() {
+            Some(other) if count.packets > 0 => other.count = count,
+            _ => (0..count.packets).for_each(|_| counters.receive_drop(reason)),
+        }
     }
 
     /// A datagram, or the first one of a run, is longer than its way permits. The kernel is asked for the limit as often as guests are told.
