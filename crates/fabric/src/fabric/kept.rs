@@ -1,7 +1,9 @@
 //! The last known state, for the next start of the daemon: it forwards by that while etcd is out of reach.
 
+use std::collections::BTreeSet;
+
 use nicety_adapter::Time;
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 use serde::{Deserialize, Serialize};
 
 use crate::Me;
@@ -22,6 +24,9 @@ pub struct Kept {
     is_admitted: bool,
     newest: i64,
     config: Option<(i64, String)>,
+    /// Its network identifiers that a newer version has taken away from their groups.
+    #[serde(default)]
+    left: BTreeSet<u32>,
     hosts: Vec<KeptHost>,
     groups: Vec<KeptGroup>,
 }
@@ -55,6 +60,11 @@ impl Kept {
         self.fabric == crate::Keys::new(fabric).prefix() && self.host == *host
     }
 
+    /// Network identifiers that the tunnel leaves: see [`Action::Leave`](crate::Action::Leave).
+    pub fn left(&self) -> BTreeSet<Vni> {
+        self.left.iter().filter_map(|number| Vni::new(*number)).collect()
+    }
+
     /// The text of the configuration that was in force.
     pub fn config(&self) -> Option<&str> {
         self.config.as_ref().map(|(_, text)| text.as_str())
@@ -86,6 +96,7 @@ impl Fabric {
             is_admitted: self.is_admitted,
             newest: self.newest,
             config: config.map(|(revision, config)| (*revision, config.text.clone())),
+            left: self.configs.left.iter().map(|vni| vni.number()).collect(),
             hosts: self.hosts.all().filter_map(host).collect(),
             groups: groups.map(|(name, group)| KeptGroup { name: name.clone(), claims: claims(group) }).collect(),
         }
@@ -101,7 +112,7 @@ impl Fabric {
         let settings = Settings { run: kept.run, ..settings };
         let Me { host: me, .. } = &settings.me;
         let me = me.clone();
-        let lease = settings.terms.lease;
+        let (lease, left) = (settings.terms.lease, kept.left());
         let mut fabric = Self::empty(settings, now);
         (fabric.is_admitted, fabric.newest) = (kept.is_admitted, kept.newest);
         fabric.adopt_at = Some(now.after(lease));
@@ -124,6 +135,7 @@ impl Fabric {
             fabric.courses.insert(scope, Course::kept(now));
         }
         fabric.show_all_hosts();
+        fabric.leave_networks(left);
         if let Some((revision, text)) = kept.config
             && let Ok(config) = Config::parse(text.as_bytes())
         {

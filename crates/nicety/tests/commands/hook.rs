@@ -208,7 +208,9 @@ fn a_vm_starts_and_ends_while_an_administrator_s_change_waits_to_be_confirmed() 
     let same = xml.replace("35:01", "34:01");
     let refused = call(&scratch, &["web1", "prepare", "begin", "-"], &same);
     assert_eq!((refused.code, refused.err.lines().count()), (Some(1), 1), "{refused:?}");
-    for words in ["waits to be confirmed (- port vm1)", "`nicety confirm` keeps it", "is the address of port vm1 already"] {
+    for words in
+        ["waits to be confirmed (- port vm1)", "`nicety confirm` keeps it", "is the address of port vm1 already"]
+    {
         assert!(refused.err.contains(words), "{words}: {refused:?}");
     }
     let waits = begin(scratch.command(&["hook", "libvirt", "--wait", "60s", "web1", "prepare", "begin", "-"]), &same);

@@ -1,5 +1,5 @@
 //! Changes that are made while another one waits to be confirmed, because no administrator decides when they come: a port comes and goes
-//! with its VM.
+//! with its VM, and the [groups of the fabric](super::fabric) are in force on all its hosts.
 //!
 //! Such a change is made twice: in what runs, and in what an undo brings back. So an undo keeps it, and a start of the daemon serves it.
 
@@ -47,8 +47,8 @@ impl Live {
 pub(super) fn opened(confirmed: Host, before: &Host, running: &Host) -> Host {
     let is_missing = |name: &str| before.port(name).is_none() && running.port(name).is_none();
     let missing = confirmed.ports.iter().map(|port| port.name.as_str()).filter(|name| is_missing(name));
-    let document =
-        missing.fold(None, |document, name| Some(document.unwrap_or(confirmed.document.clone()).without(List::Ports, name)));
+    let document = missing
+        .fold(None, |document, name| Some(document.unwrap_or(confirmed.document.clone()).without(List::Ports, name)));
     // Without a port it is a host file as before.
     let without = document.and_then(|document| confirmed.changed(&document).ok());
     without.unwrap_or(confirmed)

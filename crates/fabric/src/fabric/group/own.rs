@@ -6,7 +6,7 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 
 use crate::fabric::Fabric;
-use crate::record::{ClaimRecord, Key, Name, SEQUENCE_MAX};
+use crate::record::{CARRIED, ClaimRecord, Key, Name, SEQUENCE_MAX};
 use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 use crate::{Action, earlier};
 
@@ -156,7 +156,7 @@ impl Fabric {
     }
 
     fn claim(&mut self, name: &Name, mac: Mac, (port, reason): (&Name, Reason), now: Time) {
-        if !mac.is_unicast() {
+        if !mac.is_unicast() && mac != CARRIED {
             return;
         }
         let is_learned = reason == Reason::Learned;
