@@ -30,12 +30,14 @@ pub(crate) fn fabric() -> FabricReport {
         why_not: None,
         away_seconds: None,
         config: Some(7),
+        waits: None,
         revision: 9,
         hosts: vec![host("node-2", true), host("node-3", false)],
         groups: Vec::new(),
         claims: 0,
         watches: 2,
         refused: Vec::new(),
+        namesakes: Vec::new(),
     }
 }
 

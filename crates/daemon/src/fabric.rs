@@ -35,7 +35,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 pub use kept::{LastKnown, NotKnown, last_known};
-pub use report::{Connection, FabricReport, GroupReport, HostReport, PassedReport, PlaceReport};
+pub use report::{Connection, FabricReport, GroupReport, HostReport, NamesakeReport, PassedReport, PlaceReport};
 
 use crate::clock::Clock;
 use crate::random::random;
@@ -66,6 +66,8 @@ pub(crate) enum Note {
     Event(Event),
     /// A configuration is in force, or is refused.
     Applied(i64, Result<(), String>),
+    /// A configuration cannot be in force yet. Why.
+    Delayed(i64, String),
     /// The last known state was written, or could not be.
     Kept(Result<(), String>),
     /// Asks the machine.
@@ -147,6 +149,8 @@ impl Joined {
                 None
             }
         };
+        // Before the tunnel knows other hosts.
+        hops.leave(&kept.as_ref().map(LastKnown::left).unwrap_or_default());
         let (notes, heard) = tokio::sync::mpsc::unbounded_channel();
         let (jobs, work): (Sender<Job>, _) = channel();
         let runtime =
@@ -193,7 +197,7 @@ impl Joined {
 
     /// The state, for a person.
     pub fn report(&self) -> FabricReport {
-        let report = self.ask(|fabric, now| (fabric.report(now), fabric.ports_of_hosts()));
+        let report = self.ask(|fabric, now| (fabric.report(now), fabric.ports_of_hosts(), fabric.namesakes()));
         FabricReport::new((&self.config, self.host.as_str()), self.address, report, &self.hops.traffic())
     }
 

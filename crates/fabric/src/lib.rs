@@ -22,6 +22,7 @@ mod hosts;
 mod record;
 mod store;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -32,10 +33,10 @@ pub use change::{Basis, Change};
 pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX};
 pub use fabric::group::own::{LEARNED_ALL_MAX, LEARNED_MAX, Waiting};
 pub use fabric::kept::Kept;
-pub use fabric::report::{Connection, GroupReport, HostReport, Place, Report};
+pub use fabric::report::{Connection, GroupReport, HostReport, Namesake, Place, Report};
 pub use fabric::{Fabric, Settings};
 pub use hosts::{HOSTS_MAX, Hop, Peer};
-pub use record::{ClaimRecord, HostRecord, Key, Keys, NAME_MAX, Name, SEQUENCE_MAX, VALUE_MAX};
+pub use record::{CARRIED, ClaimRecord, HostRecord, Key, Keys, NAME_MAX, Name, SEQUENCE_MAX, VALUE_MAX};
 pub use store::{Call, Compare, Entry, Event, Found, Op, Outcome, Scope, Transaction, Trouble, WatchId};
 
 /// Claims of all other hosts that one host keeps.
@@ -122,12 +123,18 @@ pub enum Action {
         /// The transaction.
         transaction: Transaction,
     },
-    /// Apply this configuration. Then call [`Fabric::applied`].
+    /// Apply this configuration. Then call [`Fabric::applied`] or [`Fabric::delayed`].
     Config {
         /// Its version: the revision of its key.
         revision: i64,
         /// The text: groups as tables of a host file.
         text: String,
+    },
+    /// The tunnel sends nothing in these networks and takes nothing from them, whatever configuration is in force. It takes up all others
+    /// again.
+    Leave {
+        /// Network identifiers that other hosts may use for another group than this host.
+        vnis: BTreeSet<Vni>,
     },
     /// A host can be reached at this address from now on. With another address than before, it has none of the addresses that were told:
     /// those that it still has are told again. `None`: it is gone, and nothing is told of it any more.

@@ -94,10 +94,16 @@ pub enum Key {
         group: Name,
         /// The host.
         host: Name,
-        /// The address.
+        /// The address, or [`CARRIED`].
         mac: Mac,
     },
 }
+
+/// In place of a guest's address in a claim: an uplink of the host carries the group's VLAN. So the host has the group also without a port
+/// in it. The claim has the uplink's name in place of the port's. No guest has this address.
+pub const CARRIED: Mac = Mac::ZERO;
+/// The same in a key's text.
+const UPLINK: &str = "uplink";
 
 /// The keys of one fabric.
 #[derive(Clone, Debug)]
@@ -123,6 +129,7 @@ impl Keys {
             Key::Config => format!("{prefix}config"),
             Key::Host(host) => format!("{prefix}host/{host}"),
             Key::Tunnel { host, address } => format!("{prefix}host/{host}/{address}"),
+            Key::At { group, host, mac } if *mac == CARRIED => format!("{prefix}at/{group}/{host}/{UPLINK}"),
             Key::At { group, host, mac } => format!("{prefix}at/{group}/{host}/{mac}"),
         }
     }
@@ -181,6 +188,9 @@ impl Keys {
             }
             ["at", group, host, mac] => {
                 let (group, host) = (Name::new(group)?, Name::new(host)?);
+                if mac == UPLINK {
+                    return Ok(Key::At { group, host, mac: CARRIED });
+                }
                 let address: Mac = mac.parse().map_err(|error| format!("{error}"))?;
                 if address.to_string() != mac {
                     return Err(format!("the address {mac:?} must be written {address}"));
@@ -213,7 +223,7 @@ pub struct HostRecord {
 /// A claim's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRecord {
-    /// The port behind which the address is.
+    /// The port behind which the address is. Of [`CARRIED`]: the uplink.
     pub port: Name,
     /// The sequence number. Of several claims the one with the highest number counts.
     pub sequence: u64,

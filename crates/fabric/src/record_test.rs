@@ -23,6 +23,10 @@ fn keys_are_written_and_read_as_the_book_has_them() {
             Key::At { group: name("web"), host: name("node-1"), mac },
             "/nicety/fabrics/prod/at/web/node-1/52:54:00:12:34:ab",
         ),
+        (
+            Key::At { group: name("web"), host: name("node-1"), mac: CARRIED },
+            "/nicety/fabrics/prod/at/web/node-1/uplink",
+        ),
     ];
     for (key, text) in all {
         assert_eq!(keys().text(&key), text);

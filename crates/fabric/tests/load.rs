@@ -218,7 +218,7 @@ impl Net {
                 Event::Transacted { call, result: self.store.transact(&transaction) }
             }
             Action::Config { revision, .. } => return self.hosts[host].applied(revision, Ok(()), Time(now)),
-            Action::Hop { .. } | Action::Flood { .. } | Action::Tell { .. } => return,
+            Action::Hop { .. } | Action::Flood { .. } | Action::Leave { .. } | Action::Tell { .. } => return,
             Action::Forget { .. } | Action::Moved { .. } => return,
         };
         self.hosts[host].event(event, Time(now));

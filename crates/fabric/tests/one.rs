@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Event, Fabric, HOSTS_MAX, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Name, Op,
-    Peer, Scope, Settings, Terms, Transaction, Trouble, Waiting, WatchId,
+    Action, Basis, Connection, Event, Fabric, HOSTS_MAX, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Name,
+    Namesake, Op, Peer, Scope, Settings, Terms, Transaction, Trouble, Waiting, WatchId,
 };
 use nicety_frame::{Mac, Vni};
 use store::{Change, Store};
@@ -31,11 +31,16 @@ struct Host {
     watches: BTreeMap<WatchId, (Vec<u8>, i64)>,
     hops: BTreeMap<Hop, Peer>,
     table: BTreeMap<(Vni, Mac), Hop>,
+    flood: BTreeSet<(Vni, Hop)>,
     moved: Vec<(Mac, Name)>,
     offered: Vec<i64>,
     transactions: usize,
     /// Why the daemon refuses each configuration.
     refuses: Option<&'static str>,
+    /// Why the daemon cannot apply a configuration yet.
+    delays: Option<&'static str>,
+    /// Networks that its tunnel leaves.
+    left: BTreeSet<Vni>,
     is_cut: bool,
     /// Its watches tell later.
     is_late: bool,
@@ -82,10 +87,13 @@ impl Lab {
             watches: BTreeMap::new(),
             hops: BTreeMap::new(),
             table: BTreeMap::new(),
+            flood: BTreeSet::new(),
             moved: Vec::new(),
             offered: Vec::new(),
             transactions: 0,
             refuses: None,
+            delays: None,
+            left: BTreeSet::new(),
             is_cut: false,
             is_late: false,
             loses_answer: false,
@@ -184,8 +192,15 @@ impl Lab {
             }
             Action::Config { revision, .. } => {
                 host.offered.push(revision);
+                if let Some(why) = host.delays {
+                    return host.fabric.delayed(revision, why, Time(now));
+                }
                 let result = host.refuses.map_or(Ok(()), |why| Err(why.to_owned()));
                 return host.fabric.applied(revision, result, Time(now));
+            }
+            Action::Leave { vnis } => {
+                host.left = vnis;
+                return;
             }
             Action::Hop { hop, peer: Some(peer) } => {
                 let is_taken = host.hops.iter().any(|(of, known)| *of != hop && known.address == peer.address);
@@ -209,7 +224,11 @@ impl Lab {
                 return;
             }
             Action::Moved { mac, to, .. } => return host.moved.push((mac, to)),
-            Action::Flood { .. } => return,
+            Action::Flood { vni, hop, is_on } => {
+                let is_new = if is_on { host.flood.insert((vni, hop)) } else { host.flood.remove(&(vni, hop)) };
+                assert!(is_new, "told twice");
+                return;
+            }
         };
         host.fabric.event(event, Time(now));
     }
@@ -257,6 +276,7 @@ impl Lab {
         let settings = Settings { fabric: name("lab"), me, run: 900, seed: 9, terms: Terms::default() };
         host.fabric = Fabric::resume(settings, kept, true, Time(self.now));
         (host.watches, host.hops, host.table) = Default::default();
+        (host.flood, host.left) = Default::default();
         self.settle();
     }
 
@@ -327,6 +347,91 @@ fn an_address_is_told_to_the_other_host_and_goes_with_its_port() {
     assert_eq!(lab.connection(0), Connection::Connected);
     let report = lab.hosts[1].fabric.report(now);
     assert_eq!((report.config, report.watches, report.hosts.len(), report.claims), (Some(2), 3, 1, 0));
+}
+
+#[test]
+fn a_host_whose_uplink_carries_a_group_gets_its_broadcasts_without_a_guest_there() {
+    let mut lab = pair();
+    let floods = |lab: &Lab, at: usize| {
+        let to = |(vni, hop): &(Vni, Hop)| (vni.number(), lab.hosts[at].hops[hop].address.to_string());
+        lab.hosts[at].flood.iter().map(to).collect::<Vec<_>>()
+    };
+    let carries = |lab: &mut Lab, at: usize, uplink: Option<&str>| {
+        let now = Time(lab.now);
+        lab.hosts[at].fabric.carried(&name("web"), uplink.map(name).as_ref(), now);
+        lab.settle();
+    };
+    assert_eq!(floods(&lab, 0), []);
+    carries(&mut lab, 1, Some("eth0"));
+    let to_b = [(5, "192.0.2.2".to_owned())];
+    assert_eq!(
+        (lab.keys(), floods(&lab, 0)),
+        (
+            ["at/web/b/uplink", "config", "host/a", "host/a/192.0.2.1", "host/b", "host/b/192.0.2.2"]
+                .map(str::to_owned)
+                .to_vec(),
+            to_b.to_vec()
+        )
+    );
+    // It is no address, and no port.
+    let report = lab.hosts[0].fabric.report(Time(lab.now));
+    assert_eq!((report.hosts[0].addresses, report.groups[0].hosts, report.groups[0].told), (0, 1, 0));
+    assert!(lab.hosts[0].fabric.ports_of_hosts().is_empty() && lab.hosts[0].table.is_empty());
+    assert_eq!(lab.hosts[1].fabric.report(Time(lab.now)).groups[0].own, 0);
+    // Also after its last guest has gone, and with a second such host.
+    carries(&mut lab, 0, Some("eth1"));
+    lab.started(1, "web", 1);
+    let now = Time(lab.now);
+    lab.hosts[1].fabric.stopped(&name("web"), mac(1), now);
+    lab.settle();
+    assert_eq!((floods(&lab, 0), floods(&lab, 1)), (to_b.to_vec(), vec![(5, "192.0.2.1".to_owned())]));
+    assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty(), "neither overtakes the other");
+    // By another uplink, and after the end of a lease.
+    carries(&mut lab, 1, Some("eth2"));
+    assert_eq!(floods(&lab, 0), to_b);
+    lab.cut(1, true);
+    lab.wait(Duration::from_secs(15));
+    assert!(!lab.keys().contains(&"at/web/b/uplink".to_owned()));
+    lab.cut(1, false);
+    lab.wait(Duration::from_secs(15));
+    assert_eq!(floods(&lab, 0), to_b);
+    carries(&mut lab, 1, None);
+    assert_eq!((floods(&lab, 0), lab.keys().len()), (vec![], 6));
+}
+
+#[test]
+fn a_port_s_name_that_another_host_has_is_reported_with_that_host_and_whether_its_guest_moves() {
+    let mut lab = pair();
+    let started = |lab: &mut Lab, at: usize, port: &str, last: u8| {
+        let now = Time(lab.now);
+        lab.hosts[at].fabric.started(&name("web"), mac(last), &name(port), now);
+        lab.settle();
+    };
+    let namesakes = |lab: &Lab, at: usize| lab.hosts[at].fabric.namesakes();
+    let expected = |port: &str, host: &str, has_same_address| {
+        vec![Namesake { port: name(port), host: name(host), has_same_address }]
+    };
+    started(&mut lab, 0, "web1", 1);
+    started(&mut lab, 1, "web2", 2);
+    assert_eq!((namesakes(&lab, 0), namesakes(&lab, 1)), (vec![], vec![]));
+    // Its guest moves.
+    lab.hosts[1].fabric.waits(&name("web"), mac(1), &name("web1"), Waiting::Expected, Time(lab.now));
+    lab.settle();
+    assert_eq!(namesakes(&lab, 0), expected("web1", "b", true));
+    assert_eq!(namesakes(&lab, 1), expected("web1", "a", true));
+    started(&mut lab, 1, "web1", 1);
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.stopped(&name("web"), mac(1), now);
+    lab.settle();
+    assert_eq!((namesakes(&lab, 0), namesakes(&lab, 1)), (vec![], vec![]));
+    assert!(lab.refused(0).is_empty() && lab.refused(1).is_empty(), "it is no error");
+    // Another guest's port.
+    started(&mut lab, 0, "web2", 3);
+    assert_eq!(namesakes(&lab, 0), expected("web2", "b", false));
+    assert_eq!(namesakes(&lab, 1), expected("web2", "a", false));
+    // One address of two is the same.
+    started(&mut lab, 0, "web2", 2);
+    assert_eq!(namesakes(&lab, 1), expected("web2", "a", false));
 }
 
 #[test]
@@ -648,6 +753,67 @@ fn a_configuration_that_cannot_be_used_leaves_the_last_one_in_force() {
     lab.delete("config");
     assert_eq!(lab.refused(1), ["its key is not there: the last known configuration stays"]);
     assert_eq!(lab.to(1, 8, 1).as_deref(), Some("192.0.2.1"));
+}
+
+#[test]
+fn a_host_whose_daemon_cannot_follow_leaves_the_networks_that_a_newer_version_takes_from_their_groups() {
+    let vnis = |all: &[u32]| all.iter().map(|number| Vni::new(*number).unwrap()).collect::<BTreeSet<_>>();
+    let waits = |lab: &Lab| lab.hosts[1].fabric.report(Time(lab.now)).waits;
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    // The group "web" gives its number up, and another one may soon have it.
+    lab.hosts[1].delays = Some("a change waits to be confirmed");
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 7"));
+    let (first, left) = (lab.store.revision, vnis(&[5]));
+    assert_eq!((&lab.hosts[0].left, &lab.hosts[1].left), (&vnis(&[]), &left));
+    let sentence = "waits: a change waits to be confirmed; version 2 stays in force, but nothing goes to other hosts or comes from them in \
+                    web, whose VNI may be another group's";
+    assert_eq!(waits(&lab), Some(format!("version {first} {sentence}")));
+    assert!(lab.refused(1).is_empty());
+    // A daemon that starts again leaves it, too, also while the store is away.
+    let kept = lab.hosts[1].fabric.keep();
+    assert_eq!(kept.left(), left);
+    lab.cut(1, true);
+    for is_in_force in [true, false] {
+        let me = Me { host: name("b"), address: [192, 0, 2, 2].into(), mtu: 1500, version: "0.1.0".to_owned() };
+        let settings = Settings { fabric: name("lab"), me, run: 101, seed: 1, terms: Terms::default() };
+        let mut again = Fabric::resume(settings, kept.clone(), is_in_force, Time(lab.now));
+        again.applied(2, Ok(()), Time(lab.now));
+        let actions: Vec<Action> = std::iter::from_fn(|| again.action()).collect();
+        let leaves: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Leave { .. })).collect();
+        assert_eq!(leaves, [&Action::Leave { vnis: left.clone() }]);
+    }
+    lab.cut(1, false);
+    // A newer version does not wait for the first one. The daemon's tries may come to an end just before.
+    lab.hosts[1].delays = None;
+    lab.hosts[1].refuses = Some("port group \"new\" is in the host file, too");
+    lab.write("config", &TEXT.replace("vni = 6", "vni = 8"));
+    assert_eq!((&lab.hosts[1].left, waits(&lab)), (&vnis(&[6]), None));
+    assert!(
+        lab.refused(1)[0].ends_with("comes from them in db, whose VNI may be another group's"),
+        "{:?}",
+        lab.refused(1)
+    );
+    lab.hosts[1].fabric.applied(first, Ok(()), Time(lab.now));
+    assert_eq!(lab.to(1, 7, 1), None, "a version that is no more tried");
+    lab.hosts[1].refuses = None;
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 9"));
+    assert_eq!((&lab.hosts[1].left, lab.to(1, 9, 1).as_deref()), (&vnis(&[]), Some("192.0.2.1")));
+}
+
+#[test]
+fn a_version_that_had_to_wait_is_in_force_when_the_daemon_says_so() {
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    lab.hosts[1].delays = Some("a change waits to be confirmed");
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 7"));
+    let version = lab.store.revision;
+    assert_eq!(lab.to(1, 7, 1), None);
+    lab.hosts[1].fabric.applied(version, Ok(()), Time(lab.now));
+    lab.settle();
+    assert_eq!((lab.hosts[1].left.len(), lab.to(1, 7, 1).as_deref()), (0, Some("192.0.2.1")));
+    let report = lab.hosts[1].fabric.report(Time(lab.now));
+    assert_eq!((report.config, report.waits), (Some(version), None));
 }
 
 #[test]

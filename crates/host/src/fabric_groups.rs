@@ -104,12 +104,10 @@ impl FabricGroups {
         self.document.entry(List::Groups, name)
     }
 
-    /// Names of the groups whose VLANs an uplink with these VLANs carries, too.
-    pub fn carried_by(&self, vlan: &Vlan) -> Vec<&str> {
-        let carries = |group: &&Group| {
-            let id = group.network.vlan.and_then(VlanId::new);
-            id.is_some_and(|id| *vlan == Vlan::Flat || carries(vlan, id))
-        };
-        self.groups.iter().filter(carries).map(|group| group.name.as_str()).collect()
+    /// Names of the groups whose VLANs an uplink with these VLANs carries, too. One without VLANs carries none: the tunnel has them.
+    pub fn carried_by(&self, vlan: &Vlan) -> impl Iterator<Item = &str> {
+        let carries =
+            move |group: &&Group| group.network.vlan.and_then(VlanId::new).is_some_and(|id| carries(vlan, id));
+        self.groups.iter().filter(carries).map(|group| group.name.as_str())
     }
 }

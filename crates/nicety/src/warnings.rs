@@ -82,6 +82,8 @@ struct Way<'a> {
     interfaces: Vec<&'a str>,
     /// The one with which it made a loop before.
     in_loop: Option<&'a str>,
+    /// It is the fabric's tunnel.
+    is_tunnel: bool,
 }
 
 /// Two ways out between which the switch relays frames. If both lead into one network, these go round.
@@ -124,6 +126,7 @@ fn ways(host: &Host) -> Vec<Way<'_>> {
         private: uplink.private,
         interfaces: interface(uplink).into_iter().collect(),
         in_loop: uplink.in_loop.as_deref(),
+        is_tunnel: matches!(&uplink.kind, UplinkKind::Vxlan(tunnel) if tunnel.is_fabric),
     });
     let teams = host.teams.iter().filter(|team| !team.blocked).map(|team| {
         let members = team.members.iter().filter_map(|member| host.uplink(member));
@@ -133,6 +136,7 @@ fn ways(host: &Host) -> Vec<Way<'_>> {
             private: team.private,
             interfaces: members.filter_map(interface).collect(),
             in_loop: team.in_loop.as_deref(),
+            is_tunnel: false,
         }
     });
     uplinks.chain(teams).collect()
@@ -174,6 +178,14 @@ fn pair(one: &Way<'_>, other: &Way<'_>, what: &str, master: &dyn Fn(&str) -> Opt
     let common = around(one, master).into_iter().find(|known| others.contains(known));
     let made_one = one.in_loop == Some(other.name) || other.in_loop == Some(one.name);
     let names = [one.name, other.name].map(str::to_owned);
+    if one.is_tunnel || other.is_tunnel {
+        let (tunnel, uplink) = if one.is_tunnel { (one.name, other.name) } else { (other.name, one.name) };
+        let sentence = format!(
+            "uplink {uplink} and the fabric's tunnel {tunnel} both carry {what}: if another host of the fabric has an uplink into that \
+             network, too, frames go round, and {uplink} will be blocked; have such an uplink on one host only"
+        );
+        return Pair { names, is_known: made_one, sentence };
+    }
     let [one, other] = &names;
     let (both, then) = match &common {
         Some(bridge) => (format!("both carry {what} into {bridge}"), SURE.to_owned()),
@@ -283,6 +295,20 @@ mod tests {
                  a team, part them by VLAN, or give both private = \"isolated\""
             )
         );
+    }
+
+    #[test]
+    fn an_uplink_beside_a_fabric_s_tunnel_is_told_to_be_on_one_host_only() {
+        let groups =
+            nicety_host::FabricGroups::parse("format = 1\n[[port_group]]\nname = \"web\"\nvni = 5010\nvlan = 10\n");
+        let text = "[fabric]\nname = \"prod\"\nhost = \"node-1\"\ntunnel = \"tunnel\"\netcd = \"http://etcd1:2379\"\n\
+                    [[uplink]]\nkind = \"vxlan\"\nname = \"tunnel\"\naddress = \"192.0.2.1\"\n\
+                    [[uplink]]\nkind = \"tap\"\nname = \"tap0\"\nvlan = 10\n";
+        let host = Host::parse_with(text, Path::new("/etc/host.toml"), groups.ok().as_ref()).unwrap();
+        let [pair] = &pairs(&host, &|_| None)[..] else { panic!() };
+        let words = "uplink tap0 and the fabric's tunnel tunnel both carry VLAN 10: if another host of the fabric has an uplink into that \
+                     network, too, frames go round, and tap0 will be blocked; have such an uplink on one host only";
+        assert_eq!((pair.sentence.as_str(), pair.is_known), (words, false));
     }
 
     #[test]

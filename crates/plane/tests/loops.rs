@@ -30,6 +30,8 @@ with_one_worker_and_with_two!(
     uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_other,
     a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise,
     a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off,
+    of_a_loop_with_a_spared_uplink_the_other_one_is_blocked_also_if_it_is_older,
+    of_two_hosts_with_a_tunnel_and_an_uplink_into_one_network_one_loses_its_uplink_and_all_reach_each_other,
 );
 
 const MS: u64 = 1_000_000;
@@ -448,7 +450,12 @@ fn when_the_uplink_that_went_on_has_left_for_good_one_of_two_others_goes_on_and_
     let mut world = World::new(workers);
     world.plane.guard_uplink(PortId(4), "third");
     for (id, name) in [(3, "new"), (4, "third")] {
-        world.plane.loop_again(Loop { blocked: PortId(id), name: name.to_owned(), other: "old".to_owned() });
+        world.plane.loop_again(Loop {
+            blocked: PortId(id),
+            name: name.to_owned(),
+            other: "old".to_owned(),
+            is_spared: false,
+        });
     }
     (world.is_joined, world.third) = (true, true);
     world.plane.leave(PortId(2));
@@ -489,7 +496,7 @@ fn uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_
 
 fn a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise(workers: usize) {
     let mut world = World::new(workers);
-    let known = Loop { blocked: PortId(3), name: "new".to_owned(), other: "old".to_owned() };
+    let known = Loop { blocked: PortId(3), name: "new".to_owned(), other: "old".to_owned(), is_spared: false };
     world.plane.loop_again(known.clone());
     world.plane.loop_again(Loop { other: "lan".to_owned(), ..known.clone() });
     assert_eq!(world.plane.loops(), [known]);
@@ -504,39 +511,115 @@ fn a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise(wor
     assert_eq!((world.times(NEW, &who_has(2)), world.blocked().len()), (1, 0));
 }
 
+/// Two switches with two ways between them.
+struct Two {
+    worlds: [World; 2],
+    /// The uplinks of each at the ends of both ways.
+    behind: [[usize; 2]; 2],
+    /// Frames that have passed each.
+    sent: [[usize; 4]; 2],
+}
+
+impl Two {
+    fn run(&mut self, steps: usize) {
+        let Self { worlds, behind, sent } = self;
+        for _ in 0..steps {
+            worlds.iter_mut().for_each(World::step);
+            for (from, to) in [(0, 1), (1, 0)] {
+                for (out, into) in behind[from].into_iter().zip(behind[to]) {
+                    let frames = worlds[from].got[out][sent[from][out]..].to_vec();
+                    sent[from][out] += frames.len();
+                    frames.iter().for_each(|frame| worlds[to].send(into, frame));
+                }
+            }
+        }
+    }
+
+    /// Guests of both send, one a little later.
+    fn loops(&mut self, late_ms: usize) {
+        for number in 0..4 {
+            self.worlds[0].send(GUEST, &who_has(100 + number));
+            self.run(late_ms);
+            self.worlds[1].send(GUEST, &who_has(200 + number));
+            self.run(10);
+        }
+    }
+}
+
 /// Two switches with a link between them, and both in one bridge. What is the newer uplink of one is the older one of the other.
 fn a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off(workers: usize) {
     // Whichever name is the lower one.
     for (late_ms, seeds) in [0, 1, 3].into_iter().flat_map(|late_ms| [(late_ms, [1, 2]), (late_ms, [2, 1])]) {
-        let mut worlds = seeds.map(|seed| World::with_seed(workers, false, seed));
+        let worlds = seeds.map(|seed| World::with_seed(workers, false, seed));
         // The bridge is behind the first one's older uplink and the second one's newer one.
-        let behind = [[OLD, NEW], [NEW, OLD]];
-        let mut sent = [[0; 4]; 2];
-        let mut run = |worlds: &mut [World; 2], steps: usize| {
-            for _ in 0..steps {
-                worlds.iter_mut().for_each(World::step);
-                for (from, to) in [(0, 1), (1, 0)] {
-                    for (out, into) in behind[from].into_iter().zip(behind[to]) {
-                        let frames = worlds[from].got[out][sent[from][out]..].to_vec();
-                        sent[from][out] += frames.len();
-                        frames.iter().for_each(|frame| worlds[to].send(into, frame));
-                    }
-                }
-            }
-        };
-        // Guests of both send, one a little later.
-        for number in 0..4 {
-            worlds[0].send(GUEST, &who_has(100 + number));
-            run(&mut worlds, late_ms);
-            worlds[1].send(GUEST, &who_has(200 + number));
-            run(&mut worlds, 10);
-        }
+        let mut two = Two { worlds, behind: [[OLD, NEW], [NEW, OLD]], sent: [[0; 4]; 2] };
+        two.loops(late_ms);
+        let worlds = &two.worlds;
         let blocked: usize = worlds.iter().map(|world| world.blocked().len()).sum();
         assert_eq!(blocked, 1, "{late_ms} ms, {seeds:?}: {:?}", worlds.each_ref().map(World::blocked));
         let frame = who_has(1);
-        worlds[0].send(GUEST, &frame);
-        run(&mut worlds, 10);
-        assert_eq!([0, 1].map(|which| worlds[which].times(OTHER_GUEST, &frame)), [1, 1]);
-        assert_eq!(worlds[1].times(GUEST, &frame), 1);
+        two.worlds[0].send(GUEST, &frame);
+        two.run(10);
+        assert_eq!([0, 1].map(|which| two.worlds[which].times(OTHER_GUEST, &frame)), [1, 1]);
+        assert_eq!(two.worlds[1].times(GUEST, &frame), 1);
+    }
+}
+
+fn of_a_loop_with_a_spared_uplink_the_other_one_is_blocked_also_if_it_is_older(workers: usize) {
+    for (spared, expected) in [(2, "new"), (3, "old")] {
+        let mut world = World::new(workers);
+        world.plane.spare_uplink(PortId(spared));
+        world.is_joined = true;
+        world.send(GUEST, &who_has(1));
+        world.run(100);
+        assert_eq!(world.blocked(), [expected]);
+        let other = if expected == "old" { "new" } else { "old" };
+        let words = format!(
+            "{expected} and {other} lead into one network, and frames went round: {expected}, for the other one is the fabric's tunnel, is blocked"
+        );
+        assert_eq!(world.memo.asked().news, [News::Looped(words)]);
+        world.send(GUEST, &who_has(2));
+        world.run(10);
+        let times = [OLD, NEW].map(|at| world.times(at, &who_has(2)));
+        assert_eq!(times, if expected == "old" { [0, 1] } else { [1, 0] });
+        // Another process hears of it.
+        let found = world.plane.loops().remove(0);
+        world.plane.unloop(found.blocked);
+        world.plane.loop_again(Loop { is_spared: false, ..found.clone() });
+        assert_eq!(world.plane.loops(), [found]);
+    }
+}
+
+/// Two hosts of a fabric: the network between their tunnels is one way, and a bridge that both have an uplink in is another one.
+fn of_two_hosts_with_a_tunnel_and_an_uplink_into_one_network_one_loses_its_uplink_and_all_reach_each_other(
+    workers: usize,
+) {
+    // The tunnel is the older one, or the newer one, or either at one of them.
+    let tunnels = [[OLD, OLD], [NEW, NEW], [OLD, NEW]];
+    for (late_ms, tunnels) in [0, 1, 3].into_iter().flat_map(|late_ms| tunnels.map(|tunnels| (late_ms, tunnels))) {
+        let worlds = [1, 2].map(|seed| World::with_seed(workers, false, seed));
+        let other = |tunnel: usize| if tunnel == OLD { NEW } else { OLD };
+        for (world, tunnel) in worlds.iter().zip(tunnels) {
+            world.plane.spare_uplink(world.ports[tunnel].id());
+        }
+        let behind = tunnels.map(|tunnel| [tunnel, other(tunnel)]);
+        let mut two = Two { worlds, behind, sent: [[0; 4]; 2] };
+        two.loops(late_ms);
+        let names = |tunnel: usize| if other(tunnel) == OLD { "old" } else { "new" };
+        let blocked = two.worlds.each_ref().map(World::blocked);
+        let one: [Vec<&str>; 2] = [vec![names(tunnels[0])], vec![]];
+        let two_of: [Vec<&str>; 2] = [vec![], vec![names(tunnels[1])]];
+        assert!(blocked == one || blocked == two_of, "{late_ms} ms, {tunnels:?}: {blocked:?}");
+        // A guest reaches all others, and the bridge once.
+        let uplinks = [0, 1].map(|which| other(tunnels[which]));
+        for from in [0, 1] {
+            let frame = who_has(1 + from as u8);
+            two.worlds[from].send(GUEST, &frame);
+            two.run(10);
+            let heard = [0, 1].map(|which| two.worlds[which].times(OTHER_GUEST, &frame));
+            assert_eq!((heard, two.worlds[1 - from].times(GUEST, &frame)), ([1, 1], 1), "{late_ms} ms, {tunnels:?}");
+            let on_bridge: usize = [0, 1].map(|which| two.worlds[which].times(uplinks[which], &frame)).iter().sum();
+            assert_eq!(on_bridge, 1, "{late_ms} ms, {tunnels:?}");
+        }
     }
 }

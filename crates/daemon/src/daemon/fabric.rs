@@ -6,7 +6,7 @@ use nicety_adapter::PortId;
 use nicety_frame::Mac;
 use nicety_host::{FabricGroups, Host, in_one_line};
 use nicety_plane::Presence;
-use nicety_switch::Learned;
+use nicety_switch::{Learned, Vlan};
 
 use super::{Daemon, PortSpec};
 use crate::fabric::around::{Around, Changes, InForce, NotNow};
@@ -73,6 +73,20 @@ impl Around for Daemon {
         }
     }
 
+    fn each_way_out(&self, without: &str, visit: &mut dyn FnMut(&str, &Vlan)) {
+        let mut carries = |id: PortId, name: &str| {
+            let policy = self.plane.switch().policy(id);
+            if !policy.blocked {
+                visit(name, &policy.vlan);
+            }
+        };
+        let uplinks = self.uplinks();
+        let alone = uplinks.iter().filter(|uplink| uplink.team.is_none() && uplink.name != without);
+        alone.for_each(|uplink| carries(uplink.port.id(), &uplink.name));
+        drop(uplinks);
+        self.teams().iter().for_each(|team| carries(team.id, &team.spec.name));
+    }
+
     fn learned(&self) -> Vec<Learned> {
         self.addresses()
     }
@@ -95,7 +109,7 @@ impl Changes for Live {
         let (failed, changed) = match self.apply_fabric(groups) {
             Ok(changed) => (Vec::new(), changed),
             Err(ChangeError::Halfway { why, changed }) => (why, *changed),
-            Err(error @ ChangeError::Waits(_)) => return Err(NotNow::Waits(in_one_line(&error))),
+            Err(ChangeError::Waits(why)) => return Err(NotNow::Waits(in_one_line(&why))),
             Err(error) => return Err(NotNow::Refused(in_one_line(&error))),
         };
         Ok(InForce { plan: changed.plan.to_string(), failed, not_kept: changed.not_kept })

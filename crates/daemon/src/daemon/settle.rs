@@ -31,6 +31,9 @@ impl Daemon {
 
     /// Uplinks and teams of a host that are blocked for a loop say with which other one, also if another daemon has found it.
     fn note_loops(&self, host: &Host) {
+        // A loop is one of one VLAN. The tunnel carries those of all groups.
+        let tunnel = host.fabric.as_ref().and_then(|fabric| self.known_uplink(&fabric.tunnel));
+        tunnel.into_iter().for_each(|tunnel| self.plane.spare_uplink(tunnel));
         let uplinks = host.uplinks.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
         let teams = host.teams.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
         for (name, _, other) in uplinks.chain(teams).filter(|(_, is_blocked, _)| *is_blocked) {

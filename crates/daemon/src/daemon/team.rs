@@ -286,7 +286,8 @@ impl Daemon {
     pub(super) fn note_loop(&self, name: &str, other: &str) {
         let team = self.teams().iter().find(|team| team.spec.name == name).map(|team| team.id);
         if let Some(blocked) = team.or_else(|| self.known_uplink(name)) {
-            self.plane.loop_again(Loop { blocked, name: name.to_owned(), other: other.to_owned() });
+            let (name, other) = (name.to_owned(), other.to_owned());
+            self.plane.loop_again(Loop { blocked, name, other, is_spared: false });
         }
     }
 

@@ -4,7 +4,7 @@ use nicety_adapter::PortId;
 use nicety_frame::Mac;
 use nicety_host::FabricGroups;
 use nicety_plane::Presence;
-use nicety_switch::Learned;
+use nicety_switch::{Learned, Vlan};
 
 use crate::spec::PortSpec;
 
@@ -12,6 +12,9 @@ use crate::spec::PortSpec;
 pub(crate) trait Around: Send + Sync {
     /// Each port in a group of the fabric, and who uses it.
     fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, Presence));
+
+    /// Each uplink outside teams and each team by which frames leave, but for this one.
+    fn each_way_out(&self, without: &str, visit: &mut dyn FnMut(&str, &Vlan));
 
     /// The addresses that the switch has learned.
     fn learned(&self) -> Vec<Learned>;
@@ -33,7 +36,7 @@ pub(crate) trait Changes: Send + Sync {
 pub(crate) enum NotNow {
     /// The groups do not fit this host.
     Refused(String),
-    /// Another change waits to be confirmed: they may fit later.
+    /// They fit once a change of this host is confirmed, or undone.
     Waits(String),
 }
 

@@ -29,7 +29,7 @@ impl Waiting {
     pub(super) fn run(self, live: &Weak<dyn Changes>) {
         let Self { work, notes, path } = self;
         let mut file = kept::Written::new(path);
-        // A configuration that waits for another change to be confirmed or undone.
+        // A configuration that fits this host only once another change is confirmed or undone. The fabric was told of it.
         let mut waits: Option<(i64, String)> = None;
         loop {
             let job = match &waits {
@@ -44,11 +44,12 @@ impl Waiting {
                         Ok(()) => Note::Applied(revision, Ok(())),
                         Err(NotNow::Refused(why)) => Note::Applied(revision, Err(why)),
                         Err(NotNow::Waits(why)) => {
-                            if is_new {
-                                info!("version {revision} of the fabric's configuration is not in force yet: {why}");
-                            }
                             waits = Some((revision, text));
-                            continue;
+                            if !is_new {
+                                continue;
+                            }
+                            warn!("version {revision} of the fabric's configuration is not in force yet: {why}");
+                            Note::Delayed(revision, why)
                         }
                     }
                 }
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_finds_another_change_waiting_is_in_force_when_that_one_is_over() {
+    fn a_configuration_that_has_to_wait_is_reported_and_is_in_force_when_it_fits() {
         let (jobs, work) = channel();
         let (notes, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let busy = Arc::new(Busy::default());
@@ -115,6 +116,7 @@ mod tests {
             Waiting { work, notes, path: PathBuf::new() }.run(&Arc::downgrade(&changes));
         });
         jobs.send(Job::Apply(7, "format = 1\n".to_owned())).unwrap();
+        assert!(matches!(heard.blocking_recv(), Some(Note::Delayed(7, why)) if why == "a change waits"));
         assert!(matches!(heard.blocking_recv(), Some(Note::Applied(7, Ok(())))));
         assert_eq!(busy.0.load(Ordering::Relaxed), 2);
         jobs.send(Job::Apply(8, "format = \n".to_owned())).unwrap();

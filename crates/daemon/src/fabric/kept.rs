@@ -1,10 +1,12 @@
 //! The last known state of the fabric, in a file beside the daemon's state file: a daemon that starts while etcd is out of reach forwards
 //! by it. The file is replaced whole, and has the digest that a state file has.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 
 use nicety_fabric::{Kept, Name};
+use nicety_frame::Vni;
 use nicety_host::{FabricGroups, Host};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,11 @@ pub struct NotKnown {
 impl LastKnown {
     pub(super) fn into_state(self) -> Kept {
         self.state
+    }
+
+    /// Network identifiers that the tunnel does not use.
+    pub(super) fn left(&self) -> BTreeSet<Vni> {
+        self.state.left()
     }
 
     /// The groups that were in force. `None`: there were none, or this program does not understand them.

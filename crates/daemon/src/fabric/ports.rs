@@ -10,10 +10,11 @@ use nicety_plane::Presence;
 use nicety_switch::{Learned, Vlan};
 
 use super::around::Around;
+use super::tunnel::Tunnel;
 use crate::spec::PortSpec;
 
-/// Between two looks at the addresses that the switch has learned.
-const LEARNED: Duration = Duration::from_secs(1);
+/// Between two looks at the addresses that the switch has learned, and at the uplinks.
+const SELDOM: Duration = Duration::from_secs(1);
 
 /// An address of a group.
 type Address = (Name, Mac);
@@ -51,7 +52,9 @@ pub(super) struct Ports {
     left_out: BTreeSet<Address>,
     /// Addresses that another host has claimed since.
     moved: BTreeSet<Address>,
-    learned_at: Time,
+    /// Groups whose VLAN an uplink or a team carries, with its name.
+    carried: BTreeMap<Name, Name>,
+    seldom_at: Time,
 }
 
 impl Port {
@@ -98,10 +101,27 @@ impl Port {
     }
 }
 
+/// The groups whose VLAN an uplink or a team carries, with its name: the first one's.
+fn carried(daemon: &dyn Around, tunnel: &Tunnel) -> BTreeMap<Name, Name> {
+    let mut all = BTreeMap::new();
+    let Some(groups) = tunnel.groups() else { return all };
+    daemon.each_way_out(tunnel.name(), &mut |uplink, vlan| {
+        for group in groups.carried_by(vlan) {
+            // A host file's names are names of a fabric.
+            if let (Ok(group), Ok(uplink)) = (Name::new(group), Name::new(uplink)) {
+                all.entry(group).or_insert(uplink);
+            }
+        }
+    });
+    all
+}
+
 impl Ports {
-    /// Looks at the ports, and tells the machine what has changed.
-    pub(super) fn look(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
-        let (mut seen, mut is_changed) = (0, false);
+    /// Looks at the ports and the uplinks, and tells the machine what has changed. `tunnel` knows the groups in force.
+    pub(super) fn look(&mut self, daemon: &dyn Around, tunnel: &Tunnel, fabric: &mut Fabric, now: Time) {
+        let is_due = now >= self.seldom_at;
+        let carried = is_due.then(|| carried(daemon, tunnel)).filter(|carried| *carried != self.carried);
+        let (mut seen, mut is_changed) = (0, carried.is_some());
         daemon.each_fabric_port(&mut |id, spec, presence| {
             seen += 1;
             let before = self.ports.get(&id);
@@ -123,12 +143,25 @@ impl Ports {
             self.ports.retain(|id, _| there.contains(id));
         }
         if is_changed {
-            fabric.needs(&self.ports.values().map(|port| port.group.clone()).collect(), now);
+            let before = std::mem::take(&mut self.carried);
+            self.carried = carried.unwrap_or_else(|| before.clone());
+            let groups = self.ports.values().map(|port| &port.group).chain(self.carried.keys());
+            fabric.needs(&groups.cloned().collect(), now);
+            self.tell_carried(&before, fabric, now);
             self.tell(daemon, fabric, now);
         }
-        if now >= self.learned_at {
-            self.learned_at = now.after(LEARNED);
+        if is_due {
+            self.seldom_at = now.after(SELDOM);
             self.tell_learned(daemon, fabric, now);
+        }
+    }
+
+    fn tell_carried(&self, before: &BTreeMap<Name, Name>, fabric: &mut Fabric, now: Time) {
+        for group in before.keys().filter(|group| !self.carried.contains_key(*group)) {
+            fabric.carried(group, None, now);
+        }
+        for (group, uplink) in self.carried.iter().filter(|(group, uplink)| before.get(*group) != Some(*uplink)) {
+            fabric.carried(group, Some(uplink), now);
         }
     }
 

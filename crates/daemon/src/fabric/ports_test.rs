@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use nicety_fabric::{LEARNED_MAX, Me, Settings, Terms};
 use nicety_host::Host;
+use nicety_uplink::Hops;
 
 use super::*;
 
@@ -15,6 +16,8 @@ impl Around for Learning {
     fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {
         visit(PortId(1), &self.spec, Presence::Running);
     }
+
+    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
 
     fn learned(&self) -> Vec<Learned> {
         let learned = |address: &Mac| Learned { address: *address, fid: 10, port: PortId(1), silent: Duration::ZERO };
@@ -43,15 +46,16 @@ fn fabric() -> Fabric {
 #[test]
 fn an_address_for_which_there_was_no_room_is_claimed_once_there_is() {
     let (daemon, mut fabric, mut ports) = (learning(), fabric(), Ports::default());
+    let tunnel = Tunnel::new("tunnel".to_owned(), Hops::new(1));
     let mac = |number: u16| Mac([2, 0, 0, 0, 0, number as u8]);
     let claimed = |fabric: &Fabric, number| fabric.places(mac(number)).len() == 1;
     *daemon.addresses.lock().unwrap() = (0..=LEARNED_MAX).map(mac).collect();
-    ports.look(&daemon, &mut fabric, Time::ZERO);
+    ports.look(&daemon, &tunnel, &mut fabric, Time::ZERO);
     assert!((0..LEARNED_MAX).all(|number| claimed(&fabric, number)) && !claimed(&fabric, LEARNED_MAX));
     // The first one ages. A look gives its room back, and the next one takes it.
     daemon.addresses.lock().unwrap().remove(0);
     for second in 1..=2 {
-        ports.look(&daemon, &mut fabric, Time::ZERO.after(LEARNED * second));
+        ports.look(&daemon, &tunnel, &mut fabric, Time::ZERO.after(SELDOM * second));
     }
     assert!((1..=LEARNED_MAX).all(|number| claimed(&fabric, number)) && !claimed(&fabric, 0));
     assert!(ports.left_out.is_empty());

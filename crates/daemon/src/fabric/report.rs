@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use nicety_fabric::{Name, Place, Report};
+use nicety_fabric::{Name, Namesake, Place, Report};
 use nicety_host::FabricConfig;
 use nicety_uplink::{Passed, Traffic};
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,37 @@ pub struct GroupReport {
     pub is_in_touch: bool,
 }
 
+/// A port of another host that has the name of one of this host's ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = FabricNamesakeReport)]
+pub struct NamesakeReport {
+    /// The name.
+    pub port: String,
+    /// The other host.
+    pub host: String,
+    /// Whether all addresses of the other port are this one's, too. Then their guest moves, or a twin stands by.
+    pub has_same_address: bool,
+}
+
+impl From<Namesake> for NamesakeReport {
+    fn from(Namesake { port, host, has_same_address }: Namesake) -> Self {
+        Self { port: port.to_string(), host: host.to_string(), has_same_address }
+    }
+}
+
+/// For a person: a sentence.
+impl fmt::Display for NamesakeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, host, has_same_address } = self;
+        write!(f, "port {port} is also on host {host}, ")?;
+        f.write_str(if *has_same_address {
+            "with the same address: its guest moves, or a twin stands by"
+        } else {
+            "with another address: a port's name is unique in a fabric, so rename one of the two"
+        })
+    }
+}
+
 /// The fabric of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FabricReport {
@@ -131,6 +162,9 @@ pub struct FabricReport {
     pub away_seconds: Option<u64>,
     /// The version of the configuration in force: the revision of its key. `null`: there is none yet.
     pub config: Option<i64>,
+    /// A newer version that is not in force yet, and why. `null`: there is none.
+    #[serde(default)]
+    pub waits: Option<String>,
     /// The highest revision of etcd that was heard of.
     pub revision: i64,
     /// All other hosts.
@@ -143,6 +177,9 @@ pub struct FabricReport {
     pub watches: usize,
     /// Refused configurations and keys: a sentence each.
     pub refused: Vec<String>,
+    /// Ports of other hosts with a name of this host's ports.
+    #[serde(default)]
+    pub namesakes: Vec<NamesakeReport>,
 }
 
 /// Where an address is.
@@ -165,7 +202,7 @@ impl FabricReport {
     pub(super) fn new(
         (config, host): (&FabricConfig, &str),
         (address, mtu): (IpAddr, u16),
-        report: Option<(Report, BTreeMap<Name, usize>)>,
+        report: Option<(Report, BTreeMap<Name, usize>, Vec<Namesake>)>,
         traffic: &[(IpAddr, Traffic)],
     ) -> Self {
         let mut this = Self {
@@ -178,14 +215,17 @@ impl FabricReport {
             why_not: Some("the daemon starts, or hands its ports over".to_owned()),
             away_seconds: None,
             config: None,
+            waits: None,
             revision: 0,
             hosts: Vec::new(),
             groups: Vec::new(),
             claims: 0,
             watches: 0,
             refused: Vec::new(),
+            namesakes: Vec::new(),
         };
-        if let Some((report, ports)) = report {
+        if let Some((report, ports, namesakes)) = report {
+            this.namesakes = namesakes.into_iter().map(NamesakeReport::from).collect();
             let narrowest = report.hosts.iter().filter(|host| host.is_reached).map(|host| host.mtu).chain([mtu]).min();
             this.guest_mtu = nicety_uplink::inner_mtu(narrowest.unwrap_or(mtu), address);
             this.fill(report, &ports, traffic);
@@ -194,7 +234,7 @@ impl FabricReport {
     }
 
     fn fill(&mut self, report: Report, ports: &BTreeMap<Name, usize>, traffic: &[(IpAddr, Traffic)]) {
-        let Report { connection, config, revision, hosts, groups, watches, claims, refused } = report;
+        let Report { connection, config, waits, revision, hosts, groups, watches, claims, refused } = report;
         use nicety_fabric::Connection as Known;
         (self.connection, self.why_not, self.away_seconds) = match connection {
             Known::Connected => (Connection::Connected, None, None),
@@ -205,8 +245,8 @@ impl FabricReport {
             Known::Refused { why } => (Connection::Refused, Some(why), None),
             Known::Left => (Connection::Left, Some("it was taken out".to_owned()), None),
         };
-        (self.config, self.revision, self.watches, self.claims, self.refused) =
-            (config, revision, watches, claims, refused);
+        (self.config, self.waits, self.revision) = (config, waits, revision);
+        (self.watches, self.claims, self.refused) = (watches, claims, refused);
         let passed = |host: &nicety_fabric::HostReport| {
             let of = traffic.iter().find(|(address, _)| *address == host.address).filter(|_| host.is_reached);
             of.map(|(_, traffic)| *traffic).unwrap_or_default()
@@ -273,9 +313,11 @@ impl fmt::Display for FabricReport {
             (_, why, _) => writeln!(f, "etcd: {}", why.as_deref().unwrap_or("?"))?,
         }
         match self.config {
-            Some(version) => writeln!(f, "configuration: version {version}")?,
-            None => writeln!(f, "configuration: none yet")?,
+            Some(version) => write!(f, "configuration: version {version}")?,
+            None => write!(f, "configuration: none yet")?,
         }
+        self.waits.iter().try_for_each(|sentence| write!(f, "; {sentence}"))?;
+        writeln!(f)?;
         writeln!(f, "tunnel: guests have an MTU of at most {}", self.guest_mtu)?;
         for group in &self.groups {
             let vni = group.vni.map_or_else(|| "not in the configuration".to_owned(), |vni| format!("VNI {vni}"));
@@ -301,6 +343,7 @@ impl fmt::Display for FabricReport {
             }
             writeln!(f, "{}", if one.is_reached { "" } else { "; nothing is sent to it" })?;
         }
+        self.namesakes.iter().try_for_each(|namesake| writeln!(f, "{namesake}"))?;
         self.refused.iter().try_for_each(|sentence| writeln!(f, "refused: {sentence}"))
     }
 }

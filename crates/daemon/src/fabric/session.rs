@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::around::Around;
 use super::ports::Ports;
+use super::report::NamesakeReport;
 use super::store::Store;
 use super::tunnel::Tunnel;
 use super::{Job, Note, kept};
@@ -28,7 +29,9 @@ const KEEP: Duration = Duration::from_secs(1);
 const KEEP_FACTOR: u32 = 20;
 /// Notes that are taken before what follows from them is done.
 const NOTES_AT_ONCE: usize = 1000;
-/// Refused keys that the log names at once.
+/// Between two looks at the names of ports, for the log.
+const NAMES: Duration = Duration::from_secs(5);
+/// Refused keys, and ports of one name, that the log names at once.
 const REFUSED_AT_ONCE: usize = 8;
 
 /// A session that has not begun.
@@ -57,6 +60,7 @@ struct Session {
     is_paused: bool,
     look_at: Time,
     say_at: Time,
+    names_at: Time,
     keep: Keeping,
     said: Said,
 }
@@ -78,6 +82,7 @@ struct Keeping {
 struct Said {
     connection: Option<&'static str>,
     refused: Vec<String>,
+    namesakes: Vec<NamesakeReport>,
 }
 
 impl Before {
@@ -101,11 +106,14 @@ impl Before {
         let now = clock.now();
         let in_force =
             groups.filter(|groups| kept.as_ref().and_then(Kept::config).is_some_and(|config| groups.is(config)));
+        let is_in_force = in_force.is_some();
         let fabric = match kept {
-            Some(kept) => Fabric::resume(settings, kept, in_force.is_some(), now),
+            Some(kept) => Fabric::resume(settings, kept, is_in_force, now),
             None => Fabric::new(settings, now),
         };
-        in_force.iter().for_each(|groups| tunnel.has_groups(groups));
+        if let Some(groups) = in_force {
+            tunnel.has_groups(groups);
+        }
         let store = store(fabric.keys().clone());
         let session = Session {
             fabric,
@@ -119,6 +127,7 @@ impl Before {
             is_paused: false,
             look_at: now,
             say_at: now.after(SAY),
+            names_at: now.after(NAMES),
             keep: Keeping { not_before: now.after(KEEP), ..Keeping::default() },
             said: Said::default(),
         };
@@ -127,7 +136,10 @@ impl Before {
 
     fn resume(&mut self, known: &[u8]) {
         match kept::parse(known) {
-            Ok(known) => self.kept = Some(known),
+            Ok(known) => {
+                self.tunnel.leave(&known.left());
+                self.kept = Some(known);
+            }
             Err(why) => warn!("fabric: what the daemon before knew cannot be used: {why}; it is read from etcd"),
         }
     }
@@ -202,6 +214,10 @@ impl Session {
                 self.fabric.event(event, now);
             }
             Note::Applied(revision, result) => self.applied(revision, result, now),
+            Note::Delayed(revision, why) => {
+                self.keep.is_due = true;
+                self.fabric.delayed(revision, &why, now);
+            }
             Note::Kept(result) => self.kept(result),
             Note::Ask(question) => question(&self.fabric, now),
             Note::Pause(is_paused, answer) => {
@@ -223,7 +239,7 @@ impl Session {
         let now = self.clock.now();
         if now >= self.look_at {
             self.look_at = now.after(LOOK);
-            self.ports.look(daemon, &mut self.fabric, now);
+            self.ports.look(daemon, &self.tunnel, &mut self.fabric, now);
         }
         self.fabric.tick(now);
         self.carry_out(daemon);
@@ -262,7 +278,7 @@ impl Session {
     fn applied(&mut self, revision: i64, result: Result<(), String>, now: Time) {
         let groups = self.applying.take_if(|(applying, _)| *applying == revision);
         match (&result, groups) {
-            (Ok(()), Some((_, groups))) => self.tunnel.has_groups(&groups),
+            (Ok(()), Some((_, groups))) => self.tunnel.has_groups(groups),
             (Err(why), _) => warn!("version {revision} of the fabric's configuration is refused: {why}"),
             (Ok(()), None) => {}
         }
@@ -318,6 +334,24 @@ impl Session {
         let new = refused.iter().filter(|sentence| !self.said.refused.contains(sentence));
         new.take(REFUSED_AT_ONCE).for_each(|sentence| warn!("fabric: {sentence}"));
         self.said.refused = refused;
+        if now >= self.names_at {
+            self.names_at = now.after(NAMES);
+            self.say_namesakes();
+        }
+    }
+
+    /// Logs ports of other hosts that have come with a name of this host's ports.
+    fn say_namesakes(&mut self) {
+        let namesakes: Vec<_> = self.fabric.namesakes().into_iter().map(NamesakeReport::from).collect();
+        let new = namesakes.iter().filter(|namesake| !self.said.namesakes.contains(namesake));
+        for namesake in new.take(REFUSED_AT_ONCE) {
+            if namesake.has_same_address {
+                info!("fabric: {namesake}");
+            } else {
+                warn!("fabric: {namesake}");
+            }
+        }
+        self.said.namesakes = namesakes;
     }
 
     /// The daemon ends: the lease does, and with it this host's keys. What was known stays in the file.

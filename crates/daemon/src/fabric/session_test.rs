@@ -8,7 +8,7 @@ use nicety_etcd::Client;
 use nicety_fabric::{Entry, Found, Me, Name, Outcome, Terms};
 use nicety_frame::Mac;
 use nicety_plane::Presence;
-use nicety_switch::Learned;
+use nicety_switch::{Learned, Vlan};
 use nicety_uplink::Hops;
 
 use super::*;
@@ -19,6 +19,8 @@ struct Nobody;
 
 impl Around for Nobody {
     fn each_fabric_port(&self, _visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {}
+
+    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
 
     fn learned(&self) -> Vec<Learned> {
         Vec::new()
@@ -100,6 +102,7 @@ fn bench() -> Bench {
         is_paused: false,
         look_at: now,
         say_at: now.after(SAY),
+        names_at: now.after(NAMES),
         // Not before the test says so.
         keep: Keeping { not_before: now.after(Duration::from_secs(3600)), ..Keeping::default() },
         said: Said::default(),

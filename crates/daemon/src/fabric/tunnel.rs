@@ -33,8 +33,8 @@ pub(super) struct Tunnel {
     changed: BTreeSet<Hop>,
     /// The VLANs of the groups on the switch.
     vlans: BTreeMap<Vni, u16>,
-    /// The machine knows the numbers of the groups, and tells all that it knows.
-    has_groups: bool,
+    /// The groups in force. With them the machine knows their numbers, and tells all that it knows.
+    groups: Option<FabricGroups>,
     /// An address that could not be told was reported.
     has_warned: bool,
 }
@@ -42,14 +42,29 @@ pub(super) struct Tunnel {
 impl Tunnel {
     pub(super) fn new(name: String, hops: Hops) -> Self {
         let (hosts, changed, vlans) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { name, hops, hosts, changed, vlans, has_groups: false, has_warned: false }
+        Self { name, hops, hosts, changed, vlans, groups: None, has_warned: false }
     }
 
     /// These groups are in force.
-    pub(super) fn has_groups(&mut self, groups: &FabricGroups) {
+    pub(super) fn has_groups(&mut self, groups: FabricGroups) {
         let vlan = |network: nicety_uplink::Network| Some((network.vni, network.vlan?));
         self.vlans = groups.networks().filter_map(vlan).collect();
-        self.has_groups = true;
+        self.groups = Some(groups);
+    }
+
+    /// The groups in force. `None`: nobody knows them yet.
+    pub(super) fn groups(&self) -> Option<&FabricGroups> {
+        self.groups.as_ref()
+    }
+
+    /// The uplink's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tunnel uses these networks no more, whatever groups are in force.
+    pub(super) fn leave(&self, vnis: &BTreeSet<Vni>) {
+        self.hops.leave(vnis);
     }
 
     /// Tells the tunnel. Returns an action that is not for it.
@@ -67,6 +82,7 @@ impl Tunnel {
                 self.flush();
                 self.tell(vni, mac, hop, daemon);
             }
+            Action::Leave { vnis } => self.leave(&vnis),
             Action::Forget { vni, mac } => self.hops.forget(vni, mac),
             other => return Some(other),
         }
@@ -105,7 +121,7 @@ impl Tunnel {
     /// All actions were carried out that the machine has for now.
     pub(super) fn told_all(&mut self) {
         self.flush();
-        if self.has_groups {
+        if self.groups.is_some() {
             // Entries that were told to the process before this one alone hold no more.
             self.hops.forget_unconfirmed();
         }

@@ -1,6 +1,6 @@
 use nicety_adapter::{PortId, Time};
 use nicety_plane::Presence;
-use nicety_switch::Learned;
+use nicety_switch::{Learned, Vlan};
 use nicety_uplink::{Network, Place, Way};
 
 use super::*;
@@ -11,6 +11,8 @@ struct Empty;
 
 impl Around for Empty {
     fn each_fabric_port(&self, _visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {}
+
+    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
 
     fn learned(&self) -> Vec<Learned> {
         Vec::new()

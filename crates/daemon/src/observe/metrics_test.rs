@@ -105,12 +105,14 @@ fn fabric() -> FabricReport {
         why_not: None,
         away_seconds: None,
         config: Some(7),
+        waits: None,
         revision: 9,
         hosts: vec![host],
         groups: Vec::new(),
         claims: 3,
         watches: 3,
         refused: Vec::new(),
+        namesakes: Vec::new(),
     }
 }
 

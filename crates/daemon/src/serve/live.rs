@@ -9,6 +9,7 @@ mod beside;
 mod blocked;
 pub mod capture;
 pub mod confirm;
+mod fabric;
 mod origin;
 pub mod plan;
 pub mod state;
@@ -398,27 +399,6 @@ impl Live {
         let with_origins = origin::keep(&running.host, whole.clone()).map_err(ChangeError::Wrong)?;
         let file = (new.path == self.path).then_some(whole);
         self.change(&mut running, with_origins, file, &terms.into())
-    }
-
-    /// These groups of the fabric are in force from now on: on all its hosts, so nobody is asked whether VMs may lose something.
-    pub(crate) fn apply_fabric(&self, groups: &FabricGroups) -> Result<Changed, ChangeError> {
-        let mut running = self.running();
-        let new = running.host.with_fabric(Some(groups)).map_err(ChangeError::Wrong)?;
-        if let Some(step) = running.host.fabric_groups.as_ref().and_then(|old| groups.step_from(old)) {
-            let between = running.host.with_fabric(Some(&step)).map_err(ChangeError::Wrong)?;
-            let done = self.change(&mut running, between, None, &(&Consent::All).into());
-            done.map_err(|error| match error {
-                ChangeError::Waits(_) => error,
-                error => ChangeError::Refused(error.to_string()),
-            })?;
-        }
-        let done = self.change(&mut running, new, None, &(&Consent::All).into());
-        if running.host.fabric_groups.is_some()
-            && let Ok(file) = running.file.with_fabric(Some(groups))
-        {
-            running.file = file;
-        }
-        done
     }
 
     /// Reads the host file again and applies it, unless that would cut off a VM. Logs the result.

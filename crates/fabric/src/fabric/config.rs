@@ -1,7 +1,7 @@
 //! The configuration: one text for all hosts. This crate reads which groups it has, with which network identifiers, and leaves all other
 //! keys to the host file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nicety_adapter::Time;
 use nicety_frame::Vni;
@@ -75,6 +75,12 @@ impl Config {
         self.groups.iter().any(|(name, vni)| older.groups.get(name) != Some(vni))
     }
 
+    /// The network identifiers that are not their groups' any more in a newer version.
+    fn lost(&self, newer: &Self) -> BTreeSet<Vni> {
+        let lost = self.groups.iter().filter(|(name, vni)| newer.groups.get(*name) != Some(*vni));
+        lost.map(|(_, vni)| *vni).collect()
+    }
+
     /// The first network identifier that another group had in an older version.
     pub(crate) fn reassigns(&self, older: &Self) -> Option<(Vni, &Name, Name)> {
         let of: BTreeMap<Vni, &Name> = older.groups.iter().map(|(name, &vni)| (vni, name)).collect();
@@ -95,6 +101,15 @@ fn group(entry: &toml::Value) -> Result<(Name, Vni), String> {
     Ok((name.clone(), number.ok_or_else(wrong)?))
 }
 
+/// A version that the daemon cannot apply yet. It tries again by itself.
+#[derive(Debug)]
+pub(crate) struct Delayed {
+    revision: i64,
+    config: Config,
+    /// For a person.
+    pub(crate) sentence: String,
+}
+
 /// The versions on their way into the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Configs {
@@ -104,12 +119,16 @@ pub(crate) struct Configs {
     pub(crate) last_known: Option<(i64, Config)>,
     /// The version that the daemon is applying.
     pub(crate) applying: Option<(i64, Config)>,
+    /// A version before that one. Its result comes before that one's.
+    pub(crate) delayed: Option<Delayed>,
     /// A newer one, which is next.
     pub(crate) next: Option<(i64, Config)>,
     /// The revision of the key.
     pub(crate) revision: i64,
     /// Why the key's newest version is not in force.
     pub(crate) refused: Option<String>,
+    /// Identifiers of the version in force that are not their groups' any more. The tunnel was told to leave them.
+    pub(crate) left: BTreeSet<Vni>,
     /// Whether a version waits until the hosts are read anew.
     pub(crate) waits_for_hosts: bool,
 }
@@ -149,11 +168,37 @@ impl Fabric {
     }
 
     fn config_refused(&mut self, revision: i64, why: &str) {
-        let stays = match &self.configs.in_force {
-            Some((old, _)) => format!("version {old} stays in force"),
-            None => "there is no earlier one".to_owned(),
-        };
+        let stays = self.stays();
         self.configs.refused = Some(format!("version {revision} of the configuration is refused: {why}; {stays}"));
+    }
+
+    /// What is in force in place of a newer version, as a part of a sentence.
+    fn stays(&self) -> String {
+        let Some((old, config)) = &self.configs.in_force else { return "there is no earlier one".to_owned() };
+        let has_left = |(_, vni): &(&Name, &Vni)| self.configs.left.contains(vni);
+        let without: Vec<&str> = config.groups.iter().filter(has_left).map(|(name, _)| name.as_str()).collect();
+        match &without[..] {
+            [] => format!("version {old} stays in force"),
+            names => format!(
+                "version {old} stays in force, but nothing goes to other hosts or comes from them in {}, whose VNI may be another group's",
+                names.join(", ")
+            ),
+        }
+    }
+
+    /// A newer version is not in force here, and is elsewhere. So identifiers may soon be other groups' that are these groups' here.
+    fn leave_lost(&mut self, newer: &Config) {
+        let in_force = self.configs.in_force.as_ref().or(self.configs.last_known.as_ref());
+        let lost = in_force.map(|(_, config)| config.lost(newer)).unwrap_or_default();
+        self.leave_networks(lost);
+    }
+
+    /// The tunnel leaves these identifiers, and takes up all others again.
+    pub(crate) fn leave_networks(&mut self, vnis: BTreeSet<Vni>) {
+        if self.configs.left != vnis {
+            self.configs.left.clone_from(&vnis);
+            self.act(Action::Leave { vnis });
+        }
     }
 
     /// Has the daemon apply the next version. One version at a time.
@@ -180,13 +225,45 @@ impl Fabric {
 
     /// The daemon has applied a version, or refuses it.
     pub fn applied(&mut self, revision: i64, result: Result<(), String>, now: Time) {
-        let Some((_, config)) = self.configs.applying.take_if(|(applying, _)| *applying == revision) else { return };
+        let config = if let Some((_, config)) = self.take_applying(revision) {
+            // The daemon tries an older version no more.
+            self.configs.delayed = None;
+            config
+        } else if let Some(delayed) = self.configs.delayed.take_if(|delayed| delayed.revision == revision) {
+            delayed.config
+        } else {
+            return;
+        };
         match result {
-            Ok(()) => self.put_in_force(revision, config),
-            Err(why) => self.config_refused(revision, &why),
+            Ok(()) => {
+                // The state that was kept may say that a newer version has taken identifiers away from it.
+                if self.configs.last_known.as_ref().is_none_or(|(known, _)| *known != revision) {
+                    self.leave_networks(BTreeSet::new());
+                }
+                self.put_in_force(revision, config);
+            }
+            Err(why) => {
+                self.leave_lost(&config);
+                self.config_refused(revision, &why);
+            }
         }
         self.offer(now);
         self.tick(now);
+    }
+
+    /// The daemon cannot apply a version yet. It tries again by itself, until there is a newer one, and then calls [`Fabric::applied`]. `why`
+    /// is a sentence.
+    pub fn delayed(&mut self, revision: i64, why: &str, now: Time) {
+        let Some((_, config)) = self.take_applying(revision) else { return };
+        self.leave_lost(&config);
+        let sentence = format!("version {revision} waits: {why}; {}", self.stays());
+        self.configs.delayed = Some(Delayed { revision, config, sentence });
+        self.offer(now);
+        self.tick(now);
+    }
+
+    fn take_applying(&mut self, revision: i64) -> Option<(i64, Config)> {
+        self.configs.applying.take_if(|(applying, _)| *applying == revision)
     }
 
     pub(crate) fn put_in_force(&mut self, revision: i64, config: Config) {

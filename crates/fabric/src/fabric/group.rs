@@ -10,10 +10,10 @@ use nicety_frame::{Mac, Vni};
 use crate::fabric::Fabric;
 use crate::fabric::course::Course;
 use crate::hosts::{Hop, Host, Hosts, Known};
-use crate::record::{ClaimRecord, HostRecord, Name};
+use crate::record::{CARRIED, ClaimRecord, HostRecord, Name};
 use crate::store::{Entry, Scope};
 use crate::{Action, CLAIMS_MAX, earlier};
-use own::{Own, WAITING_MAX};
+use own::{Own, WAITING_MAX, Waiting};
 
 /// Another host's claim.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     vni: Option<Vni>,
-    /// Ports of this host are in it.
+    /// Ports of this host are in it, or an uplink carries its VLAN.
     pub(crate) is_needed: bool,
     pub(crate) claims: BTreeMap<(Mac, Hop), Claim>,
     /// The claims of each host.
@@ -76,7 +76,7 @@ impl Group {
 
     /// Tells the tunnel where an address is, if that has changed.
     pub(crate) fn show(&mut self, mac: Mac, hosts: &Hosts, is_admitted: bool, actions: &mut VecDeque<Action>) {
-        let Some(vni) = self.vni else { return };
+        let Some(vni) = self.vni.filter(|_| mac != CARRIED) else { return };
         let is_here = self.own.get(&mac).is_some_and(Own::is_here);
         let hop = if is_here || !is_admitted { None } else { self.best(mac, hosts).map(|(hop, _)| hop) };
         match hop {
@@ -125,7 +125,7 @@ impl Group {
 }
 
 impl Fabric {
-    /// The groups in which this host has ports. Only these are watched.
+    /// The groups in which this host has ports, or whose VLAN an uplink carries. Only these are watched.
     pub fn needs(&mut self, groups: &BTreeSet<Name>, now: Time) {
         let known: Vec<Name> = self.groups.keys().cloned().collect();
         for name in known.iter().filter(|name| !groups.contains(*name)) {
@@ -135,6 +135,16 @@ impl Fabric {
             self.need(name, now);
         }
         self.tick(now);
+    }
+
+    /// An uplink of this host carries the VLAN of a group that it [needs](Self::needs): frames for all of the group go here also if no guest of
+    /// it is here. `None`: no uplink carries it any more.
+    pub fn carried(&mut self, group: &Name, uplink: Option<&Name>, now: Time) {
+        match uplink {
+            // Several hosts may have such a claim, and none overtakes another one.
+            Some(uplink) => self.waits(group, CARRIED, uplink, Waiting::Expected, now),
+            None => self.stopped(group, CARRIED, now),
+        }
     }
 
     pub(crate) fn need(&mut self, name: &Name, now: Time) {

@@ -1,9 +1,10 @@
 //! The last known state, for the next start of the daemon: it forwards by that while etcd is out of reach.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use nicety_adapter::Time;
-use nicety_frame::Mac;
+use nicety_frame::{Mac, Vni};
 use serde::{Deserialize, Serialize};
 
 use crate::Me;
@@ -26,6 +27,9 @@ pub struct Kept {
     is_admitted: bool,
     newest: i64,
     config: Option<(i64, String)>,
+    /// Its network identifiers that a newer version has taken away from their groups.
+    #[serde(default)]
+    left: BTreeSet<u32>,
     hosts: Vec<KeptHost>,
     groups: Vec<KeptGroup>,
 }
@@ -58,6 +62,11 @@ impl Kept {
     /// Whether it is of this host of this fabric.
     pub fn is_of(&self, fabric: &Name, host: &Name) -> bool {
         self.fabric == crate::Keys::new(fabric).prefix() && self.host == *host
+    }
+
+    /// Network identifiers that the tunnel leaves: see [`Action::Leave`](crate::Action::Leave).
+    pub fn left(&self) -> BTreeSet<Vni> {
+        self.left.iter().filter_map(|number| Vni::new(*number)).collect()
     }
 
     /// The text of the configuration that was in force.
@@ -93,6 +102,7 @@ impl Fabric {
             is_admitted: self.is_admitted,
             newest: self.newest,
             config: config.map(|(revision, config)| (*revision, config.text.clone())),
+            left: self.configs.left.iter().map(|vni| vni.number()).collect(),
             hosts: self.hosts.all().filter_map(host).collect(),
             groups: groups.map(|(name, group)| KeptGroup { name: name.clone(), claims: claims(group) }).collect(),
         }
@@ -107,7 +117,7 @@ impl Fabric {
         }
         let settings = Settings { run: kept.run, ..settings };
         let Me { host: me, address, .. } = settings.me.clone();
-        let lease = settings.terms.lease;
+        let (lease, left) = (settings.terms.lease, kept.left());
         let mut fabric = Self::empty(settings, now);
         // No other host knows it at another address.
         fabric.is_admitted = kept.is_admitted && kept.address == address;
@@ -135,6 +145,7 @@ impl Fabric {
             fabric.courses.insert(scope, Course::kept(now));
         }
         fabric.show_all_hosts();
+        fabric.leave_networks(left);
         if let Some((revision, text)) = kept.config
             && let Ok(config) = Config::parse(text.as_bytes())
         {

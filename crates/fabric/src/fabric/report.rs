@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::fabric::Fabric;
 use crate::fabric::standing::Stage;
 use crate::hosts::Hop;
-use crate::record::Name;
+use crate::record::{CARRIED, Name};
 
 /// This host's connection to the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,7 +69,7 @@ pub struct GroupReport {
     pub own: usize,
     /// Addresses at other hosts.
     pub told: usize,
-    /// Other hosts with an address in it.
+    /// Other hosts with an address in it, or with an uplink that carries its VLAN.
     pub hosts: usize,
     /// All changes up to this revision are known.
     pub revision: i64,
@@ -92,6 +92,17 @@ pub struct Place {
     pub is_current: bool,
 }
 
+/// A port of another host that has the name of one of this host's ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Namesake {
+    /// The name.
+    pub port: Name,
+    /// The other host.
+    pub host: Name,
+    /// All addresses of the other port are this one's, too: their guest moves, or a twin stands by.
+    pub has_same_address: bool,
+}
+
 /// The whole report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -99,6 +110,8 @@ pub struct Report {
     pub connection: Connection,
     /// The version of the configuration in force. `None`: there is none yet.
     pub config: Option<i64>,
+    /// A newer version that is not in force yet, and why. A sentence.
+    pub waits: Option<String>,
     /// The highest revision of the store that was heard of.
     pub revision: i64,
     /// All other hosts.
@@ -135,8 +148,9 @@ impl Fabric {
 
     /// All that a person wants to know.
     pub fn report(&self, now: Time) -> Report {
-        let host = |(_, host): (_, &crate::hosts::Host)| {
+        let host = |(hop, host): (Hop, &crate::hosts::Host)| {
             let known = host.known()?;
+            let carried = self.groups.values().filter(|group| group.claims.contains_key(&(CARRIED, hop))).count();
             Some(HostReport {
                 name: host.name.clone(),
                 address: known.record.address,
@@ -144,7 +158,7 @@ impl Fabric {
                 version: known.record.version.clone(),
                 known_for: now.since(known.since),
                 gone_in: known.gone_at.map(|at| at.since(now)),
-                addresses: host.claims,
+                addresses: host.claims.saturating_sub(u32::try_from(carried).unwrap_or(u32::MAX)),
                 is_reached: host.peer.is_some(),
             })
         };
@@ -163,6 +177,7 @@ impl Fabric {
         Report {
             connection: self.connection(now),
             config: self.configs.in_force.as_ref().map(|(revision, _)| *revision),
+            waits: self.configs.delayed.as_ref().map(|delayed| delayed.sentence.clone()),
             revision: self.newest,
             hosts: self.hosts.all().filter_map(host).collect(),
             groups: groups.collect(),
@@ -217,12 +232,35 @@ impl Fabric {
     pub fn ports_of_hosts(&self) -> BTreeMap<Name, usize> {
         let mut ports: BTreeSet<(Hop, &Name)> = BTreeSet::new();
         let groups = self.groups.values().filter(|group| group.is_needed);
-        ports.extend(groups.flat_map(|group| group.claims.iter().map(|((_, hop), claim)| (*hop, &claim.port))));
+        let claims = groups.flat_map(|group| &group.claims).filter(|((mac, _), _)| *mac != CARRIED);
+        ports.extend(claims.map(|((_, hop), claim)| (*hop, &claim.port)));
         let mut counts = BTreeMap::new();
         for host in ports.into_iter().filter_map(|(hop, _)| self.hosts.get(hop)) {
             *counts.entry(host.name.clone()).or_default() += 1;
         }
         counts
+    }
+
+    /// The ports of other hosts with a name of this host's ports, as far as both have an address in the groups that this host follows. It looks
+    /// at all claims.
+    pub fn namesakes(&self) -> Vec<Namesake> {
+        let groups = || self.groups.values().filter(|group| group.is_needed);
+        let mut own: BTreeMap<&Name, BTreeSet<Mac>> = BTreeMap::new();
+        for (mac, wanted) in
+            groups().flat_map(|group| &group.own).filter_map(|(mac, own)| Some((mac, own.wanted.as_ref()?)))
+        {
+            own.entry(&wanted.port).or_default().insert(*mac);
+        }
+        let mut found: BTreeMap<(&Name, Hop), bool> = BTreeMap::new();
+        for ((mac, hop), claim) in groups().flat_map(|group| &group.claims).filter(|((mac, _), _)| *mac != CARRIED) {
+            if let Some(addresses) = own.get(&claim.port) {
+                *found.entry((&claim.port, *hop)).or_insert(true) &= addresses.contains(mac);
+            }
+        }
+        let namesake = |((port, hop), has_same_address): ((&Name, Hop), bool)| {
+            Some(Namesake { port: port.clone(), host: self.hosts.get(hop)?.name.clone(), has_same_address })
+        };
+        found.into_iter().filter_map(namesake).collect()
     }
 
     /// The places of an address in all groups that this host follows.

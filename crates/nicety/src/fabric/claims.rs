@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nicety_control as control;
-use nicety_fabric::{ClaimRecord, Entry, Key, Name};
+use nicety_fabric::{CARRIED, ClaimRecord, Entry, Key, Name};
 use nicety_frame::Mac;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::output;
 
 use super::store::Store;
 
-/// An address of a group, claimed by a host.
+/// An address of a group, claimed by a host, or an uplink that carries the group's VLAN.
 #[derive(Clone, Debug)]
 pub struct Claim {
     group: Name,
@@ -28,10 +28,19 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Whether it is the claim of a host whose uplink carries the group's VLAN.
+    fn is_uplink(&self) -> bool {
+        self.mac == CARRIED
+    }
+
+    fn address(&self) -> String {
+        if self.is_uplink() { "uplink".to_owned() } else { self.mac.to_string() }
+    }
+
     fn json(&self) -> Value {
-        let Self { group, host, port, mac, sequence, modified: _, is_current } = self;
+        let Self { group, host, port, mac: _, sequence, modified: _, is_current } = self;
         let (group, host, port) = (group.as_str(), host.as_str(), port.as_str());
-        json!({ "group": group, "port": port, "address": mac.to_string(), "host": host, "sequence": sequence, "current": is_current })
+        json!({ "group": group, "port": port, "address": self.address(), "host": host, "sequence": sequence, "current": is_current })
     }
 }
 
@@ -46,14 +55,14 @@ pub fn all(store: &Store, prefix: &str) -> Result<(Vec<Claim>, Vec<String>), Fai
     }
     // Of several claims the one with the highest number counts, and of equal ones the one that was written last.
     let mut best: BTreeMap<(Name, Mac), (u64, i64)> = BTreeMap::new();
-    for claim in &claims {
+    for claim in claims.iter().filter(|claim| !claim.is_uplink()) {
         let rank = (claim.sequence, claim.modified);
         let known = best.entry((claim.group.clone(), claim.mac)).or_insert(rank);
         *known = rank.max(*known);
     }
     for claim in &mut claims {
         let known = best.get(&(claim.group.clone(), claim.mac));
-        claim.is_current = known == Some(&(claim.sequence, claim.modified));
+        claim.is_current = claim.is_uplink() || known == Some(&(claim.sequence, claim.modified));
     }
     Ok((claims, odd))
 }
@@ -71,7 +80,7 @@ pub fn by_group(claims: &[Claim]) -> BTreeMap<Name, (usize, BTreeSet<Name>)> {
     let mut groups: BTreeMap<Name, (usize, BTreeSet<Name>)> = BTreeMap::new();
     for claim in claims.iter().filter(|claim| claim.is_current) {
         let (count, hosts) = groups.entry(claim.group.clone()).or_default();
-        *count += 1;
+        *count += usize::from(!claim.is_uplink());
         hosts.insert(claim.host.clone());
     }
     groups
@@ -86,9 +95,9 @@ fn show(claims: &[Claim], odd: &[String], as_json: bool) -> Result<(), Failure> 
     }
     let mut rows = vec![["GROUP", "PORT", "ADDRESS", "HOST", ""].map(str::to_owned).to_vec()];
     rows.extend(claims.iter().map(|claim| {
-        let Claim { group, host, port, mac, is_current, .. } = claim;
+        let Claim { group, host, port, is_current, .. } = claim;
         let state = if *is_current { "" } else { "overtaken" };
-        vec![group.to_string(), port.to_string(), mac.to_string(), host.to_string(), state.to_owned()]
+        vec![group.to_string(), port.to_string(), claim.address(), host.to_string(), state.to_owned()]
     }));
     output::print(&output::columns(&rows))
 }

@@ -81,12 +81,14 @@ pub mod tests {
             why_not: None,
             away_seconds: None,
             config: Some(7),
+            waits: None,
             revision: 9,
             hosts: (0..others).map(host).collect(),
             groups: Vec::new(),
             claims: 3,
             watches: 3,
             refused: Vec::new(),
+            namesakes: Vec::new(),
         }
     }
 

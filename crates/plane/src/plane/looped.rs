@@ -10,7 +10,7 @@
 //!
 //! Each raises a suspicion, and that alone blocks nobody. The guard sends a *probe* by the other uplink, as often as the suspicion grows: a
 //! broadcast with a number that only this process knows. If the probe comes in here, the two lead into one network, and the newer one is
-//! blocked. If none comes, they lead into different networks, and frames are forwarded as before. A probe has the form of a reply of the
+//! blocked, unless it is [spared](Plane::spare_uplink). If none comes, they lead into different networks, and frames are forwarded as before. A probe has the form of a reply of the
 //! Configuration Testing Protocol (Ethernet 2.0, 1982, section 8), which stations ignore that have not asked.
 //!
 //! A loop may lead through another such switch, which probes, too. If both blocked an uplink, one of them would be cut off. So a guard that
@@ -67,12 +67,14 @@ const BEFORE_NUMBER: usize = 6;
 /// An uplink or a team that was blocked because it leads into the network of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// The one that is blocked: the newer.
+    /// The one that is blocked: the newer, unless that is spared.
     pub blocked: PortId,
     /// Its name.
     pub name: String,
     /// The name of the one that goes on.
     pub other: String,
+    /// The one that goes on is [spared](Plane::spare_uplink).
+    pub is_spared: bool,
 }
 
 /// An uplink or a team that leads into a network. In the order in which they came.
@@ -82,6 +84,7 @@ struct Guarded {
     name: String,
     /// Its place in masks.
     place: usize,
+    is_spared: bool,
 }
 
 /// Whether `earlier` is less than this long ago.
@@ -402,9 +405,18 @@ impl Plane {
             let is_known = uplinks.iter().any(|known| known.id == id);
             let free = (0..UPLINKS_MAX).find(|place| uplinks.iter().all(|known| known.place != *place));
             if let (Some(place), false) = (free, is_known) {
-                uplinks.push(Guarded { id, name: name.to_owned(), place });
+                uplinks.push(Guarded { id, name: name.to_owned(), place, is_spared: false });
             }
         });
+    }
+
+    /// Of a loop with this guarded uplink the other one is blocked, whichever is newer: so much depends on this one that it is to go on. Of two
+    /// such uplinks the newer one is blocked.
+    pub fn spare_uplink(&self, id: PortId) {
+        if self.guard.uplinks.load().iter().any(|known| known.id == id && !known.is_spared) {
+            let is_it = |known: &&mut Guarded| known.id == id;
+            self.guard_changes(|uplinks| uplinks.iter_mut().filter(is_it).for_each(|known| known.is_spared = true));
+        }
     }
 
     /// These have left.
@@ -438,7 +450,8 @@ impl Plane {
     }
 
     /// An uplink, or a team, was blocked for this loop before: it stays so until it is [told](Self::unloop) otherwise.
-    pub fn loop_again(&self, found: Loop) {
+    pub fn loop_again(&self, mut found: Loop) {
+        found.is_spared = self.guard.uplinks.load().iter().any(|known| known.name == found.other && known.is_spared);
         let mut memory = self.guard.memory();
         if !memory.loops.iter().any(|known| known.blocked == found.blocked) {
             self.switch().block(found.blocked);
@@ -463,7 +476,7 @@ impl Plane {
         }
         let Found { looped, taken, probes, proven } = self.find_looped(port.place().origin, batch, now);
         probes.iter().for_each(|probe| self.send_probe(probe));
-        proven.iter().for_each(|from| self.block_newer(port, *from, now));
+        proven.iter().for_each(|from| self.block_one(port, *from, now));
         (looped, taken)
     }
 
@@ -583,19 +596,21 @@ impl Plane {
         }
     }
 
-    /// Blocks the newer of two uplinks: frames that leave by `from` come in by this port.
-    fn block_newer(&self, port: &Port, from: PortId, now: Time) {
+    /// Blocks one of two uplinks, the newer if it is not spared: frames that leave by `from` come in by this port.
+    fn block_one(&self, port: &Port, from: PortId, now: Time) {
         let uplinks = self.guard.uplinks.load();
         let pair: Vec<&Guarded> =
             uplinks.iter().filter(|known| [from, port.place().origin].contains(&known.id)).collect();
         let [older, newer] = pair[..] else { return };
-        let found = Loop { blocked: newer.id, name: newer.name.clone(), other: older.name.clone() };
-        if !self.block(&found, older.id, now) {
+        let (stays, blocked) = if newer.is_spared && !older.is_spared { (newer, older) } else { (older, newer) };
+        let (name, other, is_spared) = (blocked.name.clone(), stays.name.clone(), stays.is_spared);
+        let found = Loop { blocked: blocked.id, name, other, is_spared };
+        if !self.block(&found, stays.id, now) {
             return;
         }
         port.tell(News::Looped(found.to_string()));
-        self.drop_waiting(newer.id);
-        self.carrier_changed(newer.id, now);
+        self.drop_waiting(blocked.id);
+        self.carrier_changed(blocked.id, now);
         if let Some(call) = self.guard.caller.0.get() {
             call();
         }
@@ -603,9 +618,9 @@ impl Plane {
 
     /// False if one of the two is blocked already. Each one's probe may come in at the other, in turns of two workers: one of them blocks.
     /// Or another guard's probe has come in since, which blocks where it is.
-    fn block(&self, found: &Loop, older: PortId, now: Time) -> bool {
+    fn block(&self, found: &Loop, other: PortId, now: Time) -> bool {
         let mut memory = self.guard.memory();
-        let is_new = !memory.is_held(now) && ![older, found.blocked].iter().any(|id| self.switch().is_blocked(*id));
+        let is_new = !memory.is_held(now) && ![other, found.blocked].iter().any(|id| self.switch().is_blocked(*id));
         if is_new {
             memory.loops.push(found.clone());
             self.switch().block(found.blocked);
@@ -640,8 +655,9 @@ impl Plane {
 /// A sentence for a person.
 impl std::fmt::Display for Loop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { blocked: _, name, other } = self;
-        write!(f, "{name} and {other} lead into one network, and frames went round: {name}, the newer one, is blocked")
+        let Self { blocked: _, name, other, is_spared } = self;
+        let which = if *is_spared { "for the other one is the fabric's tunnel" } else { "the newer one" };
+        write!(f, "{name} and {other} lead into one network, and frames went round: {name}, {which}, is blocked")
     }
 }
 

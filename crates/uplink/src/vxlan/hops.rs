@@ -5,7 +5,7 @@
 //! that sent it. A told entry wins over a learned one, and does not age. Guests choose addresses: so the table of learned ones has a fixed size,
 //! and its hash has a seed. A frame for an address that is not here goes to each hop that has the network: that is always correct.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -130,8 +130,12 @@ pub(crate) struct Table {
     traffic: Vec<Traffic>,
     /// Sorted by address.
     numbers: Vec<(IpAddr, u16)>,
-    /// This host's own networks.
+    /// This host's own networks, without those that it leaves.
     networks: Arc<Networks>,
+    /// All its own networks.
+    own: Vec<Network>,
+    /// Networks that it leaves.
+    left: BTreeSet<Vni>,
     unconfirmed: Unconfirmed,
 }
 
@@ -152,13 +156,23 @@ impl Hops {
         let sets = vec![Set::default(); SETS].into_boxed_slice();
         let (told, networks) = (HashMap::new(), Arc::new(Networks::new(&[])));
         let (hops, traffic, numbers, unconfirmed) = (Vec::new(), Vec::new(), Vec::new(), Unconfirmed::default());
-        Self(Arc::new(Mutex::new(Table { told, sets, seed, hops, traffic, numbers, networks, unconfirmed })))
+        let (own, left) = (Vec::new(), BTreeSet::new());
+        let table = Table { told, sets, seed, hops, traffic, numbers, networks, own, left, unconfirmed };
+        Self(Arc::new(Mutex::new(table)))
     }
 
     /// This host has these networks from now on, and no others.
     pub fn set_networks(&self, networks: &[Network]) {
-        let networks = Arc::new(Networks::new(networks));
-        self.lock().networks = networks;
+        let mut table = self.lock();
+        table.own = networks.to_vec();
+        table.set_networks();
+    }
+
+    /// Nothing is sent in these networks and nothing is taken from them, whatever [`Hops::set_networks`] says. All others are taken up again.
+    pub fn leave(&self, vnis: &BTreeSet<Vni>) {
+        let mut table = self.lock();
+        table.left.clone_from(vnis);
+        table.set_networks();
     }
 
     /// A hop has come, or has other networks.
@@ -267,6 +281,12 @@ fn seconds(now: Time) -> u32 {
 }
 
 impl Table {
+    fn set_networks(&mut self) {
+        let stays = |network: &&Network| !self.left.contains(&network.vni);
+        let networks: Vec<Network> = self.own.iter().filter(stays).copied().collect();
+        self.networks = Arc::new(Networks::new(&networks));
+    }
+
     fn set(&mut self, hops: &[Hop]) {
         for number in 0..self.hops.len() {
             let stays = self.hops[number].as_ref().is_none_or(|old| hops.iter().any(|hop| hop.address == old.address));

@@ -250,3 +250,22 @@ fn the_way_of_a_frame_is_said_before_it_is_sent() {
     assert_eq!(way(7, Mac::BROADCAST), Way::All(vni(10), vec![ip(2), ip(3)]));
     assert_eq!(way(8, mac(1)), Way::NoNetwork);
 }
+
+#[test]
+fn a_network_that_is_left_is_neither_sent_in_nor_taken_from_until_it_is_taken_up_again() {
+    let hops = Hops::new(SEED);
+    let networks = [(7, 10), (8, 20)].map(|(vlan, number)| Network { vlan: Some(vlan), vni: vni(number) });
+    hops.set_networks(&networks);
+    hops.set(&[hop(2)]);
+    hops.tell(vni(10), mac(1), ip(2)).unwrap();
+    let vlan = |number| hops.lock().networks().vlan(number).map(|(_, vlan)| vlan);
+    hops.leave(&[vni(10)].into());
+    // Also after a change of the networks.
+    for _ in 0..2 {
+        assert_eq!((hops.way(7, mac(1), at(1)), vlan(10)), (Way::NoNetwork, None));
+        assert_eq!((hops.way(8, mac(1), at(1)), vlan(20)), (Way::All(vni(20), vec![ip(2)]), Some(8)));
+        hops.set_networks(&networks);
+    }
+    hops.leave(&[].into());
+    assert_eq!((hops.way(7, mac(1), at(1)), vlan(10)), (Way::Hop(vni(10), ip(2)), Some(7)));
+}

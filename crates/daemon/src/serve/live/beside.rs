@@ -1,5 +1,5 @@
 //! Changes that are made while another one waits to be confirmed, because no administrator decides when they come: a port comes and goes
-//! with its VM.
+//! with its VM, and the [groups of the fabric](super::fabric) are in force on all its hosts.
 //!
 //! Such a change is made twice: in what runs, and in what an undo brings back. So an undo keeps it, and a start of the daemon serves it.
 

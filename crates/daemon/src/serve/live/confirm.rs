@@ -5,8 +5,8 @@
 //!                          │
 //!                          └── the time is over, or undo, or an upgrade ──► what was confirmed before is in force, in one step
 //! ```
-//! While a change waits, no other one is made but [those of ports that come and go with VMs](super::beside). The state file and the keeper
-//! have what was confirmed before: a daemon that is killed, replaced or started again serves that.
+//! While a change waits, no other one is made but [those that no administrator of this host decides on](super::beside). The state file
+//! and the keeper have what was confirmed before: a daemon that is killed, replaced or started again serves that.
 //!
 //! An undo may be refused, because somebody else has taken a socket, say. Then the change stands, is still not what a start serves, and the
 //! undo is tried again each `AGAIN`. If a part was undone, the rest is the change that waits.

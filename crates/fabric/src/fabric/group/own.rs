@@ -6,7 +6,7 @@ use nicety_adapter::Time;
 use nicety_frame::Mac;
 
 use crate::fabric::Fabric;
-use crate::record::{ClaimRecord, Key, Name, SEQUENCE_MAX};
+use crate::record::{CARRIED, ClaimRecord, Key, Name, SEQUENCE_MAX};
 use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 use crate::{Action, earlier};
 
@@ -166,7 +166,7 @@ impl Fabric {
 
     /// Returns false if there is no room. An address that is not unicast needs no claim.
     fn claim(&mut self, name: &Name, mac: Mac, (port, reason): (&Name, Reason), now: Time) -> bool {
-        if !mac.is_unicast() {
+        if !mac.is_unicast() && mac != CARRIED {
             return true;
         }
         let is_learned = reason == Reason::Learned;
