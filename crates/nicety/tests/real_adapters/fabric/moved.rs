@@ -2,7 +2,7 @@
 //! time. It keeps its group, its policy and its counters.
 
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nicety_guests::{Accel, Folder, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served, Setup};
 use nicety_trials::scope::{is_asked, is_full};
@@ -113,7 +113,7 @@ impl Hosts {
         let end = Instant::now() + SOON;
         while !done() {
             assert!(Instant::now() < end, "{what}: not within {SOON:?}\n{}", self.said());
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -219,13 +219,18 @@ fn a_guest_that_qemu_saves_into_a_file_and_restores_on_another_host_is_reached_t
     quiet(&mut next.guest);
 }
 
-/// The time in which something is done to the guest's adapters, until its frames pass by this port of a host.
-fn change(hosts: &Hosts, host: usize, carrier: &str, act: impl FnOnce()) -> Pause {
+/// The time in which this is done to the guest's adapters, until its frames pass by this port of a host.
+fn change(hosts: &Hosts, guest: &mut Guest, host: usize, carrier: &str, act: &str) -> Pause {
     let begin = SystemTime::now();
-    act();
+    sh(guest, act);
     let before = passed(&hosts.port(host, carrier));
     let both = |now: [u64; 2]| now.iter().zip(before).all(|(now, before)| *now >= before + 5);
-    hosts.until(&format!("frames by {carrier} of {}", NAMES[host]), || both(passed(&hosts.port(host, carrier))));
+    let end = Instant::now() + LATER;
+    while !both(passed(&hosts.port(host, carrier))) {
+        let mut why = || format!("{}\n{}", hosts.port(host, carrier), sh(guest, "ip link; dmesg | tail -n 20"));
+        assert!(Instant::now() < end, "no frames by {carrier} of {}: {}", NAMES[host], why());
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let end = SystemTime::now();
     Pause { begin, end, known: end }
 }
@@ -241,9 +246,8 @@ fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and
     let mut vm = hosts.start(0, hosts.pair(0), false);
     bring_up(&mut vm.guest);
     let mut requests = hosts.requests(&mut vm.guest);
-    let pause = change(&hosts, 0, "vm2", || {
-        sh(&mut vm.guest, "cd /sys/bus/pci/drivers/ixgbevf; echo 1 >$(ls -d *:*)/remove");
-    });
+    let remove = "cd /sys/bus/pci/drivers/ixgbevf; echo 1 >$(ls -d *:*)/remove";
+    let pause = change(&hosts, &mut vm.guest, 0, "vm2", remove);
     requests.judge("the function has gone", pause);
     requests.answered(BEFORE);
     let mut next = hosts.start(1, hosts.pair(1), true);
@@ -260,7 +264,7 @@ fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and
     requests.judge("the standby has moved", pause);
     is_same(&before, &hosts.port(1, "vm2"), &requests);
     drop(vm);
-    let pause = change(&hosts, 1, "vm1", || _ = sh(&mut next.guest, "echo 1 >/sys/bus/pci/rescan"));
+    let pause = change(&hosts, &mut next.guest, 1, "vm1", "echo 1 >/sys/bus/pci/rescan");
     requests.answered(AFTER);
     requests.judge("there is a function again", pause);
     assert_eq!((hosts.place().as_deref(), claims(&mut hosts.namespace)), (Some("b"), vec!["b".to_owned()]));
