@@ -17,7 +17,7 @@ use super::{
 use crate::{
     migration::migrate,
     monitor::Monitor,
-    stage::{LATER, SOON, address, port, quiet, sh, well},
+    stage::{LATER, SOON, address, port, quiet, well},
 };
 
 /// The hosts between which the guest moves.
