@@ -199,7 +199,9 @@ impl Ports {
     fn tell_learned(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut learned = BTreeMap::new();
         for Learned { address, fid, port: id, .. } in daemon.learned() {
-            let Some(port) = self.ports.get(&id).filter(|port| port.vlan == Some(fid)) else { continue };
+            // The switch knows the addresses of a VM that has gone until they age.
+            let is_here = |port: &&Port| port.vlan == Some(fid) && port.presence != Presence::Nobody;
+            let Some(port) = self.ports.get(&id).filter(is_here) else { continue };
             let key = (port.group.clone(), address);
             let is_back = self.moved.remove(&key);
             if self.here.contains_key(&key) {

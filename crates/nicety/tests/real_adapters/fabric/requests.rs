@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nicety_frame::{Mac, checksum::sum, ethernet, ipv4};
@@ -52,11 +52,6 @@ pub struct Pause {
     pub end: SystemTime,
     /// When the sender's host knew its place. Before this its frames may be lost, too.
     pub known: SystemTime,
-}
-
-impl Pause {
-    /// The guest answers all the time.
-    pub const NONE: Pause = Pause { begin: UNIX_EPOCH, end: UNIX_EPOCH, known: UNIX_EPOCH };
 }
 
 fn request(number: u16) -> Vec<u8> {
@@ -159,7 +154,7 @@ impl Requests {
         let all = self.judged..last;
         let lost: Vec<usize> = all.filter(|&number| now.answered.binary_search(&(number as u16)).is_err()).collect();
         let may_be_lost = (pause.begin - ON_THE_WAY)..(end + ON_THE_WAY);
-        let others: Vec<_> = lost.iter().filter(|&&number| !may_be_lost.contains(&now.sent[number])).collect();
+        let mut others = lost.iter().filter(|&&number| !may_be_lost.contains(&now.sent[number]));
         let late = lost.iter().filter(|&&number| now.sent[number] >= pause.end).count();
         let since = |from: SystemTime, to: SystemTime| match to.duration_since(from) {
             Ok(later) => format!("{} ms after", later.as_millis()),
@@ -172,7 +167,9 @@ impl Requests {
             lost.len(),
             last - self.judged,
         );
-        assert!(others.is_empty(), "{what}: {others:?} of {lost:?} are lost beyond {pause:?}");
+        let beyond = others.next().map(|&number| (number, now.sent[number]));
+        let more = others.count();
+        assert_eq!(beyond, None, "{what}: lost beyond {pause:?}, and {more} more");
         drop(now);
         self.judged = last;
     }
