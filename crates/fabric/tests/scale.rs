@@ -73,10 +73,8 @@ impl Bench {
                     let address = [10, 0, high, low].into();
                     let host = name(&format!("node-{n:04}"));
                     let record = HostRecord { address, mtu: 1500, run: u64::from(n), version: "0.1.0".to_owned() };
-                    [
-                        self.entry(&Key::Tunnel { host: host.clone(), address }, "{}".to_owned(), 3),
-                        self.entry(&Key::Host(host), record.text(), 3),
-                    ]
+                    let tunnel = Key::Tunnel { host: host.clone(), address };
+                    [self.entry(&Key::Host(host), record.text(), 3), self.entry(&tunnel, "{}".to_owned(), 3)]
                 })
                 .collect(),
             Scope::Group(group) => (0..PORTS)
