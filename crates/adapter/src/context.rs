@@ -21,6 +21,8 @@ pub struct Context<'a> {
     pub memory: &'a Arc<Map>,
     /// The register page that the guest has mapped, if its doorbells are mapped.
     pub page: Option<&'a Window<'a>>,
+    /// The port's worker polls its queues in each round. A ring whose driver can be spared its notifications is left without them.
+    pub polls: bool,
     /// Its requests to the port.
     pub out: &'a mut Outbox,
     /// Its counters.

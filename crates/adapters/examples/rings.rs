@@ -180,7 +180,8 @@ fn ours(descriptors: u16, bursts: u32) -> Result<usize, Error> {
     let entry = find("virtio-net").ok_or("virtio-net is not registered")?;
     let mut adapter = (entry.create)(&Settings::new(Mac([2, 0, 0, 0, 0, 2])))?;
     let (mut out, mut counters, mut batch) = (Outbox::default(), Counters::default(), Batch::new());
-    let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx =
+        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
     let Face::Rings(rings) = adapter.face() else { return Err("virtio-net has rings".into()) };
     let place = RingPlace { size: RING, descriptors: 0, driver: DRIVER, device: DEVICE };
     rings.enable(1, true, &mut cx);

@@ -385,6 +385,7 @@ impl From<ChangeError> for Box<Problem> {
             ChangeError::Waits(_) => Problem::new(WAITS, detail),
             ChangeError::NothingWaits(_) => Problem::new(NOTHING_WAITS, detail),
             ChangeError::NotUndone(_) => Problem::new(NOT_UNDONE, detail),
+            ChangeError::UndoneBut(_) => Problem::new(HALFWAY, detail),
             ChangeError::Halfway { changed, .. } => {
                 let mut problem = Problem::new(HALFWAY, detail);
                 problem.changed = Some(changed);

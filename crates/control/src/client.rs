@@ -90,6 +90,21 @@ pub enum AskError {
     },
 }
 
+impl AskError {
+    /// Whether the daemon may have done what was asked: the request was sent, and no answer came that says otherwise.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Silent { .. } | Self::Foreign { .. } | Self::System { .. } => true,
+            Self::Nobody(_)
+            | Self::NoSocket(_)
+            | Self::Full { .. }
+            | Self::NotAllowed(_)
+            | Self::Starting(_)
+            | Self::Refused(_) => false,
+        }
+    }
+}
+
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {

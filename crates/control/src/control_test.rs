@@ -42,6 +42,7 @@ fn flow_exports() -> Vec<FlowExportReport> {
         records: 40_000,
         templates: 3,
         lost: 1,
+        lost_by_port: BTreeMap::from([("vm0".into(), 1)]),
         displaced: 2,
         away: Some("<b>".into()),
     }]

@@ -5,14 +5,16 @@
 //! thread flows:  every 100 ms: asks the workers for what is due; queue → messages ──► collector by UDP or TCP
 //! ```
 //!
-//! A worker never waits here: records for which the queue has no room are lost, and counted. The thread waits for no collector: its sockets
-//! do not block. All times are those of the frames' clock, to which the time of day at its start is added (`epoch`).
+//! A worker never waits here: records for which the queue has no room are lost, and counted by port. Records keep the names that their ports
+//! had. The thread waits for no collector: its sockets do not block. All times are those of the frames' clock, to which the time of day at its
+//! start is added (`epoch`).
 
 mod connection;
 mod epoch;
 mod exporter;
 mod queue;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 use nicety_host::{FlowExportConfig, Host};
 use nicety_ipfix::Names;
-use nicety_plane::{Covered, FlowExport};
+use nicety_plane::{Covered, FlowExport, FlowSink};
 use nicety_sandbox::Kind;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -40,6 +42,9 @@ pub(crate) struct Ports {
     pub uplinks: Vec<u16>,
 }
 
+/// Most ports of [`FlowExportReport::losers`].
+const LOSERS: usize = 3;
+
 /// An export of flows: what it counts, and whether its collector gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlowExportReport {
@@ -57,6 +62,9 @@ pub struct FlowExportReport {
     pub templates: u64,
     /// Records that were lost: the collector was away or too slow.
     pub lost: u64,
+    /// The same by the ports that the frames came from, of ports that are there and have lost any.
+    #[serde(default)]
+    pub lost_by_port: BTreeMap<String, u64>,
     /// Flows that were reported early, because their port has no room for more.
     pub displaced: u64,
     /// Why the collector gets nothing. `null`: it gets records, as far as is known.
@@ -67,6 +75,17 @@ impl FlowExportReport {
     /// The ports in words.
     pub fn ports(&self) -> String {
         self.of.as_ref().map_or_else(|| "all ports".to_owned(), |of| of.join(", "))
+    }
+
+    /// The ports that have lost most records, in words.
+    pub fn losers(&self) -> String {
+        let mut ports: Vec<_> = self.lost_by_port.iter().collect();
+        ports.sort_by_key(|(_, lost)| std::cmp::Reverse(**lost));
+        let mut words: Vec<String> = ports.iter().take(LOSERS).map(|(port, lost)| format!("{port} {lost}")).collect();
+        if ports.len() > LOSERS {
+            words.push(format!("{} more", ports.len() - LOSERS));
+        }
+        if words.is_empty() { "-".to_owned() } else { words.join(", ") }
     }
 
     /// Whether the collector gets records, in words.
@@ -135,18 +154,16 @@ impl Flows {
         }
         self.start();
         let version = set.version.wrapping_add(1);
-        let mut exports = Vec::new();
+        let (mut exports, mut plan) = (Vec::new(), Vec::new());
         for config in &host.flow_exports {
             let known = self.shared.exports().into_iter().find(|known| is_same(&known.config, config));
             let export = known.unwrap_or_else(|| {
                 set.ids += 1;
                 Arc::new(Export::new(set.ids, config.clone()))
             });
-            export.learn(version, ports.names.clone());
+            plan.push(counted(&export, config, &ports, export.learn(version, ports.names.clone())));
             exports.push(export);
         }
-        let configs = host.flow_exports.iter();
-        let plan = exports.iter().zip(configs).map(|(export, config)| counted(export, config, &ports)).collect();
         self.shared.set(exports);
         (set.configs, set.ports, set.version) = (host.flow_exports.clone(), ports, version);
         Some((version, plan))
@@ -167,6 +184,7 @@ impl Flows {
                 records: counts.records.load(Ordering::Relaxed),
                 templates: counts.templates.load(Ordering::Relaxed),
                 lost: counts.lost.load(Ordering::Relaxed),
+                lost_by_port: export.queue.lost_by_port(),
                 displaced: counts.displaced.load(Ordering::Relaxed),
                 away: export.away(),
             }
@@ -197,7 +215,12 @@ fn is_same(one: &FlowExportConfig, other: &FlowExportConfig) -> bool {
 }
 
 /// What workers count for an export.
-fn counted(export: &Arc<Export>, config: &FlowExportConfig, Ports { names, uplinks }: &Ports) -> FlowExport {
+fn counted(
+    export: &Export,
+    config: &FlowExportConfig,
+    Ports { names, uplinks }: &Ports,
+    sink: Arc<dyn FlowSink>,
+) -> FlowExport {
     let count = names.keys().next_back().map_or(0, |last| usize::from(*last) + 1);
     let mut ports = vec![Covered::default(); count];
     for (number, port) in names {
@@ -216,7 +239,7 @@ fn counted(export: &Arc<Export>, config: &FlowExportConfig, Ports { names, uplin
         active_ns: ns(config.active.duration()),
         idle_ns: ns(config.idle.duration()),
         port_bytes: usize::try_from(config.memory.0).unwrap_or(usize::MAX),
-        sink: Arc::clone(&export.queue) as _,
+        sink,
     }
 }
 

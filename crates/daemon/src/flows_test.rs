@@ -3,8 +3,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Instant;
 
-use nicety_ipfix::{Outcome, Port, Seen, Table};
-use nicety_plane::Reported;
+use nicety_ipfix::{Outcome, Port, Record, Seen, Table};
 
 use super::*;
 
@@ -25,7 +24,7 @@ fn export(more: &str) -> String {
 
 /// The uplink is number 0.
 fn ports(names: &[(u16, &str)]) -> Ports {
-    let port = |name: &str| Port { name: name.to_owned(), vlan: 0 };
+    let port = |name: &str| Arc::new(Port { name: name.to_owned(), vlan: 0 });
     Ports { names: names.iter().map(|(number, name)| (*number, port(name))).collect(), uplinks: vec![0] }
 }
 
@@ -94,15 +93,15 @@ fn a_name_that_moves_to_another_number_is_another_port_there() {
 const HANGS: Duration = Duration::from_secs(30);
 
 /// Records of the flows of as many stations behind port 1.
-fn records(count: u32, version: u32) -> Vec<Reported> {
+fn records(count: u32) -> Vec<Record> {
     let (mut table, mut records) = (Table::new(1, 64 << 20), Vec::new());
     let outcome = Outcome { egress: 2, dropped: 0, directions: 1 };
     for station in 0..count {
         let head = [&[2, 0, 0, 0, 0, 2, 2, 0][..], &station.to_be_bytes(), &[8, 6], &[0; 46]].concat();
-        records.extend(table.add(&Seen::of(&head), outcome, (1, 60), 0));
+        table.add(&Seen::of(&head), outcome, (1, 60), 0, &mut |record| records.push(record));
     }
     table.end_where(|_| true, &mut |record| records.push(record));
-    records.into_iter().map(|record| Reported { record, version }).collect()
+    records
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -121,12 +120,13 @@ fn records_wait_for_a_collector_that_is_away_and_those_beyond_the_room_are_lost_
     drop(listener);
     let flows = flows();
     let text = export("").replace("udp:127.0.0.1:9", &format!("tcp:{place}"));
-    let (version, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
+    let (_, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
     let is_away = || flows.reports()[0].away.as_ref().is_some_and(|why| why.contains("refused"));
     until("the collector is away", is_away);
-    plan[0].sink.take(&mut records(40_000, version));
-    let FlowExportReport { records, lost, .. } = flows.reports()[0].clone();
-    assert_eq!((records, lost), (0, 40_000 - 32_768));
+    plan[0].sink.take(&mut records(40_000));
+    let report = flows.reports()[0].clone();
+    assert_eq!((report.records, report.lost), (0, 40_000 - 32_768));
+    assert_eq!(report.lost_by_port, BTreeMap::from([("vm1".to_owned(), 40_000 - 32_768)]));
     let listener = TcpListener::bind(place).unwrap();
     let reader = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -158,10 +158,10 @@ fn the_end_waits_for_no_collector_that_takes_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let flows = flows();
     let text = export("").replace("udp:127.0.0.1:9", &format!("tcp:{}", listener.local_addr().unwrap()));
-    let (version, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
+    let (_, plan) = flows.set(&host(&text), ports(&NAMES)).unwrap();
     let (_takes_nothing, _) = listener.accept().unwrap();
     until("the collector is there", || flows.reports()[0].away.is_none());
-    (0..4).for_each(|_| plan[0].sink.take(&mut records(30_000, version)));
+    (0..4).for_each(|_| plan[0].sink.take(&mut records(30_000)));
     let begin = Instant::now();
     flows.end();
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());

@@ -66,6 +66,13 @@ impl Whole {
         Ok(Self { place, new, file, is_done: false })
     }
 
+    /// Begins a file with this mode.
+    pub fn begin_with(path: &Path, mode: u32) -> io::Result<Self> {
+        let this = Self::begin(path)?;
+        fchmod(&this.file, Mode::from_raw_mode(mode))?;
+        Ok(this)
+    }
+
     /// Begins a file with the mode and owner of the existing file, if there is one.
     pub fn begin_like(path: &Path) -> io::Result<Self> {
         let this = Self::begin(path)?;
@@ -196,5 +203,9 @@ mod tests {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o664)).unwrap();
         Whole::begin_like(&path).unwrap().finish(b"1").unwrap();
         assert_eq!(mode(), 0o664);
+        let new = Whole::begin_with(&path, 0o755).unwrap();
+        let before = fs::metadata(folder.path().join("file.new")).unwrap().permissions().mode() & 0o777;
+        new.finish(b"2").unwrap();
+        assert_eq!((before, mode()), (0o755, 0o755), "at no time it has another mode in its place");
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod group;
 pub(crate) mod kept;
 pub(crate) mod report;
 mod standing;
+mod tenure;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -63,6 +64,10 @@ pub struct Fabric {
     pub(crate) claims: usize,
     /// When something that has vanished is believed gone.
     pub(crate) vanish_at: Option<Time>,
+    /// Scopes of which keys were left out because there were too many hosts or claims.
+    pub(crate) crowded: BTreeSet<Scope>,
+    /// These are read again then, because there is room.
+    pub(crate) room_at: Option<Time>,
     pub(crate) standing: Standing,
     /// Leases that have ended. What was read before may be older than that.
     pub(crate) registrations: u32,
@@ -76,11 +81,11 @@ pub struct Fabric {
     pub(crate) write_again_at: Time,
     pub(crate) write_failures: u32,
     pub(crate) learn_at: Time,
-    /// Own addresses, and of these the learned ones of each port.
-    pub(crate) own_count: usize,
+    /// Learned own addresses: all, and those of each port.
+    pub(crate) learned_count: usize,
     pub(crate) learned: BTreeMap<Name, u16>,
-    /// Addresses that were not claimed because there were too many.
-    pub(crate) left_out: u64,
+    /// Ports behind which more addresses were learned than are claimed, as long as one of those is there.
+    pub(crate) left_out: BTreeSet<Name>,
     /// Own keys of an earlier run whose ports have not started are deleted then.
     pub(crate) adopt_at: Option<Time>,
     pub(crate) actions: VecDeque<Action>,
@@ -117,6 +122,8 @@ impl Fabric {
             groups: BTreeMap::new(),
             claims: 0,
             vanish_at: None,
+            crowded: BTreeSet::new(),
+            room_at: None,
             standing: Standing::new(now),
             registrations: 0,
             is_admitted: false,
@@ -126,9 +133,9 @@ impl Fabric {
             write_again_at: Time::ZERO,
             write_failures: 0,
             learn_at: Time::ZERO,
-            own_count: 0,
+            learned_count: 0,
             learned: BTreeMap::new(),
-            left_out: 0,
+            left_out: BTreeSet::new(),
             adopt_at: None,
             actions: VecDeque::new(),
         }
@@ -137,6 +144,11 @@ impl Fabric {
     /// The keys of this fabric: scopes and watches are prefixes of them.
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// This host's lease, from when the store has granted it: whoever ends for good has it revoked, and its keys with it.
+    pub fn lease(&self) -> Option<i64> {
+        self.standing.lease()
     }
 
     /// The next thing to do.
@@ -166,6 +178,7 @@ impl Fabric {
 
     pub(crate) fn unfollow(&mut self, scope: &Scope) {
         self.wants.remove(scope);
+        self.crowded.remove(scope);
         let Some(course) = self.courses.remove(scope) else { return };
         if course.watch != 0 {
             self.watches.remove(&course.watch);
@@ -200,6 +213,7 @@ impl Fabric {
         self.vanish(now);
         self.disown(now);
         self.stand(now);
+        self.read_what_was_left_out(now);
         self.read(now);
         self.write(now);
     }
@@ -209,7 +223,7 @@ impl Fabric {
         if self.standing.stage == Stage::Left {
             return None;
         }
-        let vanish = earlier(self.vanish_at, self.adopt_at);
+        let vanish = earlier(earlier(self.vanish_at, self.room_at), self.adopt_at);
         let store = earlier(self.read_at(), self.standing_wake_at());
         earlier(earlier(vanish, store), self.write_at)
     }

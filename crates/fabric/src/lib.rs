@@ -31,7 +31,7 @@ use nicety_frame::{Mac, Vni};
 
 pub use change::{Basis, Change};
 pub use fabric::config::{Config, GROUPS_MAX, TEXT_MAX};
-pub use fabric::group::own::{LEARNED_MAX, OWN_MAX, Waiting};
+pub use fabric::group::own::{LEARNED_ALL_MAX, LEARNED_MAX, Waiting};
 pub use fabric::kept::Kept;
 pub use fabric::report::{Connection, GroupReport, HostReport, Namesake, Place, Report};
 pub use fabric::{Fabric, Settings};
@@ -136,7 +136,8 @@ pub enum Action {
         /// Network identifiers that other hosts may use for another group than this host.
         vnis: BTreeSet<Vni>,
     },
-    /// A host can be reached at this address from now on. `None`: it is gone, and nothing is told of it any more.
+    /// A host can be reached at this address from now on. With another address than before, it has none of the addresses that were told:
+    /// those that it still has are told again. `None`: it is gone, and nothing is told of it any more.
     Hop {
         /// The number of the host. It stays while the host is there.
         hop: Hop,

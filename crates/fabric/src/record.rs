@@ -81,6 +81,13 @@ pub enum Key {
     Config,
     /// A host.
     Host(Name),
+    /// A tunnel address, claimed by a host.
+    Tunnel {
+        /// The host.
+        host: Name,
+        /// The address.
+        address: IpAddr,
+    },
     /// An address of a group, claimed by a host.
     At {
         /// The group.
@@ -121,14 +128,20 @@ impl Keys {
         match key {
             Key::Config => format!("{prefix}config"),
             Key::Host(host) => format!("{prefix}host/{host}"),
+            Key::Tunnel { host, address } => format!("{prefix}host/{host}/{address}"),
             Key::At { group, host, mac } if *mac == CARRIED => format!("{prefix}at/{group}/{host}/{UPLINK}"),
             Key::At { group, host, mac } => format!("{prefix}at/{group}/{host}/{mac}"),
         }
     }
 
-    /// The prefix of all hosts.
+    /// The prefix of all hosts, and of their claims of tunnel addresses.
     pub fn hosts(&self) -> String {
         format!("{}host/", self.prefix)
+    }
+
+    /// The prefix of a host's claims of tunnel addresses.
+    pub fn tunnels(&self, host: &Name) -> String {
+        format!("{}host/{host}/", self.prefix)
     }
 
     /// The prefix of all claims in a group.
@@ -162,6 +175,17 @@ impl Keys {
         match parts[..] {
             ["config"] => Ok(Key::Config),
             ["host", host] => Ok(Key::Host(Name::new(host)?)),
+            ["host", host, text] => {
+                let host = Name::new(host)?;
+                let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no IP address"))?;
+                if address.to_string() != text {
+                    return Err(format!("the address {text:?} must be written {address}"));
+                }
+                if !may_be_tunnel(address) {
+                    return Err(format!("{address} cannot be a tunnel's address"));
+                }
+                Ok(Key::Tunnel { host, address })
+            }
             ["at", group, host, mac] => {
                 let (group, host) = (Name::new(group)?, Name::new(host)?);
                 if mac == UPLINK {
@@ -176,7 +200,8 @@ impl Keys {
                 }
                 Ok(Key::At { group, host, mac: address })
             }
-            _ => Err("no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC".to_owned()),
+            _ => Err("no such key is known: expected are config, host/HOST, host/HOST/ADDRESS and at/GROUP/HOST/MAC"
+                .to_owned()),
         }
     }
 }
@@ -212,7 +237,7 @@ impl HostRecord {
     pub fn parse(value: &[u8]) -> Result<Self, String> {
         let record: Self = json(value, "a host's record")?;
         let Self { address, mtu, run: _, version } = &record;
-        if address.is_unspecified() || address.is_multicast() {
+        if !may_be_tunnel(*address) {
             return Err(format!("{address} cannot be a tunnel's address"));
         }
         if *mtu < MTU_MIN {
@@ -248,6 +273,10 @@ impl ClaimRecord {
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+fn may_be_tunnel(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast()
 }
 
 fn json<'a, T: Deserialize<'a>>(value: &'a [u8], what: &str) -> Result<T, String> {

@@ -12,6 +12,14 @@ fn keys_are_written_and_read_as_the_book_has_them() {
         (Key::Config, "/nicety/fabrics/prod/config"),
         (Key::Host(name("node-1.rack.2")), "/nicety/fabrics/prod/host/node-1.rack.2"),
         (
+            Key::Tunnel { host: name("node-1"), address: "192.0.2.7".parse().unwrap() },
+            "/nicety/fabrics/prod/host/node-1/192.0.2.7",
+        ),
+        (
+            Key::Tunnel { host: name("node-1"), address: "2001:db8::7".parse().unwrap() },
+            "/nicety/fabrics/prod/host/node-1/2001:db8::7",
+        ),
+        (
             Key::At { group: name("web"), host: name("node-1"), mac },
             "/nicety/fabrics/prod/at/web/node-1/52:54:00:12:34:ab",
         ),
@@ -26,17 +34,22 @@ fn keys_are_written_and_read_as_the_book_has_them() {
     }
     assert_eq!(keys().group(&name("web")), "/nicety/fabrics/prod/at/web/");
     assert_eq!(keys().hosts(), "/nicety/fabrics/prod/host/");
+    assert_eq!(keys().tunnels(&name("node-1")), "/nicety/fabrics/prod/host/node-1/");
 }
 
 #[test]
 fn keys_that_others_have_made_up_are_refused_with_a_reason() {
     let refused = |key: &str| keys().parse(key.as_bytes()).unwrap_err();
     let long = "a".repeat(65);
+    let none = "no such key is known: expected are config, host/HOST, host/HOST/ADDRESS and at/GROUP/HOST/MAC";
     let all = [
         ("/nicety/fabrics/other/config", "the key is not of this fabric"),
-        ("/nicety/fabrics/prod/hosts/a", "no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC"),
+        ("/nicety/fabrics/prod/hosts/a", none),
         ("/nicety/fabrics/prod/host/", "the name is empty"),
-        ("/nicety/fabrics/prod/host/a/b", "no such key is known: expected are config, host/HOST and at/GROUP/HOST/MAC"),
+        ("/nicety/fabrics/prod/host/a/b", "\"b\" is no IP address"),
+        ("/nicety/fabrics/prod/host/a/2001:DB8::7", "the address \"2001:DB8::7\" must be written 2001:db8::7"),
+        ("/nicety/fabrics/prod/host/a/0.0.0.0", "0.0.0.0 cannot be a tunnel's address"),
+        ("/nicety/fabrics/prod/host/a/192.0.2.7/b", none),
         ("/nicety/fabrics/prod/host/a b", "the name \"a b\" has a ' ': use letters, digits, '-', '_' and '.'"),
         ("/nicety/fabrics/prod/host/..", "the name \"..\" does not begin with a letter or digit"),
         (&format!("/nicety/fabrics/prod/host/{long}"), "the name has 65 characters, at most 64 are allowed"),

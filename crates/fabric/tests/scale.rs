@@ -68,11 +68,15 @@ impl Bench {
                 vec![self.entry(&Key::Config, format!("format = 1\n{}", groups.collect::<String>()), 2)]
             }
             Scope::Hosts => (1..HOSTS)
-                .map(|n| {
+                .flat_map(|n| {
                     let [high, low] = n.to_be_bytes();
                     let address = [10, 0, high, low].into();
+                    let host = name(&format!("node-{n:04}"));
                     let record = HostRecord { address, mtu: 1500, run: u64::from(n), version: "0.1.0".to_owned() };
-                    self.entry(&Key::Host(name(&format!("node-{n:04}"))), record.text(), 3)
+                    [
+                        self.entry(&Key::Tunnel { host: host.clone(), address }, "{}".to_owned(), 3),
+                        self.entry(&Key::Host(host), record.text(), 3),
+                    ]
                 })
                 .collect(),
             Scope::Group(group) => (0..PORTS)

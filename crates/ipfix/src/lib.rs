@@ -5,8 +5,8 @@
 //!                                            Record ──► Session ──► message: templates, records, sequence number
 //! ```
 //!
-//! A table has a fixed number of places. A flow that finds no free place takes that of the one that was silent for longest, and that one is
-//! reported at once. Elements are IANA's (RFC 7012; forwarding status: RFC 7270, section 4.12).
+//! A table grows up to a number of places. A flow that finds no free place then takes that of the one that was silent for longest, and that
+//! one is reported at once. Elements are IANA's (RFC 7012; forwarding status: RFC 7270, section 4.12).
 //!
 //! There is no clock and no socket: time is a parameter, in nanoseconds, and messages are bytes.
 #![forbid(unsafe_code)]
@@ -20,5 +20,5 @@ mod table;
 pub use element::{Field, Template};
 pub use key::{Key, NOT_ONE, Outcome, Seen};
 pub use record::{Direction, EndReason, Port, Record, Report};
-pub use session::{Names, Session, Terms};
+pub use session::{Due, Names, Session, Terms};
 pub use table::{ENTRY_BYTES, Swept, Table};

@@ -83,6 +83,9 @@ pub struct Report<'a> {
     pub record: &'a Record,
     /// Where it was observed.
     pub direction: Direction,
+    /// The numbers of the ports that the frames came from and went to. `None`: they went to no port or to several, or another port has the
+    /// number now.
+    pub interfaces: [Option<u16>; 2],
     /// The name of the port at which it was observed.
     pub name: &'a str,
     /// The VLAN of frames without a tag.

@@ -1,12 +1,13 @@
 //! A session with a collector: its messages and their numbers (RFC 7011).
 //!
 //! Over UDP a collector may miss a message, or begin later: templates are sent again from time to time (section 8.4). Over TCP they are sent
-//! once for each connection (section 8.3).
+//! once for each connection (section 8.3). When only the ports' names have changed, only the names are sent.
 
+use std::iter::Peekable;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::element::{self, Field, Template};
-use crate::key::NOT_ONE;
 use crate::record::{Port, Report};
 
 /// Version of the protocol.
@@ -34,7 +35,18 @@ pub struct Terms {
 }
 
 /// The ports' names, by number.
-pub type Names = std::collections::BTreeMap<u16, Port>;
+pub type Names = std::collections::BTreeMap<u16, Arc<Port>>;
+
+/// What a collector has to be told beside records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// The names of interfaces.
+    Names,
+    /// Templates, the sampling and the names of interfaces.
+    All,
+}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -44,6 +56,8 @@ pub struct Session {
     sequence: u32,
     /// The time at which templates were sent last, in nanoseconds.
     told_ns: Option<u64>,
+    /// Names have changed since they were sent.
+    has_new_names: bool,
 }
 
 /// The number of an interface: 0 means none (RFC 2863, ifIndex).
@@ -54,7 +68,7 @@ fn interface(number: u16) -> u32 {
 impl Session {
     /// A session that has sent nothing.
     pub fn new(terms: Terms) -> Self {
-        Self { terms, sequence: 0, told_ns: None }
+        Self { terms, sequence: 0, told_ns: None, has_new_names: false }
     }
 
     /// Its terms.
@@ -67,26 +81,59 @@ impl Session {
         (self.sequence, self.told_ns) = (0, None);
     }
 
-    /// Names have changed: they are due, with the templates.
+    /// Names have changed: they are due.
     pub fn renew(&mut self) {
-        self.told_ns = None;
+        self.has_new_names = true;
     }
 
-    /// Whether templates are due.
-    pub fn is_due(&self, now_ns: u64) -> bool {
-        match (self.told_ns, self.terms.again) {
+    /// What is due beside records.
+    pub fn due(&self, now_ns: u64) -> Due {
+        let are_templates_due = match (self.told_ns, self.terms.again) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(told), Some(again)) => u128::from(now_ns.saturating_sub(told)) >= again.as_nanos(),
+        };
+        match (are_templates_due, self.has_new_names) {
+            (true, _) => Due::All,
+            (false, true) => Due::Names,
+            (false, false) => Due::Nothing,
         }
     }
 
-    /// The messages that are due beside records: templates, the sampling, the names of interfaces. `epoch_ns` is the time of 0, since
-    /// 1970-01-01 00:00 UTC.
-    pub fn templates(&mut self, names: &Names, now_ns: u64, epoch_ns: u64) -> Vec<Vec<u8>> {
-        self.told_ns = Some(now_ns);
-        let at = now_ns.saturating_add(epoch_ns);
-        let mut first = self.message(at);
+    /// Sends what is due. `send` says whether a message was taken. Returns whether all were: if not, all is still due. `epoch_ns` is the
+    /// time of 0, since 1970-01-01 00:00 UTC.
+    pub fn announce(&mut self, names: &Names, now_ns: u64, epoch_ns: u64, mut send: impl FnMut(&[u8]) -> bool) -> bool {
+        let (due, at) = (self.due(now_ns), now_ns.saturating_add(epoch_ns));
+        if due == Due::All {
+            let first = self.templates(at);
+            if !send(&first) {
+                return false;
+            }
+            self.sent(1);
+        }
+        let mut names = names.iter().peekable();
+        while due != Due::Nothing && names.peek().is_some() {
+            let (message, count) = self.some_names(&mut names, at);
+            if !send(&message) {
+                return false;
+            }
+            self.sent(count);
+        }
+        if due == Due::All {
+            self.told_ns = Some(now_ns);
+        }
+        self.has_new_names = false;
+        true
+    }
+
+    /// So many data records were sent.
+    pub fn sent(&mut self, records: u32) {
+        self.sequence = self.sequence.wrapping_add(records);
+    }
+
+    /// All templates, and the sampling: one record.
+    fn templates(&self, at_ns: u64) -> Vec<u8> {
+        let mut first = self.header(at_ns);
         for (set, is_options) in [(TEMPLATE_SET, false), (OPTIONS_SET, true)] {
             let begin = begin_set(&mut first, set);
             for template in Template::ALL.into_iter().filter(|template| (template.scope() > 0) == is_options) {
@@ -100,51 +147,51 @@ impl Session {
         first.extend(1u32.to_be_bytes());
         first.extend(self.terms.sampling.saturating_sub(1).to_be_bytes());
         end_set(&mut first, begin);
-        self.sequence = self.sequence.wrapping_add(1);
         end_message(&mut first);
-        let mut messages = vec![first];
-        let mut names = names.iter().peekable();
-        while names.peek().is_some() {
-            let mut message = self.message(at);
-            let begin = begin_set(&mut message, Template::Interface.id());
-            let mut record = Vec::new();
-            while let Some((number, port)) = names.peek() {
-                record.clear();
-                record.extend(interface(**number).to_be_bytes());
-                text(&mut record, &port.name);
-                if message.len() + record.len() > self.terms.message_bytes && message.len() > begin + SET_HEADER {
-                    break;
-                }
-                message.extend(&record);
-                self.sequence = self.sequence.wrapping_add(1);
-                names.next();
-            }
-            end_set(&mut message, begin);
-            end_message(&mut message);
-            messages.push(message);
-        }
-        messages
+        first
     }
 
-    /// Messages with these reports, each with the number of reports in it.
-    pub fn messages<'a>(
-        &mut self,
+    /// As many of these names as fit into a message, and their number.
+    fn some_names<'a>(
+        &self,
+        names: &mut Peekable<impl Iterator<Item = (&'a u16, &'a Arc<Port>)>>,
+        at_ns: u64,
+    ) -> (Vec<u8>, u32) {
+        let mut message = self.header(at_ns);
+        let begin = begin_set(&mut message, Template::Interface.id());
+        let (mut record, mut count) = (Vec::new(), 0);
+        while let Some((number, port)) = names.peek() {
+            record.clear();
+            record.extend(interface(**number).to_be_bytes());
+            text(&mut record, &port.name);
+            if message.len() + record.len() > self.terms.message_bytes && count > 0 {
+                break;
+            }
+            message.extend(&record);
+            count += 1;
+            names.next();
+        }
+        end_set(&mut message, begin);
+        end_message(&mut message);
+        (message, count)
+    }
+
+    /// A message with the first of these reports, as many as fit, and their number. It has the number that follows what was
+    /// [sent](Self::sent): a message that is not sent leaves no gap.
+    pub fn message<'a>(
+        &self,
         reports: impl IntoIterator<Item = Report<'a>>,
         now_ns: u64,
         epoch_ns: u64,
-        mut send: impl FnMut(&[u8], u32),
-    ) {
-        let (mut message, mut count, mut record) = (Vec::new(), 0u32, Vec::new());
+    ) -> (Vec<u8>, u32) {
+        let (mut message, mut count, mut record) = (self.header(now_ns.saturating_add(epoch_ns)), 0, Vec::new());
         // The set under construction, and where it begins.
         let mut set: Option<(u16, usize)> = None;
         for report in reports {
             let id = encode(&mut record, &report, epoch_ns);
             let needs = record.len() + if set.is_some_and(|(of, _)| of == id) { 0 } else { SET_HEADER };
             if count > 0 && message.len() + needs > self.terms.message_bytes {
-                self.finish(&mut message, &mut set, &mut count, &mut send);
-            }
-            if message.is_empty() {
-                message = self.message(now_ns.saturating_add(epoch_ns));
+                break;
             }
             if set.is_none_or(|(of, _)| of != id) {
                 set.take().into_iter().for_each(|(_, begin)| end_set(&mut message, begin));
@@ -153,27 +200,13 @@ impl Session {
             message.extend(&record);
             count += 1;
         }
-        if count > 0 {
-            self.finish(&mut message, &mut set, &mut count, &mut send);
-        }
-    }
-
-    fn finish(
-        &mut self,
-        message: &mut Vec<u8>,
-        set: &mut Option<(u16, usize)>,
-        count: &mut u32,
-        send: &mut impl FnMut(&[u8], u32),
-    ) {
-        set.take().into_iter().for_each(|(_, begin)| end_set(message, begin));
-        end_message(message);
-        send(message, *count);
-        self.sequence = self.sequence.wrapping_add(std::mem::take(count));
-        message.clear();
+        set.into_iter().for_each(|(_, begin)| end_set(&mut message, begin));
+        end_message(&mut message);
+        (message, count)
     }
 
     /// A message's header (section 3.1), without its length.
-    fn message(&self, at_ns: u64) -> Vec<u8> {
+    fn header(&self, at_ns: u64) -> Vec<u8> {
         let seconds = (at_ns / 1_000_000_000) as u32;
         let mut message = Vec::with_capacity(self.terms.message_bytes);
         message.extend(VERSION.to_be_bytes());
@@ -231,8 +264,8 @@ fn text(record: &mut Vec<u8>, text: &str) {
 
 /// Writes a record in the order of its template's fields, and returns the template's number.
 fn encode(record: &mut Vec<u8>, report: &Report<'_>, epoch_ns: u64) -> u16 {
-    let Report { record: flow, direction, name, untagged, dropped } = report;
-    let (key, outcome) = (&flow.key, flow.key.outcome());
+    let Report { record: flow, direction, interfaces, name, untagged, dropped } = report;
+    let key = &flow.key;
     let template = Template::Flow { version: key.version(), dropped: dropped.is_some() };
     let ms = |ns: u64| (ns.saturating_add(epoch_ns) / 1_000_000).to_be_bytes();
     record.clear();
@@ -257,11 +290,8 @@ fn encode(record: &mut Vec<u8>, report: &Report<'_>, epoch_ns: u64) -> u16 {
             element::SOURCE_PORT => record.extend(key.ports()[0].to_be_bytes()),
             element::DESTINATION_PORT => record.extend(key.ports()[1].to_be_bytes()),
             element::TCP_FLAGS => record.extend(flow.flags.to_be_bytes()),
-            element::INGRESS => record.extend(interface(flow.ingress).to_be_bytes()),
-            element::EGRESS => {
-                let has_one = outcome.egress != NOT_ONE;
-                record.extend(if has_one { interface(outcome.egress) } else { 0 }.to_be_bytes());
-            }
+            element::INGRESS => record.extend(interfaces[0].map_or(0, interface).to_be_bytes()),
+            element::EGRESS => record.extend(interfaces[1].map_or(0, interface).to_be_bytes()),
             element::DIRECTION => record.push(direction.code()),
             element::END_REASON => record.push(flow.end as u8),
             element::INTERFACE_NAME => text(record, name),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::key::{Key, Outcome, Seen};
+use crate::key::{Key, NOT_ONE, Outcome, Seen};
 use crate::record::{Direction, EndReason, Record};
 
 const TERMS: Terms = Terms { domain: 7, sampling: 100, message_bytes: 1400, again: Some(Duration::from_secs(20)) };
@@ -114,27 +114,37 @@ fn record(version: u8, outcome: Outcome) -> Record {
 const FORWARDED: Outcome = Outcome { egress: 4, dropped: 0, directions: 3 };
 
 fn report(record: &Record) -> Report<'_> {
-    Report { record, direction: Direction::Ingress, name: "vm1", untagged: 20, dropped: None }
+    let egress = Some(record.key.outcome().egress).filter(|egress| *egress != NOT_ONE);
+    let interfaces = [Some(record.ingress), egress];
+    Report { record, direction: Direction::Ingress, interfaces, name: "vm1", untagged: 20, dropped: None }
 }
 
 fn names() -> Names {
-    let port = |name: &str| Port { name: name.to_owned(), vlan: 0 };
+    let port = |name: &str| Arc::new(Port { name: name.to_owned(), vlan: 0 });
     Names::from([(1, port("vm1")), (4, port("up"))])
+}
+
+/// The collector reads what is due.
+fn announce(session: &mut Session, collector: &mut Collector, names: &Names) {
+    assert!(session.announce(names, 0, EPOCH_NS, |message| {
+        assert!(message.len() <= TERMS.message_bytes, "{}", message.len());
+        collector.read(message);
+        true
+    }));
 }
 
 #[test]
 fn a_collector_reads_what_was_reported() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
-    assert!(session.is_due(0));
-    session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
+    assert_eq!(session.due(0), Due::All);
+    announce(&mut session, &mut collector, &names());
     let [(_, sampling), (_, one), (_, two)] = &collector.records[..] else { panic!("{:?}", collector.records) };
     assert_eq!((number(&sampling[&304]), number(&sampling[&305]), number(&sampling[&306])), (1, 1, 99));
     assert_eq!((number(&one[&10]), &one[&82][..], number(&two[&10]), &two[&82][..]), (2, &b"vm1"[..], 5, &b"up"[..]));
     let v4 = record(4, FORWARDED);
-    session.messages([report(&v4)], 3_000_000_000, EPOCH_NS, |message, count| {
-        assert_eq!(count, 1);
-        collector.read(message);
-    });
+    let (message, count) = session.message([report(&v4)], 3_000_000_000, EPOCH_NS);
+    assert_eq!(count, 1);
+    collector.read(&message);
     assert_eq!(collector.headers.last(), Some(&(1_700_000_003, 7)));
     let (id, flow) = collector.records.last().unwrap();
     assert_eq!(*id, 256);
@@ -166,7 +176,7 @@ fn a_collector_reads_what_was_reported() {
 #[test]
 fn each_kind_of_flow_has_a_template_of_its_own() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
-    session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
+    announce(&mut session, &mut collector, &names());
     let dropped = Outcome { egress: NOT_ONE, dropped: 5, directions: 1 };
     let records: Vec<Record> = [4, 6, 0]
         .into_iter()
@@ -176,7 +186,7 @@ fn each_kind_of_flow_has_a_template_of_its_own() {
         let dropped = (record.key.outcome().dropped != 0).then_some((129, "arp-guard"));
         Report { direction: Direction::Egress, dropped, ..report(record) }
     });
-    session.messages(reports, 0, EPOCH_NS, |message, _| collector.read(message));
+    collector.read(&session.message(reports, 0, EPOCH_NS).0);
     let flows = &collector.records[3..];
     assert_eq!(flows.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [256, 260, 257, 261, 258, 262]);
     let v6 = &flows[2].1;
@@ -190,11 +200,11 @@ fn each_kind_of_flow_has_a_template_of_its_own() {
 #[test]
 fn a_frame_that_its_receiver_drops_has_that_one_s_interface() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
-    session.templates(&names(), 0, EPOCH_NS).iter().for_each(|message| collector.read(message));
+    announce(&mut session, &mut collector, &names());
     let record = record(4, Outcome { egress: 4, dropped: 15, directions: 3 });
     let reports =
         Direction::ALL.map(|direction| Report { direction, dropped: Some((128, "buffer-full")), ..report(&record) });
-    session.messages(reports, 0, EPOCH_NS, |message, _| collector.read(message));
+    collector.read(&session.message(reports, 0, EPOCH_NS).0);
     for (direction, (id, flow)) in [0, 1].into_iter().zip(&collector.records[3..]) {
         assert_eq!((*id, number(&flow[&61]), &flow[&335][..]), (260, direction, &b"buffer-full"[..]));
         assert_eq!((number(&flow[&10]), number(&flow[&14])), (2, 5), "port 4 has interface 5");
@@ -204,40 +214,84 @@ fn a_frame_that_its_receiver_drops_has_that_one_s_interface() {
 #[test]
 fn messages_are_no_longer_than_allowed_and_number_their_records() {
     let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
-    let many: Names = (0..200).map(|number| (number, Port { name: format!("port-{number:0>58}"), vlan: 0 })).collect();
-    for message in session.templates(&many, 0, EPOCH_NS) {
-        assert!(message.len() <= TERMS.message_bytes, "{}", message.len());
-        collector.read(&message);
-    }
+    let port = |number| Arc::new(Port { name: format!("port-{number:0>58}"), vlan: 0 });
+    announce(&mut session, &mut collector, &(0..200).map(|number| (number, port(number))).collect());
     assert_eq!(collector.records.len(), 201);
     let records: Vec<Record> = (0..1000).map(|number| record([4, 6, 0][number % 3], FORWARDED)).collect();
     let (mut messages, mut sent) = (0, 0);
-    session.messages(records.iter().map(report), 0, EPOCH_NS, |message, count| {
-        assert!(message.len() <= TERMS.message_bytes, "{}", message.len());
-        collector.read(message);
-        (messages, sent) = (messages + 1, sent + count);
-    });
+    while sent < records.len() {
+        let (message, count) = session.message(records[sent..].iter().map(report), 0, EPOCH_NS);
+        assert!(message.len() <= TERMS.message_bytes && count > 0, "{}", message.len());
+        collector.read(&message);
+        session.sent(count);
+        (messages, sent) = (messages + 1, sent + count as usize);
+    }
     assert!(messages > 50 && sent == 1000, "{messages} {sent}");
     assert_eq!(collector.records.len(), 1201);
-    session.messages([], 0, EPOCH_NS, |_, _| panic!("nothing to say"));
+    assert_eq!(session.message([], 0, EPOCH_NS).1, 0, "nothing to say");
+}
+
+/// The sets of the messages that are due: 2 has templates, 3 options templates, 264 the sampling, 265 the names of interfaces.
+fn announced(session: &mut Session, now_ns: u64) -> Vec<Vec<u16>> {
+    let mut all = Vec::new();
+    assert!(session.announce(&names(), now_ns, EPOCH_NS, |message| {
+        let (mut sets, mut rest) = (Vec::new(), &message[16..]);
+        while !rest.is_empty() {
+            sets.push(u16_at(rest, 0));
+            rest = &rest[usize::from(u16_at(rest, 2))..];
+        }
+        all.push(sets);
+        true
+    }));
+    all
 }
 
 #[test]
 fn templates_are_due_again_by_udp_and_once_for_each_connection_by_tcp() {
-    let second = 1_000_000_000;
+    let (second, all) = (1_000_000_000, [vec![2, 3, 264], vec![265]]);
     let mut udp = Session::new(TERMS);
-    udp.templates(&names(), 0, EPOCH_NS);
-    assert!(!udp.is_due(19 * second) && udp.is_due(20 * second));
+    assert_eq!(announced(&mut udp, 0), all);
+    assert_eq!((udp.due(19 * second), udp.due(20 * second)), (Due::Nothing, Due::All));
+    assert_eq!(announced(&mut udp, 20 * second), all);
     let mut tcp = Session::new(Terms { again: None, ..TERMS });
-    tcp.templates(&names(), 0, EPOCH_NS);
-    assert!(!tcp.is_due(u64::MAX));
-    tcp.renew();
-    assert!(tcp.is_due(0), "names have changed");
-    tcp.templates(&names(), 0, EPOCH_NS);
+    assert_eq!(announced(&mut tcp, 0), all);
+    assert_eq!(tcp.due(u64::MAX), Due::Nothing);
     tcp.begin();
-    let (mut collector, messages) = (Collector::default(), tcp.templates(&names(), second, EPOCH_NS));
-    messages.iter().for_each(|message| collector.read(message));
+    let mut collector = Collector::default();
+    announce(&mut tcp, &mut collector, &names());
     assert_eq!(collector.sequence, 3, "a connection begins with 0");
+}
+
+#[test]
+fn names_that_change_are_sent_without_the_templates() {
+    for again in [TERMS.again, None] {
+        let mut session = Session::new(Terms { again, ..TERMS });
+        announced(&mut session, 0);
+        session.renew();
+        assert_eq!(session.due(1), Due::Names);
+        assert_eq!(announced(&mut session, 1), [[265]]);
+        assert_eq!(session.due(1), Due::Nothing);
+    }
+}
+
+#[test]
+fn what_is_not_taken_is_due_again_and_leaves_no_gap_in_the_numbers() {
+    let (mut session, mut collector) = (Session::new(TERMS), Collector::default());
+    // The templates are taken, and the names are not.
+    let is_done = session.announce(&names(), 0, EPOCH_NS, |message| {
+        let has_templates = u16_at(message, 16) == 2;
+        if has_templates {
+            collector.read(message);
+        }
+        has_templates
+    });
+    assert!(!is_done && session.due(0) == Due::All);
+    announce(&mut session, &mut collector, &names());
+    let v4 = record(4, FORWARDED);
+    let _not_sent = session.message([report(&v4)], 0, EPOCH_NS);
+    let (message, count) = session.message([report(&v4)], 0, EPOCH_NS);
+    collector.read(&message);
+    assert_eq!((count, collector.records.len()), (1, 5), "the sampling twice, two names, a flow");
 }
 
 #[test]

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::param::clock_ticks_per_second;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -197,6 +198,8 @@ pub struct CpuTimes {
     steal: u64,
     /// The time of programs: user, nice and system. Interrupts are nobody's.
     programs: u64,
+    /// That, and the time of interrupts: neither idle nor stolen.
+    busy: u64,
 }
 
 impl CpuTimes {
@@ -212,7 +215,16 @@ impl CpuTimes {
         let ticks: Vec<u64> = line.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
         let total = ticks.iter().fold(0_u64, |sum, value| sum.saturating_add(*value));
         let programs = ticks.iter().take(3).fold(0_u64, |sum, value| sum.saturating_add(*value));
-        Some(CpuTimes { total, steal: *ticks.get(7)?, programs })
+        let [_, _, _, idle, waiting, _, _, steal]: [u64; 8] = ticks.try_into().ok()?;
+        let busy = total.saturating_sub(idle).saturating_sub(waiting).saturating_sub(steal);
+        Some(CpuTimes { total, steal, programs, busy })
+    }
+
+    /// Time that processors were busy from this mark until now, all together: with programs, the kernel's own threads and interrupts. None
+    /// if the kernel does not report it.
+    pub fn busy_time(mark: Option<CpuTimes>) -> Option<Duration> {
+        let ticks = CpuTimes::now()?.busy.saturating_sub(mark?.busy);
+        Some(Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64))
     }
 
     /// Percentage of all time from this mark until now that was stolen. None if no tick has passed or the kernel does not report it.
@@ -332,6 +344,9 @@ mod tests {
         assert_eq!(after.steal_percent_since(&before), Some(20.0));
         assert_eq!(after.steal_percent_since(&after), None);
         assert_eq!(before.steal_percent_since(&after), None);
+        // Neither idle time nor stolen time is work.
+        assert_eq!((before.busy, after.busy), (150, 200));
+        assert!(CpuTimes::busy_time(Some(CpuTimes { busy: 0, ..before })) > Some(Duration::ZERO));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::path::Path;
 use nicety_control::api::{CardReset, HostText, PortValues, Problem};
 use nicety_control::{self as control, Ask, AskError, Reply};
 use nicety_daemon::live::Changed;
-use nicety_daemon::live::confirm::WaitingChange;
 use nicety_daemon::live::plan::{Change, Kind as ChangeKind, Plan};
 use nicety_daemon::whole::Whole;
 use nicety_host::{Document, Form, Host, Kind, List, kind_of};
@@ -15,13 +14,13 @@ use serde_json::Value;
 
 use crate::answer::{failure, odd};
 use crate::cli::{Apply, CardChange, ChangeOptions, ClassChange, Export, ListChange, PortChange, Which};
-use crate::confirm::Guarded;
+use crate::confirm::{Answer, Guarded};
 use crate::exit::{Exit, Failure};
 use crate::find::{served, socket};
 use crate::opens;
 use crate::output;
 use crate::ports::restart;
-use crate::unit::{Lacks, Running, told};
+use crate::unit::{self, Lacks, Running};
 use crate::warnings::pairs_of;
 use crate::{save, write_back};
 
@@ -64,23 +63,23 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
         text.agreed = cut_off;
     }
     let guarded = Guarded::begin(&args.guard)?;
-    let done = tell(control::ask(&socket, guarded.ask(Ask::Apply(text))), &plan.to_string());
-    end(lacks, done, guarded, &socket).map(drop)
+    let told = tell(control::ask(&socket, guarded.ask(Ask::Apply(text))), &plan.to_string());
+    end(lacks, told, guarded, &socket).map(drop)
 }
 
-/// Ends a change: reports what the daemon's unit does not allow, and what takes the change back.
-fn end(
-    lacks: Option<Lacks>,
-    done: Result<Done, Failure>,
-    guarded: Guarded,
-    socket: &Path,
-) -> Result<Option<Plan>, Failure> {
-    let (plan, waiting) = done.as_ref().ok().map(|done| (done.plan.clone(), done.waiting.clone())).unzip();
-    let told = told(lacks, done.map(|done| waits(&done.plan)));
-    // The address is asked in any case: the change is in force.
-    let is_change = plan.as_ref().is_some_and(|plan| !plan.is_empty());
-    guarded.end(socket, waiting.flatten(), is_change).and(told)?;
-    Ok(plan)
+/// Ends a change: reports what the daemon's unit does not allow, and takes the change back if it is to. Returns what was done.
+fn end(lacks: Option<Lacks>, told: Told, guarded: Guarded, socket: &Path) -> Result<Plan, Failure> {
+    let Told { answer, done } = told;
+    let plan = done.as_ref().cloned().unwrap_or_default();
+    let told = unit::told(lacks, done.map(|plan| waits(&plan)));
+    // The address is asked in any case: the change may be in force, and the terminal may be gone.
+    match (told, guarded.end(socket, answer)) {
+        (Ok(()), Ok(())) => Ok(plan),
+        (Err(failure), Ok(())) | (Ok(()), Err(failure)) => Err(failure),
+        (Err(failure), Err(Failure { message, .. })) => {
+            Err(Failure::new(failure.exit, format!("{}\n{message}", failure.message)))
+        }
+    }
 }
 
 /// The host that a daemon runs.
@@ -253,10 +252,9 @@ pub(crate) fn made(
     ask: impl Fn(bool) -> Ask,
 ) -> Result<(), Failure> {
     let guarded = Guarded::begin(&options.guard)?;
-    let done = agreed(options.yes, |cut_off| control::ask(socket, guarded.ask(ask(cut_off))));
-    let plan = end(lacks, done, guarded, socket)?;
-    let Some(plan) = plan.filter(|_| options.save) else { return Ok(()) };
-    write_back::save(socket, Some((one, &plan)))
+    let told = agreed(options.yes, |cut_off| control::ask(socket, guarded.ask(ask(cut_off))))?;
+    let plan = end(lacks, told, guarded, socket)?;
+    if options.save { write_back::save(socket, Some((one, &plan))) } else { Ok(()) }
 }
 
 /// `nicety save`.
@@ -347,17 +345,17 @@ pub(crate) fn parsed_as(Kind { keys, .. }: &Kind, values: &[(String, String)]) -
     values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
-/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. Returns the change.
-fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<Done, Failure> {
+/// Sends the request. If the daemon reports that VMs would be cut off, asks the person and sends it again. An error: nothing was done.
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<Told, Failure> {
     match ask(yes) {
         Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
             let Problem { cuts_off, .. } = *problem;
             let lines = cuts_off.join("\n") + "\n";
             output::print(&lines)?;
             agree(CUTS_OFF)?;
-            tell(ask(true), &lines)
+            Ok(tell(ask(true), &lines))
         }
-        answer => tell(answer, ""),
+        answer => Ok(tell(answer, "")),
     }
 }
 
@@ -387,17 +385,39 @@ fn waits(plan: &Plan) -> bool {
     plan.after_restart().next().is_some()
 }
 
-/// Reports the changes, and returns them. `shown` is the part of the report that the person has already seen.
-fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Done, Failure> {
-    let changed = match answer {
-        Ok(Reply::Changed(changed)) => changed,
-        Ok(other) => return Err(odd(&other)),
-        Err(AskError::Refused(problem)) if problem.changed.is_some() => {
-            return Err(Failure::new(Exit::Failed, problem));
+/// What came of a change.
+struct Told {
+    answer: Answer,
+    /// The changes that were made. An error: it was not wholly made, or could not be printed.
+    done: Result<Plan, Failure>,
+}
+
+/// Reports the changes. `shown` is the part of the report that the person has already seen.
+fn tell(answer: Result<Reply, AskError>, shown: &str) -> Told {
+    let (answer, done) = match answer {
+        Ok(Reply::Changed(changed)) => {
+            let (waiting, is_change) = (changed.waiting.clone(), !changed.plan.is_empty());
+            (Answer::Made { waiting, is_change }, print(*changed, shown))
         }
-        Err(error) => return Err(failure(error)),
+        Ok(other) => (Answer::Lost, Err(odd(&other))),
+        Err(AskError::Refused(problem)) if problem.changed.is_some() => halfway(*problem),
+        Err(error) if error.is_lost() => (Answer::Lost, Err(failure(error))),
+        Err(error) => (Answer::Refused, Err(failure(error))),
     };
-    let Changed { plan, after_restart, not_kept, closed, waiting } = *changed;
+    Told { answer, done }
+}
+
+/// A change of which only a part was made. Its sentence about what waits is left out: that may be undone at once.
+fn halfway(problem: Problem) -> (Answer, Result<Plan, Failure>) {
+    let waiting = problem.changed.and_then(|changed| changed.waiting);
+    let detail = problem.detail;
+    let without = waiting.as_ref().and_then(|waiting| detail.strip_suffix(&format!("; {waiting}")));
+    let failure = Failure::new(Exit::Failed, without.unwrap_or(&detail));
+    (Answer::Halfway(waiting), Err(failure))
+}
+
+fn print(changed: Changed, shown: &str) -> Result<Plan, Failure> {
+    let Changed { plan, after_restart, not_kept, closed, waiting: _ } = changed;
     let done = plan.to_string();
     if done.is_empty() {
         output::print("nothing to change\n")?;
@@ -422,12 +442,45 @@ fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<Done, Failure> {
             "note: it is in force, and was not kept: after a restart of the daemon it is gone ({why})"
         ));
     }
-    Ok(Done { plan, waiting })
+    Ok(plan)
 }
 
-/// A change that was made.
-struct Done {
-    plan: Plan,
-    /// It waits to be confirmed.
-    waiting: Option<WaitingChange>,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::confirm::tests::{Fake, guarded, waiting};
+
+    #[test]
+    fn a_change_of_which_a_part_was_made_or_whose_answer_is_cut_takes_itself_back_and_says_both() {
+        let fake = Fake::new();
+        let waits = waiting("user 7");
+        let changed = Changed {
+            plan: Plan::default(),
+            after_restart: Vec::new(),
+            not_kept: None,
+            closed: Vec::new(),
+            waiting: Some(waits.clone()),
+        };
+        let half = Problem {
+            r#type: "/v1/problems/halfway".to_owned(),
+            title: "not all was done".to_owned(),
+            status: 500,
+            detail: format!("not all was done: tap0 is in use; {waits}"),
+            mistakes: Vec::new(),
+            cuts_off: Vec::new(),
+            changed: Some(Box::new(changed)),
+        };
+        let cut = AskError::Foreign { path: fake.socket(), why: "its answer is cut".to_owned() };
+        for (error, message) in [
+            (
+                AskError::Refused(Box::new(half)),
+                "not all was done: tap0 is in use\nonly a part of the change was made: the change was undone",
+            ),
+            (cut, "its answer is cut\nit is not known whether the whole change was made: the change was undone"),
+        ] {
+            let ended = end(None, tell(Err(error), ""), guarded(None), &fake.socket()).unwrap_err();
+            assert!(ended.exit == Exit::Failed && ended.message.ends_with(message), "{ended}");
+            assert_eq!(fake.asked().last().unwrap(), "POST /v1/undo");
+        }
+    }
 }

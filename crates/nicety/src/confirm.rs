@@ -3,8 +3,10 @@
 //! The daemon undoes a change that nobody confirms in time. So this command may be cut off from its user, or end, at any moment.
 
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use nicety_control::api::DaemonView;
 use nicety_control::{self as control, Ask, Reply};
 use nicety_daemon::live::confirm::{Settled, WaitingChange};
 
@@ -21,8 +23,15 @@ const CHECKS: u32 = 60;
 const BEFORE: Duration = Duration::from_secs(3);
 /// After a change it has longer: bridges learn, and teams agree with their partners.
 const AFTER: Duration = Duration::from_secs(15);
-/// Answers in a row after which an address counts as reached.
-const ANSWERS: u32 = 3;
+/// It must go on to answer for so long. A first answer tells little: until a bridge's next hello (IEEE 802.1D: 2 s), or a neighbour's
+/// next look at its ARP cache, frames may still go the old way.
+const LASTS: Duration = Duration::from_secs(5);
+/// Least seconds to confirm a change that an address decides about.
+const CONFIRM_MIN: u32 = 10;
+/// Time in which a change shows whose answer was lost.
+const SHOWS: Duration = Duration::from_secs(10);
+/// Between two looks for it.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs it.
 pub fn run(args: &Confirm) -> Result<(), Failure> {
@@ -47,6 +56,24 @@ fn note_not_kept(not_kept: Option<String>) {
     }
 }
 
+/// What a daemon has answered to a change.
+#[derive(Debug)]
+pub enum Answer {
+    /// Nothing was done.
+    Refused,
+    /// It was made. `is_change`: something has changed.
+    Made {
+        /// It waits to be confirmed.
+        waiting: Option<WaitingChange>,
+        /// Something has changed.
+        is_change: bool,
+    },
+    /// Only a part of it was made, which waits to be confirmed.
+    Halfway(Option<WaitingChange>),
+    /// No answer came: it may have been made.
+    Lost,
+}
+
 /// A change that takes itself back, before it is made.
 #[derive(Debug)]
 pub struct Guarded {
@@ -58,9 +85,17 @@ pub struct Guarded {
 impl Guarded {
     /// An address that does not answer before the change would tell nothing after it.
     pub fn begin(guard: &Guard) -> Result<Self, Failure> {
-        let mut reach = guard.check_reach.map(Reach::open).transpose()?;
+        if let (Some(seconds @ ..CONFIRM_MIN), Some(address)) = (guard.confirm, &guard.check_reach) {
+            let lasts = LASTS.as_secs();
+            let what = format!(
+                "{seconds} s to confirm the change are too few beside --check-reach: {address} is asked for at least {lasts} s; write \
+                 --confirm {CONFIRM_MIN}s or more"
+            );
+            return Err(Failure::new(Exit::Usage, what));
+        }
+        let mut reach = guard.check_reach.clone().map(Reach::open).transpose()?;
         if let Some(reach) = &mut reach
-            && !reach.answers(1, BEFORE)
+            && !reach.answers(Duration::ZERO, BEFORE)
         {
             let what = format!("{} does not answer echo requests from here now: nothing was done", reach.address());
             return Err(Failure::new(Exit::Failed, what));
@@ -68,36 +103,54 @@ impl Guarded {
         Ok(Self { confirm: guard.confirm, reach })
     }
 
+    /// Seconds after which the daemon undoes the change. `None`: the change stays.
+    fn seconds(&self) -> Option<u32> {
+        self.confirm.or(self.reach.as_ref().map(|_| CHECKS))
+    }
+
     /// The request, of a change that is undone unless it is confirmed.
     pub fn ask(&self, change: Ask) -> Ask {
-        match self.confirm.or(self.reach.as_ref().map(|_| CHECKS)) {
+        match self.seconds() {
             Some(seconds) => Ask::ToConfirm { change: Box::new(change), seconds },
             None => change,
         }
     }
 
-    /// After the change: looks whether the address answers, and says what is left to do. `waiting` is of the daemon's answer. `is_change`: the
-    /// daemon has changed something.
-    pub fn end(self, socket: &Path, waiting: Option<WaitingChange>, is_change: bool) -> Result<(), Failure> {
-        let Some(WaitingChange { seconds_left, .. }) = waiting else {
-            if is_change && (self.confirm.is_some() || self.reach.is_some()) {
+    /// After the change: looks whether the address answers, and says what is left to do. An address alone confirms only a whole change.
+    pub fn end(self, socket: &Path, answer: Answer) -> Result<(), Failure> {
+        let Some(seconds) = self.seconds() else { return Ok(()) };
+        let (waiting, lacks) = match answer {
+            Answer::Refused => return Ok(()),
+            Answer::Made { waiting: Some(waiting), .. } => (waiting, None),
+            Answer::Made { waiting: None, is_change: false } => return Ok(()),
+            Answer::Halfway(Some(waiting)) => (waiting, Some("only a part of the change was made")),
+            Answer::Made { waiting: None, .. } | Answer::Halfway(None) => {
                 let what = "this daemon is of a version without `nicety confirm`: the change is in force, and stays";
                 return Err(Failure::new(Exit::Failed, what));
             }
-            return Ok(());
+            Answer::Lost => match own(socket) {
+                Some(waiting) => (waiting, Some("it is not known whether the whole change was made")),
+                None => {
+                    output::tell(format_args!(
+                        "note: if the change was made, the daemon undoes it {seconds} s later; `nicety confirm` keeps it"
+                    ));
+                    return Ok(());
+                }
+            },
         };
         let Self { confirm, reach } = self;
+        let seconds_left = waiting.seconds_left;
         let Some(mut reach) = reach else {
             let what = "`nicety confirm` keeps it, `nicety confirm --undo` undoes it";
             output::tell(format_args!("note: it is undone in {seconds_left} s: {what}"));
             return Ok(());
         };
-        let address = reach.address();
-        if !reach.answers(ANSWERS, AFTER.min(Duration::from_secs(seconds_left))) {
-            return Err(match settled(socket, Ask::Undo) {
-                Ok(_) => Failure::new(Exit::Failed, format!("{address} does not answer: the change was undone")),
-                Err(Failure { exit, message }) => Failure::new(exit, format!("{address} does not answer: {message}")),
-            });
+        let address = reach.address().clone();
+        if let Some(lacks) = lacks.filter(|_| confirm.is_none()) {
+            return Err(undone(socket, lacks));
+        }
+        if !reach.answers(LASTS, AFTER.min(Duration::from_secs(seconds_left))) {
+            return Err(undone(socket, &format!("{address} does not answer")));
         }
         if confirm.is_some() {
             output::tell(format_args!(
@@ -112,6 +165,29 @@ impl Guarded {
     }
 }
 
+/// Undoes the change for this reason. The failure says both.
+fn undone(socket: &Path, why: &str) -> Failure {
+    match settled(socket, Ask::Undo) {
+        Ok(_) => Failure::new(Exit::Failed, format!("{why}: the change was undone")),
+        Err(Failure { exit, message }) => Failure::new(exit, format!("{why}: {message}")),
+    }
+}
+
+/// The change of this process that waits, if the daemon shows one soon: it may still be making it.
+fn own(socket: &Path) -> Option<WaitingChange> {
+    let end = Instant::now() + SHOWS;
+    let by = format!("(process {})", std::process::id());
+    loop {
+        if let Ok(Reply::Version(DaemonView { waiting: Some(waiting), .. })) = control::ask(socket, Ask::Version) {
+            return Some(waiting).filter(|waiting| waiting.by.ends_with(&by));
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        sleep(PAUSE);
+    }
+}
+
 /// Says that a change waits.
 pub fn note(waiting: Option<&WaitingChange>) {
     if let Some(waiting) = waiting {
@@ -120,14 +196,5 @@ pub fn note(waiting: Option<&WaitingChange>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_daemon_that_does_not_take_changes_back_is_said_to_have_made_one_that_stays() {
-        let end = |confirm, is_change| Guarded { confirm, reach: None }.end(Path::new("/none"), None, is_change);
-        let refused = end(Some(60), true).unwrap_err();
-        assert!(refused.message.ends_with("the change is in force, and stays"), "{refused}");
-        assert!(end(Some(60), false).is_ok() && end(None, true).is_ok());
-    }
-}
+#[path = "confirm_test.rs"]
+pub(crate) mod tests;

@@ -38,13 +38,16 @@ fn list(args: &FlowExportList) -> Result<(), Failure> {
 }
 
 fn table(exports: &[FlowExportReport]) -> String {
-    let heading = ["NAME", "COLLECTOR", "OF", "ONE IN", "RECORDS", "LOST", "DISPLACED", "TEMPLATES", "STATE"];
+    let heading =
+        ["NAME", "COLLECTOR", "OF", "ONE IN", "RECORDS", "LOST", "LOST OF", "DISPLACED", "TEMPLATES", "STATE"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(exports.iter().map(|export| {
         let FlowExportReport { name, collector, sampling, records, templates, lost, displaced, .. } = export;
-        let numbers = [u64::from(*sampling), *records, *lost, *displaced, *templates].map(|number| number.to_string());
+        let words = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
         let mut row = vec![name.clone(), collector.clone(), export.ports()];
-        row.extend(numbers);
+        row.extend(words(&[(*sampling).into(), *records, *lost]));
+        row.push(export.losers());
+        row.extend(words(&[*displaced, *templates]));
         row.push(export.state());
         row
     }));
@@ -53,6 +56,8 @@ fn table(exports: &[FlowExportReport]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -65,21 +70,24 @@ mod tests {
             records: 40,
             templates: 2,
             lost: 0,
+            lost_by_port: BTreeMap::new(),
             displaced: 3,
             away: None,
         };
+        let lost = [("tap0", 1), ("vm1", 3), ("vm2", 2), ("vm3", 1)];
         let some = FlowExportReport {
             name: "far".to_owned(),
             of: Some(vec!["vm1".to_owned(), "tap0".to_owned()]),
             sampling: 10,
             lost: 7,
+            lost_by_port: lost.map(|(port, lost)| (port.to_owned(), lost)).into(),
             away: Some("Connection refused (os error 111)".to_owned()),
             ..all.clone()
         };
         let expected = "\
-NAME  COLLECTOR          OF         ONE IN  RECORDS  LOST  DISPLACED  TEMPLATES  STATE
-noc   udp:10.0.0.9:4739  all ports  1       40       0     3          2          sending
-far   udp:10.0.0.9:4739  vm1, tap0  10      40       7     3          2          away: Connection refused (os error 111)
+NAME  COLLECTOR          OF         ONE IN  RECORDS  LOST  LOST OF                      DISPLACED  TEMPLATES  STATE
+noc   udp:10.0.0.9:4739  all ports  1       40       0     -                            3          2          sending
+far   udp:10.0.0.9:4739  vm1, tap0  10      40       7     vm1 3, vm2 2, tap0 1, 1 more  3          2          away: Connection refused (os error 111)
 ";
         assert_eq!(table(&[all, some]), expected);
     }

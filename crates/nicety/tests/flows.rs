@@ -1,5 +1,6 @@
 //! Flows of embedded guests reach collectors: one of this test's own, which knows only RFC 7011; Wireshark's dissector, nfdump and pmacct, all
-//! of Debian's packages. An upgrade loses no frame of a flow, and tells the templates again.
+//! of Debian's packages. An upgrade loses no frame of a flow, and tells the templates again. Of the three only Wireshark reads IPFIX by TCP:
+//! nfcapd and nfacctd listen by UDP alone.
 
 #[path = "commands/python.rs"]
 #[allow(dead_code, reason = "only its words for what cannot be laid")]
@@ -9,7 +10,7 @@ mod station;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -38,13 +39,28 @@ const DIRECTION: u16 = 61;
 const INTERFACE_NAME: u16 = 82;
 const STATUS: u16 = 89;
 const SELECTOR_NAME: u16 = 335;
+/// The set of the names of interfaces.
+const INTERFACES: u16 = 265;
 
 type Record = BTreeMap<u16, Vec<u8>>;
 
-/// A collector by UDP.
+/// How messages come.
+enum Transport {
+    Udp(UdpSocket),
+    Tcp {
+        listener: TcpListener,
+        connection: Option<(TcpStream, SocketAddr)>,
+        /// Bytes of a message that is not whole.
+        bytes: Vec<u8>,
+    },
+    /// They are given to it. It has missed the first ones.
+    Late,
+}
+
+/// A collector.
 struct Collector {
-    socket: UdpSocket,
-    datagrams: Vec<Vec<u8>>,
+    transport: Transport,
+    messages: Vec<Vec<u8>>,
     /// Fields of templates, by the exporter's address and the template's number.
     templates: BTreeMap<(SocketAddr, u16), Vec<(u16, u16)>>,
     /// Records by exporters.
@@ -61,37 +77,123 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
+fn has_templates(message: &[u8]) -> bool {
+    word(message, 16) == 2
+}
+
 fn number_of(record: &Record, element: u16) -> u64 {
     number(&record[&element])
 }
 
+/// The messages that have come whole.
+fn read_stream(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let mut some = vec![0; 65_536];
+    while let Ok(len @ 1..) = stream.read(&mut some) {
+        bytes.extend(&some[..len]);
+    }
+    let mut messages = Vec::new();
+    while bytes.len() >= 4 && bytes.len() >= word(bytes, 2).into() {
+        messages.push(bytes.drain(..usize::from(word(bytes, 2))).collect());
+    }
+    messages
+}
+
 impl Collector {
-    fn new() -> Self {
+    fn of(transport: Transport) -> Self {
+        let (templates, next) = (BTreeMap::new(), BTreeMap::new());
+        Self { transport, messages: Vec::new(), templates, records: Vec::new(), next }
+    }
+
+    fn udp() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        Self { socket, datagrams: Vec::new(), templates: BTreeMap::new(), records: Vec::new(), next: BTreeMap::new() }
+        Self::of(Transport::Udp(socket))
+    }
+
+    fn tcp() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self::of(Transport::Tcp { listener, connection: None, bytes: Vec::new() })
+    }
+
+    /// A collector by UDP that gets these messages, and does not know what came before.
+    fn late(messages: &[Vec<u8>]) -> Self {
+        let mut collector = Self::of(Transport::Late);
+        let from = SocketAddr::from(([127, 0, 0, 1], 4739));
+        messages.iter().for_each(|message| collector.take(from, message.clone()));
+        collector
+    }
+
+    /// Its place, as a host file has it.
+    fn place(&self) -> String {
+        match &self.transport {
+            Transport::Udp(socket) => format!("udp:{}", socket.local_addr().unwrap()),
+            Transport::Tcp { listener, .. } => format!("tcp:{}", listener.local_addr().unwrap()),
+            Transport::Late => unreachable!("nobody sends to it"),
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        matches!(self.transport, Transport::Tcp { .. })
     }
 
     /// Reads what has come.
     fn read(&mut self) {
-        let mut datagram = vec![0; 65_536];
-        while let Ok((len, from)) = self.socket.recv_from(&mut datagram) {
-            let message = datagram[..len].to_vec();
-            assert_eq!((word(&message, 0), usize::from(word(&message, 2))), (10, len));
-            let next = self.next.entry(from).or_default();
-            assert_eq!(number(&message[8..12]), u64::from(*next), "no message is lost on this host");
-            let mut rest = &message[16..];
-            while !rest.is_empty() {
-                let (set, others) = rest.split_at(word(rest, 2).into());
-                match word(set, 0) {
-                    2 => self.describe(from, &set[4..], 4),
-                    3 => self.describe(from, &set[4..], 6),
-                    id => self.data(from, id, &set[4..]),
+        let mut came = Vec::new();
+        match &mut self.transport {
+            Transport::Udp(socket) => {
+                let mut datagram = vec![0; 65_536];
+                while let Ok((len, from)) = socket.recv_from(&mut datagram) {
+                    assert_eq!(usize::from(word(&datagram, 2)), len);
+                    came.push((from, datagram[..len].to_vec()));
                 }
-                rest = others;
             }
-            self.datagrams.push(message);
+            Transport::Tcp { listener, connection, bytes } => {
+                if connection.is_none()
+                    && let Ok((stream, from)) = listener.accept()
+                {
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+                    *connection = Some((stream, from));
+                }
+                if let Some((stream, from)) = connection {
+                    came.extend(read_stream(stream, bytes).into_iter().map(|message| (*from, message)));
+                }
+            }
+            Transport::Late => {}
         }
+        came.into_iter().for_each(|(from, message)| self.take(from, message));
+    }
+
+    fn take(&mut self, from: SocketAddr, message: Vec<u8>) {
+        assert_eq!((word(&message, 0), usize::from(word(&message, 2))), (10, message.len()));
+        let sequence = number(&message[8..12]);
+        let next = self.next.entry(from).or_default();
+        match self.transport {
+            Transport::Late => *next = sequence as u32,
+            _ => assert_eq!(sequence, u64::from(*next), "no message is lost on this host"),
+        }
+        let mut rest = &message[16..];
+        while !rest.is_empty() {
+            let (set, others) = rest.split_at(word(rest, 2).into());
+            match word(set, 0) {
+                2 => self.describe(from, &set[4..], 4),
+                3 => self.describe(from, &set[4..], 6),
+                id => self.data(from, id, &set[4..]),
+            }
+            rest = others;
+        }
+        self.messages.push(message);
+    }
+
+    /// How many times the templates have come.
+    fn templates_came(&self) -> usize {
+        self.messages.iter().filter(|message| has_templates(message)).count()
+    }
+
+    /// Packets of all flows.
+    fn all_packets(&self) -> u64 {
+        self.records.iter().filter_map(|(_, record)| record.get(&PACKETS)).map(|packets| number(packets)).sum()
     }
 
     fn describe(&mut self, from: SocketAddr, mut set: &[u8], header: usize) {
@@ -104,7 +206,11 @@ impl Collector {
     }
 
     fn data(&mut self, from: SocketAddr, id: u16, mut set: &[u8]) {
-        let template = self.templates.get(&(from, id)).expect("templates come first");
+        let template = match self.templates.get(&(from, id)) {
+            Some(template) => template,
+            None if matches!(self.transport, Transport::Late) => return,
+            None => panic!("templates come first"),
+        };
         while !set.is_empty() {
             let mut record = Record::new();
             for &(element, len) in template {
@@ -222,15 +328,15 @@ fn exchange(from: &mut Station, to: &Station) {
     assert!(done.get("failed").is_none(), "{done}");
 }
 
-fn export(to: SocketAddr) -> String {
-    format!("[[flow_export]]\nname = \"watch\"\ncollector = \"udp:{to}\"\nidle_timeout = \"1s\"\n")
+fn export(to: &str) -> String {
+    format!("[[flow_export]]\nname = \"watch\"\ncollector = \"{to}\"\nidle_timeout = \"1s\"\n")
 }
 
 #[test]
 fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_upgrade() {
-    let mut collector = Collector::new();
-    let to = collector.socket.local_addr().unwrap();
-    let host = Host::start(&export(to));
+    let mut collector = Collector::udp();
+    let to = collector.place();
+    let host = Host::start(&export(&to));
     let (mut one, two) = (host.guest(1), host.guest(2));
     exchange(&mut one, &two);
     host.until_all_is_told(&mut collector);
@@ -254,7 +360,7 @@ fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_
     pmacct_agrees(&collector, host.dir.path());
 
     // A change while it runs: one in ten, then nothing more.
-    let planned = host.apply(&(export(to) + "sampling = 10\n"));
+    let planned = host.apply(&(export(&to) + "sampling = 10\n"));
     assert_eq!(planned, "~ flow_export.watch: sampling (not set) → 10\n");
     let before = (collector.packets("vm1", 0), host.frames("vm1", "transmit"));
     exchange(&mut one, &two);
@@ -267,18 +373,18 @@ fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_
     assert_eq!(host.apply(""), "- flow_export.watch\n");
     std::thread::sleep(Duration::from_secs(1));
     collector.read();
-    let told = collector.datagrams.len();
+    let told = collector.messages.len();
     exchange(&mut one, &two);
     std::thread::sleep(Duration::from_secs(2));
     collector.read();
-    assert_eq!(collector.datagrams.len(), told, "nothing is exported any more");
+    assert_eq!(collector.messages.len(), told, "nothing is exported any more");
 }
 
 #[test]
 fn what_the_switch_drops_is_told_with_its_reason() {
-    let mut collector = Collector::new();
-    let to = collector.socket.local_addr().unwrap();
-    let host = Host::start(&export(to));
+    let mut collector = Collector::udp();
+    let to = collector.place();
+    let host = Host::start(&export(&to));
     let (mut one, two) = (host.guest(1), host.guest(2));
     exchange(&mut one, &two);
     // A network without anybody else.
@@ -306,9 +412,9 @@ fn what_the_switch_drops_is_told_with_its_reason() {
 
 #[test]
 fn what_a_receiving_port_drops_is_told_by_both_ports() {
-    let mut collector = Collector::new();
-    let to = collector.socket.local_addr().unwrap();
-    let host = Host::start(&export(to));
+    let mut collector = Collector::udp();
+    let to = collector.place();
+    let host = Host::start(&export(&to));
     let mut one = host.guest(1);
     // Nobody is at the other port, which is the only one.
     let _fails = one.asked(&json!({ "transact": { "to": [10, 0, 0, 2], "seconds": 0.2 } }));
@@ -330,39 +436,147 @@ fn what_a_receiving_port_drops_is_told_by_both_ports() {
     assert_eq!(frames, collector.packets_so_far("vm2", 1), "no frame is told as forwarded besides");
 }
 
-/// The collected datagrams as a capture.
-fn capture(collector: &Collector, file: &Path) {
-    let mut capture = PcapWriter::new(File::create(file).unwrap()).unwrap();
-    for datagram in &collector.datagrams {
-        let (len, udp) = (datagram.len() as u16, 4739u16.to_be_bytes());
-        let mut frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0][..], &(len + 28).to_be_bytes()].concat();
-        frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
-        frame.extend([udp, udp, (len + 8).to_be_bytes(), [0, 0]].concat());
-        frame.extend(datagram);
-        capture.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, &frame)).unwrap();
+#[test]
+fn a_collector_by_tcp_is_told_of_each_frame_and_of_the_templates_once() {
+    let mut collector = Collector::tcp();
+    let to = collector.place();
+    let host = Host::start(&export(&to));
+    let (mut one, two) = (host.guest(1), host.guest(2));
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    // There is another port: only the names are sent again.
+    let names =
+        |collector: &Collector| collector.messages.iter().filter(|message| word(message, 16) == INTERFACES).count();
+    let before = names(&collector);
+    let port = format!("adapter=e1000 mac={MAC}3 socket={}", host.dir.path().join("vm3.sock").display());
+    let words: Vec<&str> = ["port", "add", "vm3"].into_iter().chain(port.split(' ')).collect();
+    host.told(&words);
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    assert_eq!((names(&collector), collector.templates_came()), (before + 1, 1));
+    let metrics = host.metrics();
+    assert!(metrics.contains("nicety_flow_records_lost_total{export=\"watch\"} 0"), "{metrics}");
+    wireshark_agrees(&collector, host.dir.path());
+}
+
+#[test]
+fn a_collector_that_has_lost_the_templates_knows_the_flows_when_they_come_again() {
+    let mut collector = Collector::udp();
+    let to = collector.place();
+    let host = Host::start(&export(&to));
+    let (mut one, two) = (host.guest(1), host.guest(2));
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    assert_eq!(collector.templates_came(), 1);
+    let end = Instant::now() + SOON;
+    while collector.templates_came() < 2 {
+        assert!(Instant::now() < end, "they come each 20 s");
+        collector.read();
+    }
+    exchange(&mut one, &two);
+    host.until_all_is_told(&mut collector);
+    let lost = collector.messages.iter().position(|message| has_templates(message)).unwrap();
+    let late = Collector::late(&[&collector.messages[..lost], &collector.messages[lost + 1..]].concat());
+    let known = late.all_packets();
+    assert!(known > 0 && known < collector.all_packets(), "{known} of {}", collector.all_packets());
+    let dir = host.dir.path();
+    nfdump_agrees(&late, dir);
+    pmacct_agrees(&late, dir);
+    let Some(wireshark) = Wireshark::of(&late, dir) else { return };
+    let all = wireshark.asked(&["-V"]);
+    assert!(all.contains("no template found"), "it has lost them\n{all}");
+    assert_eq!(wireshark.packets(), known, "{all}");
+}
+
+/// The start of a frame with so many bytes behind IPv4's header, of this protocol.
+fn header(protocol: u8, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    frame.extend((len as u16 + 20).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
+    frame
+}
+
+fn datagram(message: &[u8]) -> Vec<u8> {
+    let (mut frame, udp) = (header(17, message.len() + 8), 4739u16.to_be_bytes());
+    frame.extend([udp, udp, (message.len() as u16 + 8).to_be_bytes(), [0, 0]].concat());
+    frame.extend(message);
+    frame
+}
+
+/// A connection's begin, and segments that end anywhere in a message.
+fn segments(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let segment = |ports: [u16; 2], numbers: [u32; 2], flags: u8, payload: &[u8]| {
+        let mut frame = header(6, payload.len() + 20);
+        frame.extend(ports.map(u16::to_be_bytes).concat());
+        frame.extend(numbers.map(u32::to_be_bytes).concat());
+        frame.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        frame.extend(payload);
+        frame
+    };
+    let (there, back, mut at) = ([40_000, 4739], [4739, 40_000], 1);
+    let mut frames =
+        vec![segment(there, [0, 0], 0x02, &[]), segment(back, [0, 1], 0x12, &[]), segment(there, [1, 1], 0x10, &[])];
+    for some in messages.concat().chunks(1000) {
+        frames.push(segment(there, [at, 1], 0x18, some));
+        at += some.len() as u32;
+    }
+    frames
+}
+
+/// Wireshark's dissector, and the messages as a capture.
+struct Wireshark {
+    tshark: Tool,
+    dir: PathBuf,
+    decode: &'static str,
+}
+
+impl Wireshark {
+    /// `None`: it cannot be laid.
+    fn of(collector: &Collector, dir: &Path) -> Option<Self> {
+        let tshark = match Tool::tshark(&mut |_| {}) {
+            Ok(tshark) => tshark,
+            Err(error) => {
+                skipped("flows::tshark", &error.to_string());
+                return None;
+            }
+        };
+        let (frames, decode) = match collector.is_tcp() {
+            true => (segments(&collector.messages), "tcp.port==4739,cflow"),
+            false => (collector.messages.iter().map(|message| datagram(message)).collect(), "udp.port==4739,cflow"),
+        };
+        let mut capture = PcapWriter::new(File::create(dir.join("flows.pcap")).unwrap()).unwrap();
+        for frame in frames {
+            capture.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, &frame)).unwrap();
+        }
+        Some(Self { tshark, dir: dir.to_owned(), decode })
+    }
+
+    fn asked(&self, args: &[&str]) -> String {
+        let mut command = self.tshark.command();
+        command.args(["-n", "-d", self.decode, "-r"]).arg(self.dir.join("flows.pcap")).args(args);
+        let output = command.env("HOME", &self.dir).env_remove("XDG_CONFIG_HOME").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Packets of all flows that it knows.
+    fn packets(&self) -> u64 {
+        let listed = self.asked(&["-T", "fields", "-e", "cflow.packets"]);
+        let numbers = listed.split([',', '\n']).map(str::trim).filter(|text| !text.is_empty());
+        numbers.map(|text| text.parse::<u64>().unwrap()).sum()
     }
 }
 
 fn wireshark_agrees(collector: &Collector, dir: &Path) {
-    let tshark = match Tool::tshark(&mut |_| {}) {
-        Ok(tshark) => tshark,
-        Err(error) => return skipped("flows::tshark", &error.to_string()),
-    };
-    let file = dir.join("flows.pcap");
-    capture(collector, &file);
-    let asked = |args: &[&str]| {
-        let mut command = tshark.command();
-        command.args(["-n", "-d", "udp.port==4739,cflow", "-r"]).arg(&file).args(args);
-        let output = command.env("HOME", dir).env_remove("XDG_CONFIG_HOME").output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let all = asked(&["-V"]);
-    assert_eq!(asked(&["-Y", "_ws.malformed || _ws.short || cflow.template_frame == 0"]), "", "{all}");
+    let Some(wireshark) = Wireshark::of(collector, dir) else { return };
+    let all = wireshark.asked(&["-V"]);
+    let wrong = "_ws.malformed || _ws.short || cflow.template_frame == 0";
+    assert_eq!(wireshark.asked(&["-Y", wrong]), "", "{all}");
     for words in ["IfName: vm1", "IfName: vm2", "SrcAddr: 10.0.0.1", "Direction: Ingress", "Direction: Egress"] {
         assert!(all.contains(words), "{words}\n{all}");
     }
-    assert!(!all.contains("No template found") && !all.contains("Unknown"), "{all}");
+    assert!(!all.contains("no template found") && !all.contains("Unknown"), "{all}");
+    assert_eq!(wireshark.packets(), collector.all_packets(), "{all}");
 }
 
 /// Sends the datagrams to a collector, as soon as it is ready. Its log is shown if it never is.
@@ -373,7 +587,7 @@ fn replay(collector: &Collector, place: SocketAddr, log: &Path, is_ready: impl F
         std::thread::sleep(Duration::from_millis(10));
     }
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for datagram in &collector.datagrams {
+    for datagram in &collector.messages {
         socket.send_to(datagram, place).unwrap();
         // Its buffer is small.
         std::thread::sleep(Duration::from_millis(1));

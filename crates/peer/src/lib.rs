@@ -1,5 +1,6 @@
 //! Descriptors and memory of a peer, such as a VMM, used without waiting for the peer: its descriptors are signalled and read here
-//! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`).
+//! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`). How much of what was sent a peer by TCP
+//! has acknowledged: [`unacknowledged`].
 //!
 //! A descriptor by which two processes signal each other: an interrupt, a call, a kick (a doorbell). Signalling and clearing never
 //! block on the peer, whatever flags and count the peer sets.
@@ -23,6 +24,7 @@ mod release;
 mod signal;
 mod table;
 mod tally;
+mod unacknowledged;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -40,6 +42,7 @@ pub use peek::peek_from;
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
 pub use table::{Origin, Table};
 pub use tally::Tally;
+pub use unacknowledged::unacknowledged;
 
 /// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory. An
 /// error says why the kernel cannot signal eventfds for this thread (no CONFIG_AIO, a sandbox, `fs.aio-max-nr` exhausted).

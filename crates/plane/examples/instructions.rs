@@ -19,7 +19,8 @@ mod virtio;
 use std::sync::Arc;
 
 use nicety_adapter::{Rate, Shape, Time};
-use nicety_plane::{Covered, FlowExport, FlowSink, Plane, Reported, Turn};
+use nicety_ipfix::Record;
+use nicety_plane::{Covered, FlowExport, FlowSink, Plane, Turn};
 use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
 use virtio::{ACCESS, Addresses, BURST, Error, Guest, frame, serve};
 
@@ -59,7 +60,7 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
 struct Nobody;
 
 impl FlowSink for Nobody {
-    fn take(&self, records: &mut Vec<Reported>) {
+    fn take(&self, records: &mut Vec<Record>) {
         records.clear();
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Each worker has tables of its own, one for each port whose frames it has seen, so that a frame costs no lock and no atomic access. A port
 //! has a bounded number of places: a guest that makes a million flows displaces its own. Whoever exports asks each worker from time to time
-//! for the flows that are due ([`Plane::sweep_flows`](crate::Plane::sweep_flows)).
+//! for the flows that are due ([`Plane::sweep_flows`](crate::Plane::sweep_flows)). The flows of a port or an export that is gone are reported
+//! by sweeps, too, some at a time: no frame of another port waits for them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,25 +18,19 @@ use crate::losses::Losses;
 const WAITING_MAX: usize = 64;
 /// Work of one sweep of a worker: some 50 µs.
 const SWEEP_COST: usize = 2048;
+/// The same for flows of ports and exports that are gone.
+const CLOSING_COST: usize = 1024;
 /// Bits of `Covered`.
 const INGRESS: u8 = Direction::Ingress.bit();
 const EGRESS: u8 = Direction::Egress.bit();
 
 const _: () = assert!(PACKETS <= u64::BITS as usize);
 
-/// A record, and the number of the plan by which its ports' numbers have their meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reported {
-    /// The record.
-    pub record: Record,
-    /// See [`Plane::set_flows`](crate::Plane::set_flows).
-    pub version: u32,
-}
-
 /// Takes records from workers. It must not block.
 pub trait FlowSink: Send + Sync + Debug {
-    /// Takes all records out of the list. Those for which there is no room are lost, and counted.
-    fn take(&self, records: &mut Vec<Reported>);
+    /// Takes all records out of the list. Those for which there is no room are lost, and counted. The numbers of ports in them are those of
+    /// the [`FlowExport`] that the sink belongs to.
+    fn take(&self, records: &mut Vec<Record>);
 
     /// A flow had to make room for another one of its port, and was reported early.
     fn displaced(&self);
@@ -70,7 +65,7 @@ pub struct FlowExport {
     pub idle_ns: u64,
     /// Memory for the flows of one port, on each worker that serves it.
     pub port_bytes: usize,
-    /// Gets the records.
+    /// Gets the records, while these ports have their numbers.
     pub sink: Arc<dyn FlowSink>,
 }
 
@@ -93,17 +88,18 @@ pub struct FlowTables {
     /// Of the plan that they follow.
     version: u32,
     exports: Vec<ExportTables>,
+    /// Tables of ports and exports that are gone. Their flows are reported to the export as it was.
+    closing: Vec<(Arc<FlowExport>, Box<Table>)>,
 }
 
 #[derive(Debug)]
 struct ExportTables {
     export: Arc<FlowExport>,
-    version: u32,
     /// By the number of the port that frames come from.
     tables: Vec<Option<Box<Table>>>,
     /// Frames until the next one that is counted.
     until_counted: u32,
-    waiting: Vec<Reported>,
+    waiting: Vec<Record>,
     /// The table that is swept next.
     cursor: usize,
 }
@@ -131,7 +127,8 @@ fn numbers(mut bits: u64) -> impl Iterator<Item = u16> {
 }
 
 impl FlowTables {
-    /// Follows this plan. Tables of exports that are gone, and flows of ports whose numbers mean others now, are reported.
+    /// Follows this plan. Flows to ports whose numbers mean others now are reported. Those of exports and from ports that are gone are from
+    /// now on reported by sweeps.
     #[cold]
     #[inline(never)]
     pub(crate) fn follow(&mut self, plan: &FlowPlan) {
@@ -143,10 +140,10 @@ impl FlowTables {
                 Some(place) => before.swap_remove(place),
                 None => ExportTables::new(export),
             };
-            tables.change(export, plan.version);
+            tables.change(export, &mut self.closing);
             self.exports.push(tables);
         }
-        before.iter_mut().for_each(ExportTables::end);
+        before.into_iter().for_each(|export| export.close(&mut self.closing));
     }
 
     /// Whether they follow the plan of this number.
@@ -163,11 +160,28 @@ impl FlowTables {
 
     /// Reports flows that are due, some at a time.
     pub(crate) fn sweep(&mut self, now: Time) {
+        self.close_some(CLOSING_COST);
         self.exports.iter_mut().for_each(|export| export.sweep(now));
+    }
+
+    /// Reports flows of ports and exports that are gone, until that costs so much.
+    fn close_some(&mut self, most: usize) {
+        let mut cost = 0;
+        while cost < most
+            && let Some((export, table)) = self.closing.last_mut()
+        {
+            let mut waiting = Vec::with_capacity(WAITING_MAX);
+            cost += table.end_some(|_| true, most - cost, &mut |record| push(&mut waiting, export, record)).cost;
+            hand_over(&mut waiting, export);
+            if table.flows() == 0 {
+                self.closing.pop();
+            }
+        }
     }
 
     /// Reports all flows.
     pub(crate) fn end(&mut self) {
+        self.close_some(usize::MAX);
         self.exports.iter_mut().for_each(ExportTables::end);
     }
 }
@@ -176,7 +190,6 @@ impl ExportTables {
     fn new(export: &Arc<FlowExport>) -> Self {
         Self {
             export: Arc::clone(export),
-            version: 0,
             tables: Vec::new(),
             until_counted: 0,
             waiting: Vec::with_capacity(WAITING_MAX),
@@ -184,24 +197,37 @@ impl ExportTables {
         }
     }
 
-    /// Counts for another plan from now on.
-    fn change(&mut self, export: &Arc<FlowExport>, version: u32) {
-        let before = Arc::clone(&self.export);
-        let Self { tables, waiting, version: of, .. } = self;
-        let is_same = |number: u16| before.covered(number).identity == export.covered(number).identity;
+    /// Counts for another plan from now on. Only tables with flows to a port that is gone are walked.
+    fn change(&mut self, export: &Arc<FlowExport>, closing: &mut Vec<(Arc<FlowExport>, Box<Table>)>) {
+        let before = std::mem::replace(&mut self.export, Arc::clone(export));
+        let Self { tables, waiting, .. } = self;
+        let is_gone = |number: u16| match before.covered(number).identity {
+            0 => false,
+            identity => identity != export.covered(number).identity,
+        };
+        let gone: Vec<u16> =
+            (0u16..).zip(&before.ports).map(|(number, _)| number).filter(|port| is_gone(*port)).collect();
         let keeps_size = before.port_bytes == export.port_bytes;
+        if gone.is_empty() && keeps_size {
+            return hand_over(waiting, &before);
+        }
         for (number, slot) in (0u16..).zip(tables.iter_mut()) {
-            let Some(table) = slot else { continue };
-            let is_whole = is_same(number) && keeps_size;
-            let is_over = |Outcome { egress, .. }| !is_whole || (egress != NOT_ONE && !is_same(egress));
-            let report = &mut |record| push(waiting, &before, *of, record);
-            table.end_where(|key| is_over(key.outcome()), report);
-            if !is_whole {
-                *slot = None;
+            if !keeps_size || is_gone(number) {
+                closing.extend(slot.take().map(|table| (Arc::clone(&before), table)));
+            } else if let Some(table) = slot
+                && gone.iter().any(|port| table.may_go_to(*port))
+            {
+                let is_over = |Outcome { egress, .. }| egress != NOT_ONE && is_gone(egress);
+                table.end_where(|key| is_over(key.outcome()), &mut |record| push(waiting, &before, record));
             }
         }
         hand_over(waiting, &before);
-        (self.export, self.version) = (Arc::clone(export), version);
+    }
+
+    /// All its tables are closed.
+    fn close(mut self, closing: &mut Vec<(Arc<FlowExport>, Box<Table>)>) {
+        hand_over(&mut self.waiting, &self.export);
+        closing.extend(self.tables.into_iter().flatten().map(|table| (Arc::clone(&self.export), table)));
     }
 
     /// The packets that are counted, a bit each, of a batch of so many.
@@ -303,7 +329,7 @@ impl ExportTables {
     /// Counts these packets.
     #[inline]
     fn add(&mut self, batch: &Batch, packets: u64, outcome: Outcome, now: Time) {
-        let Self { export, tables, waiting, version, .. } = self;
+        let Self { export, tables, waiting, .. } = self;
         let number = batch.origin.0;
         let table = match tables.get_mut(usize::from(number)) {
             Some(Some(table)) => table,
@@ -320,10 +346,10 @@ impl ExportTables {
                 continue;
             }
             let amount = (packet.frames(), packet.wire_bytes());
-            if let Some(record) = table.add(&Seen::of(head), outcome, amount, now.0) {
+            table.add(&Seen::of(head), outcome, amount, now.0, &mut |record| {
                 export.sink.displaced();
-                push(waiting, export, *version, record);
-            }
+                push(waiting, export, record);
+            });
         }
     }
 
@@ -339,7 +365,7 @@ impl ExportTables {
     }
 
     fn sweep(&mut self, now: Time) {
-        let Self { export, tables, waiting, version, cursor, .. } = self;
+        let Self { export, tables, waiting, cursor, .. } = self;
         let (mut cost, count) = (0, tables.len());
         for _ in 0..count {
             let place = *cursor % count;
@@ -348,7 +374,7 @@ impl ExportTables {
             let Some(table) = slot else { continue };
             let limits = (export.active_ns, export.idle_ns);
             let swept = table.sweep(limits, now.0, SWEEP_COST - cost, &mut |record| {
-                push(waiting, export, *version, record);
+                push(waiting, export, record);
             });
             // A port that sends again gets another one.
             if table.flows() == 0 {
@@ -365,32 +391,30 @@ impl ExportTables {
 
     /// Reports all flows.
     fn end(&mut self) {
-        let Self { export, tables, waiting, version, .. } = self;
+        let Self { export, tables, waiting, .. } = self;
         for table in tables.iter_mut().flatten() {
-            table.end_where(|_| true, &mut |record| push(waiting, export, *version, record));
+            table.end_where(|_| true, &mut |record| push(waiting, export, record));
         }
         tables.clear();
         hand_over(waiting, export);
     }
 }
 
-fn push(waiting: &mut Vec<Reported>, export: &FlowExport, version: u32, record: Record) {
-    waiting.push(Reported { record, version });
+fn push(waiting: &mut Vec<Record>, export: &FlowExport, record: Record) {
+    waiting.push(record);
     if waiting.len() >= WAITING_MAX {
         export.sink.take(waiting);
     }
 }
 
-fn hand_over(waiting: &mut Vec<Reported>, export: &FlowExport) {
+fn hand_over(waiting: &mut Vec<Record>, export: &FlowExport) {
     if !waiting.is_empty() {
         export.sink.take(waiting);
     }
 }
 
-impl Reported {
-    /// The reason for which the frames were dropped, if they were.
-    pub fn dropped(&self) -> Option<Reason> {
-        let number = self.record.key.outcome().dropped.checked_sub(1)?;
-        Reason::ALL.get(usize::from(number)).copied()
-    }
+/// The reason for which a record's frames were dropped, if they were.
+pub fn drop_reason(record: &Record) -> Option<Reason> {
+    let number = record.key.outcome().dropped.checked_sub(1)?;
+    Reason::ALL.get(usize::from(number)).copied()
 }

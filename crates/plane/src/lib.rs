@@ -47,7 +47,7 @@ pub mod wire;
 pub use agent::{Agent, LinkState, Neighbour, Role, SavedAgent, SavedQuerier};
 pub use backlog::{Backlog, Drained, SENDER_BYTES, SavedFrame};
 pub use doorbells::Doorbells;
-pub use flows::{Covered, FlowExport, FlowSink, FlowTables, Reported};
+pub use flows::{Covered, FlowExport, FlowSink, FlowTables, drop_reason};
 pub use gate::{Epochs, GateMode, GatePosition, SavedEpochs, SavedGate, Waiting};
 pub use group::{Group, PARTS_MAX};
 pub use hash::Hash;

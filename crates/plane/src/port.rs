@@ -75,6 +75,11 @@ pub trait Shell: Send + Sync {
     /// Give the port a turn at this time, or earlier.
     fn wake_at(&self, time: Time);
 
+    /// Whether the owner never sleeps: it gives a port whose queues want to be polled a turn in each round.
+    fn always_polls(&self) -> bool {
+        false
+    }
+
     /// The current time, if the owner can read it in some nanoseconds; else `given`, the time of the call above.
     fn now(&self, given: Time) -> Time {
         given
@@ -176,6 +181,8 @@ struct Inner {
     /// Queues with mapped doorbells, and the time of their next poll.
     polled: Set,
     poll_at: Option<Time>,
+    /// The owner never sleeps, by its last turn.
+    is_polled_always: bool,
     usual_idle: UsualIdle,
     /// Time of the last frames in either direction.
     active: Time,
@@ -277,6 +284,7 @@ impl Port {
             next_queue: 0,
             polled: Set::default(),
             poll_at: None,
+            is_polled_always: false,
             usual_idle: UsualIdle::default(),
             active: Time::ZERO,
             room: Set::default(),

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nicety_adapter::{PortId, Reason, Time};
-use nicety_ipfix::{EndReason, NOT_ONE};
+use nicety_ipfix::{EndReason, NOT_ONE, Record};
 use nicety_plane::doubles::{Ringed, Silent, Wire, link};
-use nicety_plane::{Covered, End, FlowExport, FlowSink, Plane, Port, Reported, Turn};
+use nicety_plane::{Covered, End, FlowExport, FlowSink, Plane, Port, Turn, drop_reason};
 use nicety_switch::Limits;
 
 with_one_worker_and_with_two!(
@@ -28,6 +28,7 @@ with_one_worker_and_with_two!(
     flows_that_are_silent_or_last_long_are_reported_without_another_frame,
     two_exports_count_for_themselves,
     a_port_s_flows_are_reported_before_another_one_has_its_number,
+    flows_from_a_port_or_of_an_export_that_is_gone_are_reported_some_at_a_time,
     without_an_export_nothing_is_counted_and_what_was_is_reported,
 );
 
@@ -36,12 +37,12 @@ const SECOND: u64 = 1_000_000_000;
 /// Keeps all records.
 #[derive(Debug, Default)]
 struct Sink {
-    records: Mutex<Vec<Reported>>,
+    records: Mutex<Vec<Record>>,
     displaced: AtomicU64,
 }
 
 impl FlowSink for Sink {
-    fn take(&self, records: &mut Vec<Reported>) {
+    fn take(&self, records: &mut Vec<Record>) {
         self.records.lock().unwrap().append(records);
     }
 
@@ -54,15 +55,15 @@ impl FlowSink for Sink {
 type Flow = (u16, Result<u16, Reason>, u8);
 
 impl Sink {
-    fn take_records(&self) -> Vec<Reported> {
+    fn take_records(&self) -> Vec<Record> {
         std::mem::take(&mut self.records.lock().unwrap())
     }
 
     fn flows(&self) -> BTreeMap<Flow, u64> {
         let mut flows = BTreeMap::new();
-        for reported in self.take_records() {
-            let (record, outcome) = (reported.record, reported.record.key.outcome());
-            let to = reported.dropped().map_or(Ok(outcome.egress), Err);
+        for record in self.take_records() {
+            let outcome = record.key.outcome();
+            let to = drop_reason(&record).map_or(Ok(outcome.egress), Err);
             *flows.entry((record.ingress, to, outcome.directions)).or_default() += record.packets;
         }
         flows
@@ -190,9 +191,9 @@ fn a_frame_is_counted_where_it_comes_in_and_where_it_leaves(workers: usize) {
         world.end();
         // Each worker that has served the port tells its part of a flow.
         let mut packets = BTreeMap::new();
-        for Reported { record, version } in sink.take_records() {
+        for record in sink.take_records() {
             *packets.entry(record.key.ports()[0]).or_insert(0) += record.packets;
-            assert_eq!((record.octets, record.end, version), (32 * record.packets, EndReason::Forced, 1));
+            assert_eq!((record.octets, record.end), (32 * record.packets, EndReason::Forced));
             assert_eq!((record.key.ipv4(), record.key.ports()[1]), ([[10, 0, 0, 1], [10, 0, 0, 2]], 9));
             assert_eq!((record.ingress, record.key.outcome().egress), (1, 2));
             assert_eq!(record.key.outcome().directions, directions);
@@ -239,7 +240,7 @@ fn a_frame_that_its_receiver_drops_is_counted_with_the_reason_at_both_sides_and_
         let dropped = world.dropped(2, Reason::BufferFull);
         assert!(dropped > 0);
         let records = sink.take_records();
-        assert!(records.iter().all(|one| one.record.key.outcome().egress == 2), "also of drops: {records:?}");
+        assert!(records.iter().all(|one| one.key.outcome().egress == 2), "also of drops: {records:?}");
         records.into_iter().for_each(|one| sink.take(&mut vec![one]));
         let expected =
             [((1, Ok(2), directions), TOO_MANY as u64 - dropped), ((1, Err(Reason::BufferFull), directions), dropped)];
@@ -313,10 +314,10 @@ fn a_port_with_many_flows_displaces_its_own_and_no_others(workers: usize) {
     let displaced = sink.displaced.load(Ordering::Relaxed);
     assert!(displaced > 8000, "{displaced} of 10,000 flows in the room of 512 for each worker");
     let early = sink.take_records();
-    assert!(early.iter().all(|one| one.record.ingress == 1 && one.record.end == EndReason::NoRoom), "its own");
+    assert!(early.iter().all(|one| one.ingress == 1 && one.end == EndReason::NoRoom), "its own");
     world.end();
     let rest = sink.flows();
-    let flows: u64 = early.iter().map(|one| one.record.packets).sum::<u64>() + rest[&(1, Ok(2), INGRESS)];
+    let flows: u64 = early.iter().map(|one| one.packets).sum::<u64>() + rest[&(1, Ok(2), INGRESS)];
     assert_eq!((flows, rest[&(3, Ok(4), INGRESS)]), (10_000, 50), "each frame is in a record");
 }
 
@@ -329,8 +330,7 @@ fn flows_that_are_silent_or_last_long_are_reported_without_another_frame(workers
         world.send(0, [frame(2, 1, 2)]);
         world.sweep();
     }
-    let mut ended: Vec<_> =
-        sink.take_records().iter().map(|one| (one.record.key.ports()[0], one.record.end, one.record.packets)).collect();
+    let mut ended: Vec<_> = sink.take_records().iter().map(|one| (one.key.ports()[0], one.end, one.packets)).collect();
     // A flow is in the tables of all workers that have served its port.
     ended.sort_by_key(|(port, ..)| *port);
     assert_eq!(ended[0], (1, EndReason::Idle, 1));
@@ -353,19 +353,45 @@ fn a_port_s_flows_are_reported_before_another_one_has_its_number(workers: usize)
     world.send(0, [frame(2, 1, 1)]);
     world.send(0, [frame(3, 1, 1)]);
     world.send(2, [frame(4, 3, 1)]);
-    let mut other = export(1, &[1, 2], &sink);
+    let next = Arc::new(Sink::default());
+    let mut other = export(1, &[1, 2], &next);
     other.ports[2].identity = 99;
     world.count(vec![other]);
     world.sweep();
     let gone = sink.take_records();
-    let [Reported { record, version: 1 }] = &gone[..] else { panic!("{gone:?}") };
+    let [record] = &gone[..] else { panic!("{gone:?}") };
     assert_eq!((record.ingress, record.key.outcome().egress, record.end), (1, 2, EndReason::Forced));
     world.send(0, [frame(2, 1, 1)]);
     world.end();
-    let rest = sink.take_records();
-    let to = |port| rest.iter().filter(|one| one.record.key.outcome().egress == port).collect::<Vec<_>>();
+    assert!(sink.take_records().is_empty(), "its names are those of the ports before");
+    let rest = next.take_records();
+    let to = |port| rest.iter().filter(|one| one.key.outcome().egress == port).collect::<Vec<_>>();
     assert_eq!((to(2).len(), to(3).len(), rest.len()), (1, 1, 2), "those of port 3 went on");
-    assert!(rest.iter().all(|one| one.version == 2));
+}
+
+fn flows_from_a_port_or_of_an_export_that_is_gone_are_reported_some_at_a_time(workers: usize) {
+    const FLOWS: u16 = 5000;
+    for is_port in [true, false] {
+        let (mut world, sink, next) = (World::new(workers), Arc::new(Sink::default()), Arc::new(Sink::default()));
+        world.count(vec![FlowExport { port_bytes: 4 << 20, ..export(1, &[1], &sink) }]);
+        for first in (0..FLOWS).step_by(100) {
+            world.send(0, (first..first + 100).map(|number| frame(2, 1, number)));
+        }
+        let mut other = FlowExport { port_bytes: 4 << 20, ..export(1, &[1], &next) };
+        other.ports[1].identity = 99;
+        world.count(if is_port { vec![other] } else { Vec::new() });
+        world.sweep();
+        let mut gone = sink.take_records();
+        // A sweep of a worker costs 1024: each flow is one.
+        assert!((1..=1024 * workers).contains(&gone.len()), "{}", gone.len());
+        for _ in 0..20 {
+            world.sweep();
+            gone.extend(sink.take_records());
+        }
+        assert!(gone.iter().all(|one| (one.ingress, one.end) == (1, EndReason::Forced)));
+        assert_eq!(gone.iter().map(|one| one.packets).sum::<u64>(), u64::from(FLOWS), "each frame is in a record");
+        assert!(next.take_records().is_empty(), "they are not the new port's");
+    }
 }
 
 fn without_an_export_nothing_is_counted_and_what_was_is_reported(workers: usize) {

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use guests::{Guest, Received};
 use nicety_adapter::{PortId, Rate, Reason, Time};
 use nicety_ioc::{Class, ClassTerms, Match, Terms};
+use nicety_ipfix::Record;
 use nicety_plane::doubles::{Silent, Wire, link};
-use nicety_plane::{Covered, End, FlowExport, FlowSink, InwardControl, Plane, Port, Reported, Turn};
+use nicety_plane::{Covered, End, FlowExport, FlowSink, InwardControl, Plane, Port, Turn, drop_reason};
 use nicety_switch::Limits;
 
 const MS: u64 = 1_000_000;
@@ -154,10 +155,10 @@ fn a_drop_that_tells_a_sender_is_counted_as_congestion_and_one_for_lack_of_room_
 struct Flows(Mutex<BTreeMap<Option<Reason>, u64>>);
 
 impl FlowSink for Flows {
-    fn take(&self, records: &mut Vec<Reported>) {
+    fn take(&self, records: &mut Vec<Record>) {
         let mut flows = self.0.lock().unwrap();
-        for reported in records.drain(..) {
-            *flows.entry(reported.dropped()).or_default() += reported.record.packets;
+        for record in records.drain(..) {
+            *flows.entry(drop_reason(&record)).or_default() += record.packets;
         }
     }
 

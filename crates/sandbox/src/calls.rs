@@ -213,7 +213,11 @@ fn conditional(rules: &mut Rules, kind: Kind) -> Result<(), BackendError> {
     }
     if !kind.opens() {
         // Bytes that wait; non-blocking mode; a test for a terminal.
-        rules.insert(libc::SYS_ioctl, one_of(1, &[libc::FIONREAD, libc::FIONBIO, libc::TCGETS])?);
+        let requests = [libc::FIONREAD, libc::FIONBIO, libc::TCGETS];
+        // Bytes that TCP has not brought to a collector: SIOCOUTQ.
+        let requests = requests.iter().chain((kind == Kind::Flows).then_some(&libc::TIOCOUTQ));
+        let requests: Vec<u64> = requests.copied().collect();
+        rules.insert(libc::SYS_ioctl, one_of(1, &requests)?);
     }
     Ok(())
 }

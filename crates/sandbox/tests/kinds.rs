@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -203,6 +204,21 @@ fn no_thread_that_hears_a_vmm_can_make_memory_executable_or_start_a_thread() {
         assert_eq!(refused, libc::EPERM, "{kind:?}");
         let error = on(kind, || std::thread::Builder::new().spawn(|| ()).unwrap_err());
         assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{kind:?}: {error}");
+    }
+}
+
+#[test]
+fn only_the_thread_that_exports_flows_may_ask_which_bytes_tcp_has_not_brought_to_the_other_end() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    for kind in strict() {
+        let near = near.try_clone().unwrap();
+        let asked = on(kind, move || {
+            let mut bytes: libc::c_int = 0;
+            // SAFETY: the kernel writes one number, which outlives the call.
+            unsafe { libc::ioctl(near.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) }
+        });
+        assert_eq!(asked == 0, kind == Kind::Flows, "{kind:?}");
     }
 }
 

@@ -54,7 +54,7 @@ pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};
 pub use vxlan::{
-    HOPS_MAX, Hop, Hops, Network, Passed, Place, TellError, Traffic, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings, Way,
-    inner_mtu, is_tunnel_end,
+    HOPS_MAX, Hop, Hops, Network, Passed, Place, TOLD_MAX, TellError, Traffic, VXLAN_PORT, Vxlan, VxlanError,
+    VxlanSettings, Way, inner_mtu, is_tunnel_end,
 };
 pub use xdp::{Xdp, XdpError};

@@ -35,7 +35,7 @@ use nicety_adapter::{
 use nicety_memory::Map;
 
 pub use error::VxlanError;
-pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TellError, Traffic, Way};
+pub use hops::{HOPS_MAX, Hop, Hops, Passed, Place, TOLD_MAX, TellError, Traffic, Way};
 pub use networks::Network;
 pub use nicety_frame::vxlan::PORT as VXLAN_PORT;
 pub use sockets::is_tunnel_end;
@@ -43,6 +43,7 @@ pub use wire::inner_mtu;
 
 use self::arriving::{Arriving, Judge};
 use self::guide::Guide;
+use self::hops::Table;
 use self::leaving::{Leaving, Trouble};
 use self::saved::SavedTunnel;
 use self::sockets::Sockets;
@@ -62,11 +63,37 @@ pub struct VxlanSettings {
     pub networks: Vec<Network>,
 }
 
-/// The tunnel's state, as the log reports it.
+/// Most peers that a sentence names.
+const NAMED_MAX: usize = 3;
+
+/// Whether frames leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// There is no peer.
+    Alone,
+    /// Nothing leaves to any peer.
+    Nobody,
+    /// They do: to all peers, or to all but those of [`Trouble::unreached`].
+    Peers,
+}
+
+impl Reach {
+    /// Forgets the trouble with peers that are none any more, and judges by the rest.
+    fn new(table: &Table, trouble: &mut Trouble) -> Self {
+        trouble.forget_others(|peer| table.number(peer).is_some());
+        match table.count() {
+            0 => Self::Alone,
+            count if trouble.unreached.len() >= count => Self::Nobody,
+            _ => Self::Peers,
+        }
+    }
+}
+
+/// The tunnel's state, as the log reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     trouble: Trouble,
-    is_alone: bool,
+    reach: Reach,
 }
 
 /// See the module's documentation.
@@ -83,8 +110,8 @@ pub struct Vxlan {
     /// Sockets whose room the watch reports, a bit each.
     watched: u32,
     room: bool,
-    /// There was no hop in the last turn.
-    is_alone: bool,
+    /// As of the last turn.
+    reach: Reach,
     /// The state that the log has already reported. `None`: nothing.
     logged: Option<Said>,
 }
@@ -96,11 +123,11 @@ impl Vxlan {
     /// The address is not this host's, or the port is in use.
     pub fn open(settings: VxlanSettings, hops: Hops, seed: u64) -> Result<Self, VxlanError> {
         Self::fits(&settings)?;
-        let is_alone = hops.lock().is_alone();
+        let reach = Reach::new(&hops.lock(), &mut Trouble::default());
         let sockets = Sockets::open(SocketAddr::new(settings.address, settings.port), seed)?;
         let narrow = sockets::narrowest(settings.address, hops.addresses().into_iter());
         let narrow = narrow.filter(|(_, mtu)| *mtu < settings.mtu.into());
-        let mut this = Self { is_alone, ..Self::with(settings, hops, seed, sockets)? };
+        let mut this = Self { reach, ..Self::with(settings, hops, seed, sockets)? };
         this.leaving.trouble.narrow = narrow;
         Ok(this)
     }
@@ -156,7 +183,7 @@ impl Vxlan {
             leaving: Leaving::new()?,
             watched: 0,
             room: false,
-            is_alone: false,
+            reach: Reach::Peers,
             logged: None,
         })
     }
@@ -187,27 +214,41 @@ impl Vxlan {
     }
 
     fn said(&self) -> Said {
-        Said { trouble: self.leaving.trouble, is_alone: self.is_alone }
+        Said { trouble: self.leaving.trouble.clone(), reach: self.reach }
     }
 
     /// The reason why nothing passes.
-    fn why(&self, said: Said) -> Option<String> {
-        let VxlanSettings { address, .. } = self.settings;
-        match said.trouble.error {
-            Some(error) => Some(format!("nothing leaves from {address} to other hosts: {error}")),
-            None if said.is_alone => {
-                Some("it has no peers yet: name them (`peers`), or wait for the fabric's".to_owned())
-            }
-            None => None,
+    fn why(&self) -> Option<String> {
+        match self.reach {
+            Reach::Alone => Some("it has no peers yet: name them (`peers`), or wait for the fabric's".to_owned()),
+            Reach::Nobody => self.unreached(),
+            Reach::Peers => None,
         }
     }
 
+    /// A sentence about the peers to which nothing leaves, if there are any.
+    fn unreached(&self) -> Option<String> {
+        let unreached = &self.leaving.trouble.unreached;
+        let (first, _) = unreached.first()?;
+        let named = unreached.iter().take(NAMED_MAX).map(|(peer, error)| format!("to {peer}: {error}"));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let more = match unreached.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(", and to {more} more"),
+        };
+        let address = self.settings.address;
+        Some(format!(
+            "nothing leaves from {address} {named}{more} (for the route: ip route get {first} from {address})"
+        ))
+    }
+
     /// A sentence about the MTU that the tunnel leaves guests, and about what does not fit.
-    fn lengths(&self, said: Said) -> String {
-        let VxlanSettings { address, mtu, .. } = self.settings;
+    fn lengths(&self) -> String {
+        let (VxlanSettings { address, mtu, .. }, trouble) = (&self.settings, &self.leaving.trouble);
+        let (address, mtu) = (*address, *mtu);
         let fits = |mtu: u32| inner_mtu(mtu.try_into().unwrap_or(u16::MAX), address);
         let of = format!("an MTU of {mtu} leaves guests one of {}", fits(mtu.into()));
-        match (said.trouble.narrow, said.trouble.too_long) {
+        match (trouble.narrow, trouble.too_long) {
             (Some((peer, mtu)), _) => {
                 format!(
                     "{of}, but the way to {peer} has one of {mtu}: give the tunnel this `mtu`, and guests {}",
@@ -227,7 +268,6 @@ impl Vxlan {
     fn guided<R>(&mut self, now: Time, act: impl FnOnce(&mut Leaving, &mut Guide<'_>) -> R) -> R {
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
-        self.is_alone = table.is_alone();
         let networks = table.networks();
         let mut guide = Guide {
             own: self.settings.address,
@@ -240,8 +280,7 @@ impl Vxlan {
             now,
         };
         let done = act(&mut self.leaving, &mut guide);
-        let narrow = &mut self.leaving.trouble.narrow;
-        *narrow = narrow.filter(|(peer, _)| table.number(*peer).is_some());
+        self.reach = Reach::new(&table, &mut self.leaving.trouble);
         drop(table);
         self.watch_room();
         done
@@ -275,7 +314,7 @@ impl Uplink for Vxlan {
         batch.start(self.arriving.map(), port, 0);
         let frame_max = self.frame_max();
         let mut table = self.hops.lock();
-        self.is_alone = table.is_alone();
+        self.reach = Reach::new(&table, &mut self.leaving.trouble);
         let networks = table.networks();
         let mut judge = Judge { table: &mut table, networks: &networks, frame_max, now };
         let (mut frames, mut drained, mut armed) = (0, false, false);
@@ -336,20 +375,23 @@ impl Uplink for Vxlan {
     }
 
     fn vacant(&self) -> Option<String> {
-        self.why(self.said())
+        self.why()
     }
 
     fn remark(&self) -> Option<String> {
-        Some(self.lengths(self.said()))
+        let partly = self.unreached().filter(|_| self.reach == Reach::Peers);
+        Some(partly.map_or_else(|| self.lengths(), |partly| format!("{}; {partly}", self.lengths())))
     }
 
     fn news(&mut self) -> Option<News> {
-        let said = self.said();
-        if self.logged == Some(said) {
+        let is_known = |said: &Said| said.reach == self.reach && said.trouble == self.leaving.trouble;
+        if self.logged.as_ref().is_some_and(is_known) {
             return None;
         }
-        self.logged = Some(said);
-        Some(self.why(said).map_or_else(|| News::Back(self.lengths(said)), News::Vacant))
+        self.logged = Some(self.said());
+        // One peer that is not reached is worth a warning, too.
+        let why = self.why().or_else(|| self.unreached());
+        Some(why.map_or_else(|| News::Back(self.lengths()), News::Vacant))
     }
 
     fn hand_over(&self) -> HandOver<'_> {

@@ -49,6 +49,9 @@ pub(super) struct Ring {
     pub unsignalled: u16,
     /// The driver was asked not to notify (used without EVENT_IDX only).
     pub quiet: bool,
+    /// Memory says so as well: the flag was written since the ring's start or its restore. Not saved.
+    #[serde(skip)]
+    pub flagged: bool,
     /// A frame was refused for lack of buffers; the ring waits for the driver's notification.
     pub starved: bool,
     /// The driver has been notified of all completions. After a restart or a restore this is unknown, so the driver is notified

@@ -59,8 +59,9 @@ impl RingFace for VirtioNet {
         let was_kept = kept.as_ref().is_some_and(|kept| kept.read().is_some());
         let Some(at) = ring.begins(cx.memory, features, base, kept) else { return false };
         let settled = !was_kept && at == if packed { 0x8000 } else { 0 };
-        // The ring starts as quiet, so the first arming clears the flag whatever its value.
-        let fresh = Ring { started: true, broken: None, next: at, used: at, unsignalled: 0, quiet: true, ..*ring };
+        // The ring starts as quiet, so the first arming clears the flag whatever its value; and as not flagged, so disarming sets it.
+        let quiet = Ring { quiet: true, flagged: false, ..*ring };
+        let fresh = Ring { started: true, broken: None, next: at, used: at, unsignalled: 0, ..quiet };
         *ring = Ring {
             starved: false,
             settled,

@@ -120,7 +120,7 @@ impl VirtioNet {
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
         if !areas.has(ring.next, seen) {
-            return Ok(arm(ring, &areas));
+            return Ok(sleeps(ring, &areas, cx.polls));
         }
         let mut ahead = Burst::<PACKED>::new(memory);
         ahead.read(ring, &areas, seen, budget.packets as u16);
@@ -191,7 +191,7 @@ impl VirtioNet {
             areas.disarm(ring);
             return Ok(Progress { more: true, armed: false });
         }
-        Ok(arm(ring, &areas))
+        Ok(sleeps(ring, &areas, cx.polls))
     }
 
     pub(super) fn complete_ring(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -365,9 +365,13 @@ impl Sender<'_> {
     }
 }
 
-/// Asks the driver of an empty ring to notify of its next chain.
+/// An empty ring: asks its driver to notify of the next chain, unless the ring is polled.
 #[inline]
-fn arm<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>) -> Progress {
+fn sleeps<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>, is_polled: bool) -> Progress {
+    if is_polled {
+        areas.disarm(ring);
+        return Progress { more: false, armed: false };
+    }
     let more = areas.arm(ring, ring.next);
     Progress { more, armed: !more }
 }

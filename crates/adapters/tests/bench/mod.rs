@@ -31,6 +31,8 @@ pub struct Bench<T = ()> {
     pub map: Arc<Map>,
     /// The doorbell page, if the guest has mapped it.
     pub page: Option<Arc<Map>>,
+    /// Whether its worker polls it all the time.
+    pub polls: bool,
     pub out: Outbox,
     pub counters: Counters,
     pub now: Time,
@@ -75,6 +77,7 @@ impl<T> Bench<T> {
             nic,
             map: Arc::new(Map::private(MEMORY).unwrap()),
             page: None,
+            polls: false,
             out: Outbox::default(),
             counters: Counters::default(),
             now: Time(1_000_000),
@@ -88,9 +91,12 @@ impl<T> Bench<T> {
     }
 
     pub fn call<R>(&mut self, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> R {
-        let Self { nic, map, page, out, counters, now, level, .. } = self;
+        let Self { nic, map, page, polls, out, counters, now, level, .. } = self;
         let window = page.as_ref().map(|page| page.window(0, 4096, Rights::BOTH).unwrap());
-        let result = act(&mut **nic, &mut Context { memory: map, page: window.as_ref(), out, counters, now: *now });
+        let result = act(
+            &mut **nic,
+            &mut Context { memory: map, page: window.as_ref(), polls: *polls, out, counters, now: *now },
+        );
         *level = out.line.unwrap_or(*level);
         result
     }

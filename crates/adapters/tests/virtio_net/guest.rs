@@ -60,6 +60,7 @@ macro_rules! cx {
         &mut nicety_adapter::Context {
             memory: &$guest.map,
             page: None,
+            polls: $guest.polls,
             out: &mut $guest.out,
             counters: &mut $guest.counters,
             now: $guest.now,

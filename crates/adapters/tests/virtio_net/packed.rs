@@ -387,6 +387,7 @@ fn a_packed_ring_without_event_index_is_quiet_as_its_driver_asks() {
         guest.complete();
         guest.later();
         assert_eq!(std::mem::take(&mut guest.out).messages.contains(1), wanted, "flags {flags}");
+        assert!(guest.fetch_of(0).armed, "the look that found a frame asks for another one first");
         assert_eq!(guest.get16(area.device + 2), 0, "it wants to be kicked");
         guest.used(1);
     }

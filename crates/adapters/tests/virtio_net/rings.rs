@@ -215,6 +215,57 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
     }
 }
 
+/// Without EVENT_IDX, as DPDK's drivers: they would notify of each buffer that they refill.
+#[test]
+fn a_driver_is_not_asked_to_notify_of_receive_buffers_while_there_are_some() {
+    for ring in [0, bit(VIRTIO_F_RING_PACKED)] {
+        let mut guest = Guest::new(plain() | ring, 16);
+        let place = guest.queues[0].place;
+        // Packed: the device's event suppression. Split: the flags before its used entries.
+        let is_asked = |guest: &Guest| match ring {
+            0 => guest.get16(place.device) & 1 == 0,
+            _ => guest.get16(place.device + 2) == 0,
+        };
+        guest.post(0, 8, 2048);
+        let mut sender = Guest::new(plain(), 16);
+        sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+        sender.fetch_of(0);
+        assert_eq!(guest.deliver(&sender.batch).refused(), 0);
+        assert!(!is_asked(&guest), "{ring:x}");
+        for _ in 0..7 {
+            assert_eq!(guest.deliver(&sender.batch).refused(), 0);
+        }
+        assert_eq!(guest.deliver(&sender.batch).refused(), 1);
+        assert!(is_asked(&guest), "{ring:x}");
+    }
+}
+
+/// A worker that has a processor of its own.
+#[test]
+fn the_driver_of_a_ring_that_is_polled_all_the_time_is_never_asked_to_notify() {
+    for ring in [0, bit(VIRTIO_F_RING_PACKED)] {
+        let mut guest = Guest::new(plain() | ring, 16);
+        guest.polls = true;
+        let place = guest.queues[1].place;
+        let is_asked = |guest: &Guest| match ring {
+            0 => guest.get16(place.device) & 1 == 0,
+            _ => guest.get16(place.device + 2) == 0,
+        };
+        for sent in 0..40 {
+            let progress = guest.fetch_of(0);
+            assert_eq!((progress.more, progress.armed), (false, false), "{ring:x}, {sent}");
+            assert!(!is_asked(&guest), "{ring:x}, {sent}");
+            guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+            assert!(guest.fetch_of(0).more, "{ring:x}, {sent}");
+            assert_eq!(guest.batch.len(), 1);
+            guest.complete();
+        }
+        guest.polls = false;
+        assert!(guest.fetch_of(0).armed);
+        assert!(is_asked(&guest), "{ring:x}");
+    }
+}
+
 #[test]
 fn a_ring_that_had_frames_is_looked_at_once_more_before_its_driver_is_asked_to_notify() {
     for (event_index, packed) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -49,7 +49,7 @@ pub(super) fn table(main: &mut String, fabric: &FabricReport) {
     );
     for host in &fabric.hosts {
         let (sign, class, state) = match (host.is_reached, host.gone_in_seconds) {
-            (false, _) => ("▲", "broken", "not reached: another host had its address first"),
+            (false, _) => ("▲", "broken", "not reached"),
             (true, Some(_)) => ("◐", "", "its key has vanished"),
             (true, None) => ("●", "up", "reached"),
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nicety_adapter::PortId;
 use nicety_frame::Mac;
 use nicety_host::{FabricGroups, Host, in_one_line};
-use nicety_plane::Presence;
+use nicety_plane::{GateMode, Port, Presence};
 use nicety_switch::{Learned, Vlan};
 
 use super::{Daemon, PortSpec};
@@ -65,10 +65,22 @@ impl Daemon {
     }
 }
 
+/// Who uses a part of a port, for other hosts.
+fn presence(part: &Arc<Port>) -> Presence {
+    let Some(epochs) = part.epochs() else { return part.presence() };
+    // Until the first epoch is closed, a shut gate says that nobody knows yet whose the VM is. Afterwards the VM is protected: it stands
+    // still for each copy and goes on here, while its twin waits.
+    match (part.presence(), epochs.mode(), epochs.current()) {
+        (Presence::Running, GateMode::Shut, 1) => Presence::Waiting,
+        (Presence::Waiting, GateMode::Shut, 2..) | (Presence::Waiting, GateMode::Armed, _) => Presence::Running,
+        (presence, ..) => presence,
+    }
+}
+
 impl Around for Daemon {
     fn each_fabric_port(&self, visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {
         for (id, running) in self.ports().iter().filter(|(_, running)| running.spec.config.in_fabric) {
-            let presence = running.parts().map(|part| part.presence()).max();
+            let presence = running.parts().map(presence).max();
             visit(*id, &running.spec, presence.unwrap_or(Presence::Nobody));
         }
     }

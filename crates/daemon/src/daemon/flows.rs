@@ -1,5 +1,7 @@
 //! Exports of flows of a host file, with the ports that are open.
 
+use std::sync::Arc;
+
 use nicety_host::Host;
 use nicety_ipfix::Port;
 use nicety_switch::{Policy, Vlan};
@@ -8,12 +10,12 @@ use super::Daemon;
 use crate::flows::{FlowExportReport, Ports};
 
 /// A port's name, and the VLAN of its untagged frames.
-fn port(name: &str, policy: &Policy) -> Port {
+fn port(name: &str, policy: &Policy) -> Arc<Port> {
     let vlan = match &policy.vlan {
         Vlan::Access(id) | Vlan::Trunk { native: Some(id), .. } => id.number(),
         Vlan::Flat | Vlan::Service(_) | Vlan::Trunk { native: None, .. } => 0,
     };
-    Port { name: name.to_owned(), vlan }
+    Arc::new(Port { name: name.to_owned(), vlan })
 }
 
 impl Daemon {

@@ -28,6 +28,7 @@ impl Waiting {
     /// Ends with the session.
     pub(super) fn run(self, live: &Weak<dyn Changes>) {
         let Self { work, notes, path } = self;
+        let mut file = kept::Written::new(path);
         // A configuration that fits this host only once another change is confirmed or undone. The fabric was told of it.
         let mut waits: Option<(i64, String)> = None;
         loop {
@@ -54,7 +55,7 @@ impl Waiting {
                 }
                 (Ok(Job::Keep(state)), still) => {
                     waits = still;
-                    Note::Kept(kept::write(&path, &state))
+                    Note::Kept(file.write(&state))
                 }
                 (Err(RecvTimeoutError::Timeout), None) => continue,
                 (Err(RecvTimeoutError::Disconnected), _) => return,

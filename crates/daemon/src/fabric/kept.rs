@@ -2,6 +2,7 @@
 //! by it. The file is replaced whole, and has the digest that a state file has.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 
 use nicety_fabric::{Kept, Name};
@@ -102,10 +103,39 @@ pub(super) fn text(state: &Kept) -> serde_json::Result<String> {
     Ok(text)
 }
 
-/// Replaces the file. The error is a sentence for a person.
-pub(super) fn write(path: &Path, state: &Kept) -> Result<(), String> {
-    let write = || Whole::begin(path)?.finish(text(state)?.as_bytes());
-    write().map_err(|error| format!("{}: {error}{}", path.display(), nicety_sandbox::refused_here()))
+/// The file, as this process has written it.
+#[derive(Debug)]
+pub(super) struct Written {
+    path: PathBuf,
+    /// The hash of its text.
+    hash: Option<u64>,
+}
+
+impl Written {
+    /// Not yet.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, hash: None }
+    }
+
+    /// Replaces the file, unless it has this state already. The error is a sentence for a person.
+    pub(super) fn write(&mut self, state: &Kept) -> Result<(), String> {
+        self.replace(state)
+            .map_err(|error| format!("{}: {error}{}", self.path.display(), nicety_sandbox::refused_here()))
+    }
+
+    fn replace(&mut self, state: &Kept) -> std::io::Result<()> {
+        let text = text(state)?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(text.as_bytes());
+        let new = hasher.finish();
+        if self.hash != Some(new) {
+            // A write that fails may have replaced the file.
+            self.hash = None;
+            Whole::begin(&self.path)?.finish(text.as_bytes())?;
+            self.hash = Some(new);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -31,11 +31,27 @@ fn what_was_kept_is_read_again_and_nothing_of_another_host() {
     let folder = TempDir::new().unwrap();
     let (one, other) = (host(&folder, "node-1"), host(&folder, "node-2"));
     assert!(last_known(&one).unwrap().is_none());
-    write(&fabric_state(&one), &state("node-1")).unwrap();
+    Written::new(fabric_state(&one)).write(&state("node-1")).unwrap();
     assert_eq!(last_known(&one).unwrap().unwrap().into_state(), state("node-1"));
     assert!(last_known(&other).unwrap().is_none());
     let alone = Host::parse("", &folder.path().join("host.toml")).unwrap();
     assert!(last_known(&alone).unwrap().is_none());
+}
+
+#[test]
+fn the_file_is_replaced_only_if_the_state_has_changed() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("fabric");
+    let mut file = Written::new(path.clone());
+    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+    file.write(&state("node-1")).unwrap();
+    let first = inode();
+    // The old file is held, so that no new one has its number.
+    let _held = std::fs::File::open(&path).unwrap();
+    file.write(&state("node-1")).unwrap();
+    assert_eq!(inode(), first);
+    file.write(&state("node-2")).unwrap();
+    assert_ne!(inode(), first);
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub(super) struct Ports {
     here: BTreeMap<Address, (Use, PortId)>,
     /// Other addresses behind ports.
     learned: BTreeMap<Address, PortId>,
+    /// Those of them for which the machine had no room.
+    left_out: BTreeSet<Address>,
     /// Addresses that another host has claimed since.
     moved: BTreeSet<Address>,
     /// Groups whose VLAN an uplink or a team carries, with its name.
@@ -197,7 +199,9 @@ impl Ports {
     fn tell_learned(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut learned = BTreeMap::new();
         for Learned { address, fid, port: id, .. } in daemon.learned() {
-            let Some(port) = self.ports.get(&id).filter(|port| port.vlan == Some(fid)) else { continue };
+            // The switch knows the addresses of a VM that has gone until they age.
+            let is_here = |port: &&Port| port.vlan == Some(fid) && port.presence != Presence::Nobody;
+            let Some(port) = self.ports.get(&id).filter(is_here) else { continue };
             let key = (port.group.clone(), address);
             let is_back = self.moved.remove(&key);
             if self.here.contains_key(&key) {
@@ -206,12 +210,18 @@ impl Ports {
                 }
                 continue;
             }
-            if is_back || !self.learned.contains_key(&key) {
-                fabric.learned(&key.0, address, &port.name, now);
+            let is_retried = self.left_out.contains(&key) && fabric.has_room(&port.name);
+            if is_back || is_retried || !self.learned.contains_key(&key) {
+                if fabric.learned(&key.0, address, &port.name, now) {
+                    self.left_out.remove(&key);
+                } else {
+                    self.left_out.insert(key.clone());
+                }
             }
             learned.insert(key, id);
         }
         for (address, _) in self.learned.iter().filter(|(address, _)| !learned.contains_key(*address)) {
+            self.left_out.remove(address);
             if !self.here.contains_key(address) {
                 self.moved.remove(address);
                 fabric.stopped(&address.0, address.1, now);
@@ -225,3 +235,7 @@ impl Ports {
         self.moved.insert((group, mac));
     }
 }
+
+#[cfg(test)]
+#[path = "ports_test.rs"]
+mod tests;

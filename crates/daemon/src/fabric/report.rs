@@ -82,7 +82,7 @@ pub struct HostReport {
     pub ports: usize,
     /// Its addresses in these groups.
     pub addresses: u32,
-    /// Whether frames are sent to it. If not, another host had its tunnel's address first.
+    /// Whether frames are sent to it. If not, `refused` says why.
     pub is_reached: bool,
     /// Came from it by the tunnel: it transmits.
     #[serde(default)]
@@ -341,11 +341,7 @@ impl fmt::Display for FabricReport {
             if let Some(seconds) = one.gone_in_seconds {
                 write!(f, "; its key has vanished: it is believed gone in {}", time(seconds))?;
             }
-            writeln!(
-                f,
-                "{}",
-                if one.is_reached { "" } else { "; nothing is sent to it: another host had its address first" }
-            )?;
+            writeln!(f, "{}", if one.is_reached { "" } else { "; nothing is sent to it" })?;
         }
         self.namesakes.iter().try_for_each(|namesake| writeln!(f, "{namesake}"))?;
         self.refused.iter().try_for_each(|sentence| writeln!(f, "refused: {sentence}"))

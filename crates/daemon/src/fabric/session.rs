@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_fabric::{Action, Connection, Fabric, Kept, Keys, Settings};
+use nicety_fabric::{Action, Connection, Event, Fabric, Kept, Keys, Settings};
 use nicety_host::FabricGroups;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
@@ -58,8 +58,6 @@ struct Session {
     applying: Option<(i64, FabricGroups)>,
     /// Another process may serve the ports now.
     is_paused: bool,
-    /// The lease, as long as it lives.
-    lease: Option<i64>,
     look_at: Time,
     say_at: Time,
     names_at: Time,
@@ -127,7 +125,6 @@ impl Before {
             jobs,
             applying: None,
             is_paused: false,
-            lease: None,
             look_at: now,
             say_at: now.after(SAY),
             names_at: now.after(NAMES),
@@ -146,6 +143,31 @@ impl Before {
             Err(why) => warn!("fabric: what the daemon before knew cannot be used: {why}; it is read from etcd"),
         }
     }
+}
+
+/// Whether the last known state may be another one after it. A renewal of the lease, and a watch that breaks or stands again, change nothing
+/// of what is known.
+fn may_change_what_is_kept(event: &Event) -> bool {
+    match event {
+        Event::Renewed { .. } | Event::Granted { .. } | Event::InTouch { .. } | Event::Broken { .. } => false,
+        Event::Read { .. }
+        | Event::Put { .. }
+        | Event::Delete { .. }
+        | Event::Compacted { .. }
+        | Event::Transacted { .. } => true,
+    }
+}
+
+/// Whether etcd is asked for something: its answer says what changes.
+fn is_question(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Read { .. }
+            | Action::Watch { .. }
+            | Action::Grant { .. }
+            | Action::Renew { .. }
+            | Action::Transact { .. }
+    )
 }
 
 fn answers<T>(to: &SyncSender<T>, answer: T) {
@@ -188,7 +210,7 @@ impl Session {
         let now = self.clock.now();
         match note {
             Note::Event(event) => {
-                self.keep.is_due = true;
+                self.keep.is_due |= may_change_what_is_kept(&event);
                 self.fabric.event(event, now);
             }
             Note::Applied(revision, result) => self.applied(revision, result, now),
@@ -232,11 +254,7 @@ impl Session {
 
     fn carry_out(&mut self, daemon: &dyn Around) {
         while let Some(action) = self.fabric.action() {
-            let is_renewal = matches!(action, Action::Renew { .. });
-            self.keep.is_due |= !is_renewal;
-            if let Action::Renew { lease, .. } = action {
-                self.lease = Some(lease);
-            }
+            self.keep.is_due |= !is_question(&action);
             let rest = self.store.carry_out(action).and_then(|action| self.tunnel.carry_out(action, daemon));
             match rest {
                 Some(Action::Config { revision, text }) => self.apply(revision, text),
@@ -342,8 +360,12 @@ impl Session {
             return;
         }
         self.write_now();
-        if let Some(lease) = self.lease {
+        if let Some(lease) = self.fabric.lease() {
             self.store.revoke(lease).await;
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session_test.rs"]
+mod tests;

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use nicety_fabric::{Action, Hop, Peer};
+use nicety_fabric::{Action, CLAIMS_MAX, HOSTS_MAX, Hop, Peer};
 use nicety_frame::{Mac, Vni};
 use nicety_host::FabricGroups;
-use nicety_uplink::{Hop as TunnelHop, Hops};
+use nicety_uplink::{HOPS_MAX, Hop as TunnelHop, Hops, TOLD_MAX};
 use tracing::warn;
 
 use super::around::Around;
+
+// The tunnel has room for all that the machine tells. The machine names what it leaves out.
+const _: () = assert!(HOSTS_MAX <= HOPS_MAX && CLAIMS_MAX <= TOLD_MAX);
 
 /// Another host.
 #[derive(Debug, Default)]
@@ -132,3 +135,7 @@ impl Tunnel {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tunnel_test.rs"]
+mod tests;

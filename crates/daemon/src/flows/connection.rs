@@ -1,11 +1,17 @@
 //! A collector's socket. Nothing here waits.
+//!
+//! A message by TCP counts as sent when the collector's host has acknowledged it: what send(2) has taken is only in this host's memory. By UDP
+//! nobody acknowledges. A host that has no collector may say so (ICMP), at the next call for the socket.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_host::Collector;
+use nicety_ipfix::Port;
+use nicety_peer::unacknowledged;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,8 +22,15 @@ use rustix::net::{
 const AGAIN: Duration = Duration::from_secs(1);
 /// A collector that does not answer, or takes nothing, for this time is left, and tried again.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes that a collector by TCP has not taken yet, beyond which nothing is added.
+/// Bytes that the kernel has not taken yet for a collector by TCP, beyond which nothing is added.
 const UNSENT_MAX: usize = 256 << 10;
+
+/// Numbers of records by the ports that their frames came from.
+pub(super) type Tally = Vec<(Arc<Port>, u64)>;
+
+fn sum(tally: &Tally) -> u64 {
+    tally.iter().map(|(_, records)| records).sum()
+}
 
 /// The state of a connection.
 #[derive(Debug)]
@@ -26,8 +39,25 @@ enum State {
     Away { again: Time },
     /// TCP connects, since this time.
     Connecting { socket: OwnedFd, since: Time },
-    /// There is one. It has taken something last at this time.
-    Open { socket: OwnedFd, took: Time },
+    /// There is one.
+    Open { socket: OwnedFd, stream: Stream },
+}
+
+/// Bytes of a connection by TCP, counted from its first one.
+#[derive(Debug, Default)]
+struct Stream {
+    /// Bytes of all messages.
+    queued: u64,
+    /// Bytes that the kernel has taken.
+    written: u64,
+    /// Bytes that the collector's host has acknowledged.
+    taken: u64,
+    /// The time at which that was more than before, or all.
+    took: Time,
+    /// The bytes behind `written`.
+    unsent: VecDeque<u8>,
+    /// Messages that are not acknowledged whole: where each ends, and its records.
+    ends: VecDeque<(u64, Tally)>,
 }
 
 /// The result of a look at a connection.
@@ -35,7 +65,7 @@ enum State {
 pub(super) enum Look {
     /// Nothing can be sent.
     Away,
-    /// It has just been opened.
+    /// It has just been opened. By UDP nobody knows yet whether a collector is there.
     New,
     /// It is open.
     Open,
@@ -46,14 +76,9 @@ pub(super) enum Look {
 pub(super) struct Connection {
     collector: Collector,
     state: State,
-    /// Bytes that TCP has not taken: `unsent[at..]`.
-    unsent: Vec<u8>,
-    at: usize,
-    /// Messages of which TCP has not taken all: where each ends in `unsent`, and its records.
-    ends: VecDeque<(usize, u64)>,
     /// Records that were sent, and records that were lost with a connection, since they were taken last.
     sent: u64,
-    lost: u64,
+    lost: Tally,
     /// It was opened after the last look.
     is_new: bool,
     /// Why it is away.
@@ -68,17 +93,7 @@ impl Connection {
     /// A connection that is to be opened.
     pub fn new(collector: Collector) -> Self {
         let state = State::Away { again: Time::ZERO };
-        Self {
-            collector,
-            state,
-            unsent: Vec::new(),
-            at: 0,
-            ends: VecDeque::new(),
-            sent: 0,
-            lost: 0,
-            is_new: false,
-            why: None,
-        }
+        Self { collector, state, sent: 0, lost: Tally::new(), is_new: false, why: None }
     }
 
     fn is_tcp(&self) -> bool {
@@ -96,31 +111,39 @@ impl Connection {
     }
 
     /// Records that were lost with connections since the last call.
-    pub fn take_lost(&mut self) -> u64 {
+    pub fn take_lost(&mut self) -> Tally {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Whether it is open.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
     }
 
     /// Whether more may be sent.
     pub fn has_room(&self) -> bool {
-        self.unsent.len() - self.at < UNSENT_MAX
+        matches!(&self.state, State::Open { stream, .. } if stream.unsent.len() < UNSENT_MAX)
     }
 
-    /// Whether all was sent.
+    /// Whether the collector's host has all that was sent. By UDP: whether it has left this host.
     pub fn is_flushed(&self) -> bool {
-        self.at == self.unsent.len()
+        !matches!(&self.state, State::Open { stream, .. } if stream.taken < stream.queued)
     }
 
-    /// Opens it if it is time to, and sends what waits.
+    /// Opens it if it is time to, notices whether the collector is gone, and sends what waits.
     pub fn look(&mut self, now: Time) -> Look {
         if matches!(self.state, State::Away { again } if now >= again) {
             self.open(now);
         }
         self.go_on_connecting(now);
-        if self.is_tcp() {
-            self.flush(now);
+        let is_new = std::mem::take(&mut self.is_new);
+        match self.is_tcp() {
+            true => self.flush(now),
+            false if !is_new => self.hear(now),
+            false => {}
         }
         match self.state {
-            State::Open { .. } if std::mem::take(&mut self.is_new) => Look::New,
+            State::Open { .. } if is_new => Look::New,
             State::Open { .. } => Look::Open,
             State::Away { .. } | State::Connecting { .. } => Look::Away,
         }
@@ -131,10 +154,16 @@ impl Connection {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let kind = if self.is_tcp() { SocketType::STREAM } else { SocketType::DGRAM };
         let opened = socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None);
-        let connected = opened.and_then(|socket| match connect(&socket, &address) {
-            // UDP has nothing to wait for. TCP may be done on this host: the next look finds that.
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
-            Err(errno) => Err(errno),
+        let connected = opened.and_then(|socket| {
+            if self.is_tcp() {
+                // The kernel gives up what is left of a closed connection after this time, too.
+                sockopt::set_tcp_user_timeout(&socket, PATIENCE.as_millis() as u32)?;
+            }
+            match connect(&socket, &address) {
+                // UDP has nothing to wait for. TCP may be done on this host: the next look finds that.
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+                Err(errno) => Err(errno),
+            }
         });
         match connected {
             Ok(socket) if self.is_tcp() => self.state = State::Connecting { socket, since: now },
@@ -165,36 +194,39 @@ impl Connection {
     }
 
     fn opened(&mut self, socket: OwnedFd, now: Time) {
-        (self.state, self.is_new) = (State::Open { socket, took: now }, true);
+        let stream = Stream { took: now, ..Stream::default() };
+        (self.state, self.is_new) = (State::Open { socket, stream }, true);
         if self.is_tcp() {
             self.why = None;
         }
     }
 
-    /// The connection is over. What was not sent is lost.
+    /// The connection is over. What the collector has not taken is lost.
     fn leave(&mut self, why: String, now: Time) {
-        self.state = State::Away { again: now.after(AGAIN) };
-        (self.unsent, self.at) = (Vec::new(), 0);
-        self.lost += self.ends.drain(..).map(|(_, records)| records).sum::<u64>();
+        let before = std::mem::replace(&mut self.state, State::Away { again: now.after(AGAIN) });
+        if let State::Open { stream, .. } = before {
+            self.lost.extend(stream.ends.into_iter().flat_map(|(_, records)| records));
+        }
         (self.why, self.is_new) = (Some(why), false);
     }
 
-    /// Sends a message with so many records, or keeps it until TCP takes it. False: it is lost.
-    pub fn send(&mut self, message: &[u8], records: u64, now: Time) -> bool {
-        let State::Open { socket, .. } = &self.state else { return false };
-        if self.is_tcp() {
-            self.unsent.extend_from_slice(message);
-            self.ends.push_back((self.unsent.len(), records));
+    /// Sends a message with these records, or keeps it until TCP takes it. False: it was not sent, and its records are the caller's.
+    pub fn send(&mut self, message: &[u8], records: Tally, now: Time) -> bool {
+        let is_tcp = self.is_tcp();
+        let State::Open { socket, stream } = &mut self.state else { return false };
+        if is_tcp {
+            stream.unsent.extend(message);
+            stream.queued += message.len() as u64;
+            stream.ends.push_back((stream.queued, records));
             return true;
         }
         match send(socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => {
-                self.why = None;
-                self.sent += records;
+                self.sent += sum(&records);
                 true
             }
-            // The kernel's queue is full.
-            Err(Errno::AGAIN | Errno::NOBUFS) => false,
+            // The kernel's queue is full: later.
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => false,
             Err(errno) => {
                 self.leave(words(errno), now);
                 false
@@ -202,40 +234,68 @@ impl Connection {
         }
     }
 
-    /// Sends what TCP takes, and notices whether the collector has closed the connection. Collectors say nothing.
-    fn flush(&mut self, now: Time) {
-        let State::Open { socket, took } = &mut self.state else { return };
+    /// By UDP: notices whether the collector's host has refused what was sent before.
+    fn hear(&mut self, now: Time) {
+        let State::Open { socket, .. } = &self.state else { return };
+        match sockopt::socket_error(socket) {
+            Ok(Ok(())) => self.why = None,
+            Ok(Err(errno)) | Err(errno) => self.leave(words(errno), now),
+        }
+    }
+
+    /// By TCP: sends what the kernel takes, and notices what the collector has got, and whether it has closed the connection. Collectors say
+    /// nothing.
+    pub fn flush(&mut self, now: Time) {
+        if !self.is_tcp() {
+            return;
+        }
+        let State::Open { socket, stream } = &mut self.state else { return };
         let mut said = [0; 64];
-        let mut over = match recv(&*socket, &mut said[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Some("it has closed the connection".to_owned()),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(errno) => Some(words(errno)),
+        let over = match recv(&*socket, &mut said[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err("it has closed the connection".to_owned()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(words(errno)),
         };
-        while over.is_none() && self.at < self.unsent.len() {
-            match send(&*socket, &self.unsent[self.at..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => (self.at, *took) = (self.at + count, now),
+        let over = over.and_then(|()| stream.write(socket).map_err(words));
+        // Also of one that is over: it may have got something before.
+        stream.note_taken(socket, now);
+        while let Some((_, records)) = stream.ends.pop_front_if(|(end, _)| *end <= stream.taken) {
+            self.sent += sum(&records);
+        }
+        let over = over.and_then(|()| match now.since(stream.took) >= PATIENCE {
+            true => Err(format!("it has taken nothing for {} s", PATIENCE.as_secs())),
+            false => Ok(()),
+        });
+        if let Err(why) = over {
+            self.leave(why, now);
+        }
+    }
+}
+
+impl Stream {
+    /// Writes what the kernel takes.
+    fn write(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        while !self.unsent.is_empty() {
+            match send(socket, self.unsent.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    self.unsent.drain(..count);
+                    self.written += count as u64;
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(errno) => over = Some(words(errno)),
+                Err(errno) => return Err(errno),
             }
         }
-        while let Some((_, records)) = self.ends.pop_front_if(|(end, _)| *end <= self.at) {
-            self.sent += records;
-        }
-        if self.at == self.unsent.len() {
-            self.unsent.clear();
-            (self.at, *took) = (0, now);
-        } else if now.since(*took) >= PATIENCE {
-            over = over.or_else(|| Some(format!("it has taken nothing for {} s", PATIENCE.as_secs())));
-        }
-        // A collector that is always behind never takes all.
-        if self.at >= UNSENT_MAX {
-            self.unsent.drain(..self.at);
-            self.ends.iter_mut().for_each(|(end, _)| *end -= self.at);
-            self.at = 0;
-        }
-        if let Some(why) = over {
-            self.leave(why, now);
+        Ok(())
+    }
+
+    /// Notes what the collector's host has acknowledged.
+    fn note_taken(&mut self, socket: &OwnedFd, now: Time) {
+        // Without an answer nothing more is known to be there, and it counts as lost at the end of the connection.
+        let Ok(waiting) = unacknowledged(socket) else { return };
+        let taken = self.written.saturating_sub(waiting as u64);
+        if taken > self.taken || taken == self.queued {
+            (self.taken, self.took) = (taken.max(self.taken), now);
         }
     }
 }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use nicety_adapter::{Reason, Time};
 use nicety_host::{Collector, FlowExportConfig};
-use nicety_ipfix::{Direction, Names, Port, Report, Session, Terms};
-use nicety_plane::Reported;
+use nicety_ipfix::{Direction, Due, NOT_ONE, Names, Port, Report, Session, Terms};
+use nicety_plane::{FlowSink, drop_reason};
 use tracing::{info, warn};
 
-use super::connection::{Connection, Look};
+use super::connection::{Connection, Look, Tally};
 use super::epoch::Epoch;
 use super::lock;
-use super::queue::Queue;
+use super::queue::{Inlet, Queue, WAITING_MAX, Waiting};
 use crate::clock::Clock;
 use crate::run::inbox::Inbox;
 
@@ -26,12 +26,14 @@ const TEMPLATES: Duration = Duration::from_secs(20);
 const DATAGRAM_BYTES: usize = 1400;
 /// Most bytes of a message by TCP.
 const MESSAGE_BYTES: usize = 16 << 10;
-/// What a removed export's workers have reported may still come for this time.
+/// The link of a removed export stays for this time, and until all workers have reported its flows.
 const REMAINS: Duration = Duration::from_millis(500);
+/// It stays no longer than this.
+const REMAINS_MAX: Duration = Duration::from_secs(60);
 /// Most time to send what is left at the end.
 const END: Duration = Duration::from_millis(500);
-/// Plans whose names are known: records of older ones have their ports' present names.
-const PLANS_MAX: usize = 8;
+/// Records that are taken from the queue at a time.
+const TAKEN: usize = 256;
 /// Least time between two lines of the log about one collector.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -46,8 +48,8 @@ pub(super) struct Export {
     pub id: u64,
     pub config: FlowExportConfig,
     pub queue: Arc<Queue>,
-    /// The ports' names by the plans' numbers, the newest last.
-    plans: Mutex<VecDeque<(u32, Arc<Names>)>>,
+    /// The ports' names, and the number of the plan that they are of.
+    names: Mutex<(u32, Arc<Names>)>,
     away: Mutex<Option<String>>,
 }
 
@@ -55,16 +57,15 @@ impl Export {
     /// An export with this number.
     pub fn new(id: u64, config: FlowExportConfig) -> Self {
         let away = Mutex::new(Some("it has not been connected to yet".to_owned()));
-        Self { id, config, queue: Arc::default(), plans: Mutex::default(), away }
+        Self { id, config, queue: Arc::default(), names: Mutex::default(), away }
     }
 
-    /// Ports have these names in records of this plan.
-    pub fn learn(&self, version: u32, names: Names) {
-        let mut plans = lock(&self.plans);
-        plans.push_back((version, Arc::new(names)));
-        while plans.len() > PLANS_MAX {
-            plans.pop_front();
-        }
+    /// Ports have these names from this plan on. Returns where the plan's records go.
+    pub fn learn(&self, version: u32, names: Names) -> Arc<dyn FlowSink> {
+        let names = Arc::new(names);
+        *lock(&self.names) = (version, Arc::clone(&names));
+        self.queue.keep(&names);
+        Arc::new(Inlet::new(&self.queue, &names))
     }
 
     /// Why the collector gets nothing.
@@ -72,11 +73,9 @@ impl Export {
         lock(&self.away).clone()
     }
 
-    /// The names of a plan, or the newest ones.
-    fn names(&self, version: Option<u32>) -> (u32, Arc<Names>) {
-        let plans = lock(&self.plans);
-        let of = plans.iter().find(|(known, _)| Some(*known) == version);
-        of.or(plans.back()).cloned().unwrap_or_default()
+    /// The newest plan's number and names.
+    fn names(&self) -> (u32, Arc<Names>) {
+        lock(&self.names).clone()
     }
 }
 
@@ -132,13 +131,13 @@ pub(super) fn run(shared: &Shared, clock: Clock, inboxes: &[Arc<Inbox>]) {
         follow(&mut links, &exports, now);
         inboxes.iter().for_each(|inbox| inbox.ask_for_flows());
         links.iter_mut().for_each(|link| link.turn(now, epoch));
-        links.retain(|link| link.until.is_none_or(|until| now < until));
+        links.retain(|link| !link.is_over(now));
     }
     let end = Instant::now() + END;
     loop {
         let now = clock.now();
         links.iter_mut().for_each(|link| link.turn(now, epoch));
-        let is_done = links.iter().all(|link| link.connection.is_flushed());
+        let is_done = links.iter().all(Link::is_done);
         if is_done || Instant::now() >= end {
             return;
         }
@@ -148,9 +147,9 @@ pub(super) fn run(shared: &Shared, clock: Clock, inboxes: &[Arc<Inbox>]) {
 
 /// A link for each export. Those of exports that are gone stay for a moment.
 fn follow(links: &mut Vec<Link>, exports: &[Arc<Export>], now: Time) {
-    for link in links.iter_mut().filter(|link| link.until.is_none()) {
+    for link in links.iter_mut().filter(|link| link.gone.is_none()) {
         let is_there = exports.iter().any(|export| export.id == link.export.id);
-        link.until = (!is_there).then(|| now.after(REMAINS));
+        link.gone = (!is_there).then_some(now);
     }
     for export in exports {
         if !links.iter().any(|link| link.export.id == export.id) {
@@ -165,12 +164,12 @@ struct Link {
     export: Arc<Export>,
     connection: Connection,
     session: Session,
-    /// Records that were taken from the queue.
-    taken: Vec<Reported>,
+    /// Records that were taken from the queue, and not sent yet.
+    taken: VecDeque<Waiting>,
     /// The plan whose names the collector knows.
     told: u32,
-    /// It is removed then.
-    until: Option<Time>,
+    /// Its export is gone since this time.
+    gone: Option<Time>,
     /// The last line of the log: whether the collector was there, and when.
     said: Option<(bool, Time)>,
 }
@@ -187,61 +186,92 @@ impl Link {
             export: Arc::clone(export),
             connection: Connection::new(config.collector),
             session,
-            taken: Vec::new(),
+            taken: VecDeque::new(),
             told: 0,
-            until: None,
+            gone: None,
             said: None,
         }
     }
 
-    /// Sends what the workers have reported.
+    /// Sends what the workers have reported, if the collector is there. Else it waits.
     fn turn(&mut self, now: Time, epoch: Epoch) {
-        let look = self.connection.look(now);
-        if look == Look::New {
-            self.session.begin();
+        match self.connection.look(now) {
+            Look::Away => {}
+            // Records wait until the next turn: by UDP that one knows whether the templates were refused.
+            Look::New => {
+                self.session.begin();
+                self.announce(now, epoch.ns());
+            }
+            Look::Open => {
+                if self.announce(now, epoch.ns()) {
+                    self.send(now, epoch.ns());
+                }
+            }
         }
-        if look != Look::Away && self.connection.has_room() {
-            self.send(now, epoch.ns());
-        }
-        let counts = self.export.queue.counts();
-        counts.records.fetch_add(self.connection.take_sent(), Ordering::Relaxed);
-        counts.lost.fetch_add(self.connection.take_lost(), Ordering::Relaxed);
+        self.connection.flush(now);
+        let queue = &self.export.queue;
+        queue.counts().records.fetch_add(self.connection.take_sent(), Ordering::Relaxed);
+        self.connection.take_lost().iter().for_each(|(port, records)| queue.lose(&port.name, *records));
         self.note(now);
     }
 
-    fn send(&mut self, now: Time, epoch_ns: u64) {
-        let Self { export, connection, session, taken, told, .. } = self;
-        let (newest, names) = export.names(None);
+    /// Whether its export is gone, and no worker has anything for it.
+    fn is_over(&self, now: Time) -> bool {
+        let Some(gone) = self.gone else { return false };
+        let since = now.since(gone);
+        // Workers hold inlets as long as they have flows.
+        let is_reported = Arc::strong_count(&self.export.queue) == 1;
+        since >= REMAINS_MAX || (since >= REMAINS && is_reported && self.is_done())
+    }
+
+    /// Whether nothing is left that could be sent now.
+    fn is_done(&self) -> bool {
+        let Self { export, connection, taken, .. } = self;
+        !connection.is_open() || (taken.is_empty() && export.queue.is_empty() && connection.is_flushed())
+    }
+
+    /// Sends templates and names if they are due. False: the collector lacks them yet.
+    fn announce(&mut self, now: Time, epoch_ns: u64) -> bool {
+        let Self { export, connection, session, told, .. } = self;
+        let (newest, names) = export.names();
         if std::mem::replace(told, newest) != newest {
             session.renew();
         }
-        let counts = export.queue.counts();
-        if session.is_due(now.0) {
-            let mut are_sent = true;
-            for message in session.templates(&names, now.0, epoch_ns) {
-                are_sent &= connection.send(&message, 0, now);
-            }
-            match are_sent {
-                true => _ = counts.templates.fetch_add(1, Ordering::Relaxed),
-                // The collector may lack them.
-                false => session.renew(),
-            }
+        let due = session.due(now.0);
+        let is_done = session.announce(&names, now.0, epoch_ns, |message| connection.send(message, Tally::new(), now));
+        if is_done && due == Due::All {
+            export.queue.counts().templates.fetch_add(1, Ordering::Relaxed);
         }
-        taken.clear();
-        export.queue.drain(taken);
-        let plans: Vec<(u32, Arc<Names>)> =
-            versions(taken).map(|version| (version, export.names(Some(version)).1)).collect();
-        let reports = taken.iter().flat_map(|reported| {
-            let names = plans.iter().find(|(version, _)| *version == reported.version).map(|(_, names)| &**names);
-            Direction::ALL.into_iter().filter_map(move |direction| report(reported, direction, names?))
-        });
-        session.messages(reports, now.0, epoch_ns, |message, records| {
-            if !connection.send(message, records.into(), now) {
-                counts.lost.fetch_add(records.into(), Ordering::Relaxed);
+        is_done
+    }
+
+    /// Sends records, as far as the collector takes them now.
+    fn send(&mut self, now: Time, epoch_ns: u64) {
+        let Self { export, connection, session, taken, .. } = self;
+        let (_, names) = export.names();
+        // Workers may report more meanwhile: those are for the next turn.
+        let mut left = WAITING_MAX;
+        loop {
+            if taken.is_empty() {
+                export.queue.drain(TAKEN.min(left), taken);
+                left -= taken.len();
             }
-        });
-        // What TCP takes at once.
-        let _the_next_turn_sees_it = connection.look(now);
+            if !connection.has_room() {
+                connection.flush(now);
+            }
+            if taken.is_empty() || !connection.has_room() {
+                return;
+            }
+            let reports = taken
+                .iter()
+                .flat_map(|one| Direction::ALL.into_iter().filter_map(|direction| report(one, direction, &names)));
+            let (message, count) = session.message(reports, now.0, epoch_ns);
+            if count > 0 && !connection.send(&message, tally(taken, count), now) {
+                return;
+            }
+            session.sent(count);
+            forget(taken, count);
+        }
     }
 
     /// Notes whether the collector gets anything, and logs a change.
@@ -264,32 +294,57 @@ impl Link {
     }
 }
 
-/// The plans of records: most are of one.
-fn versions(records: &[Reported]) -> impl Iterator<Item = u32> {
-    let mut versions: Vec<u32> = Vec::new();
-    for record in records {
-        if !versions.contains(&record.version) {
-            versions.push(record.version);
+/// The ports of the first records, with the numbers of their reports: so many in all.
+fn tally(taken: &VecDeque<Waiting>, reports: u32) -> Tally {
+    let (mut tally, mut left) = (Tally::new(), u64::from(reports));
+    for one in taken {
+        let its = one.reports().min(left);
+        if its == 0 {
+            break;
+        }
+        left -= its;
+        match tally.last_mut().filter(|(port, _)| Arc::ptr_eq(port, &one.from)) {
+            Some((_, records)) => *records += its,
+            None => tally.push((Arc::clone(&one.from), its)),
         }
     }
-    versions.into_iter()
+    tally
 }
 
-/// What a record says where its frames came in, or where they left. `None`: nothing there.
-fn report<'a>(reported: &'a Reported, direction: Direction, names: &'a Names) -> Option<Report<'a>> {
-    let record = &reported.record;
-    let outcome = record.key.outcome();
-    if outcome.directions & direction.bit() == 0 {
+/// Removes the first records, of which so many reports were sent. The first report of a record may be in another message than the second.
+fn forget(taken: &mut VecDeque<Waiting>, reports: u32) {
+    let mut left = u64::from(reports);
+    while let Some(first) = taken.front_mut() {
+        if first.reports() <= left {
+            left -= first.reports();
+            taken.pop_front();
+            continue;
+        }
+        // The first of two.
+        if left > 0 {
+            first.directions &= !Direction::Ingress.bit();
+        }
+        return;
+    }
+}
+
+/// What a record says where its frames came in, or where they left. `None`: nothing there. `names` are those that the collector knows.
+fn report<'a>(one: &'a Waiting, direction: Direction, names: &Names) -> Option<Report<'a>> {
+    let Waiting { record, from, to, directions } = one;
+    if directions & direction.bit() == 0 {
         return None;
     }
     let at = match direction {
-        Direction::Ingress => record.ingress,
-        Direction::Egress => outcome.egress,
+        Direction::Ingress => from,
+        Direction::Egress => to,
     };
-    let name = |number| names.get(number).map_or("", |port: &Port| port.name.as_str());
-    let untagged = names.get(&record.ingress).map_or(0, |port| port.vlan);
-    let dropped = reported.dropped().map(|reason| (status(reason), reason.name()));
-    Some(Report { record, direction, name: name(&at), untagged, dropped })
+    // The collector takes another port's number for that port.
+    let number = |number: u16, port: &Port| names.get(&number).filter(|known| known.name == port.name).map(|_| number);
+    let egress = record.key.outcome().egress;
+    let to = if egress == NOT_ONE { None } else { number(egress, to) };
+    let interfaces = [number(record.ingress, from), to];
+    let dropped = drop_reason(record).map(|reason| (status(reason), reason.name()));
+    Some(Report { record, direction, interfaces, name: &at.name, untagged: from.vlan, dropped })
 }
 
 /// The forwarding status of a drop.

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use nicety_host::Host;
 use nicety_ipfix::{Outcome, Seen, Table};
-use nicety_plane::FlowSink;
 
 use super::*;
 
@@ -15,9 +14,17 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// 2023-11-14 22:13:20 UTC.
 const WALL_S: u64 = 1_700_000_000;
 
+/// The names of ports 1 and 2.
+fn names(one: &str, two: &str) -> Names {
+    let port = |name: &str| Arc::new(Port { name: name.to_owned(), vlan: 0 });
+    Names::from([(1, port(one)), (2, port(two))])
+}
+
 /// An export's link, and the clocks.
 struct Stage {
     link: Link,
+    /// Where workers report.
+    sink: Arc<dyn FlowSink>,
     now: Time,
     epoch: Epoch,
 }
@@ -27,9 +34,8 @@ impl Stage {
         let text = format!("[[flow_export]]\nname = \"one\"\ncollector = \"{collector}\"\n");
         let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
         let export = Arc::new(Export::new(1, host.flow_exports[0].clone()));
-        let port = |name: &str| Port { name: name.to_owned(), vlan: 0 };
-        export.learn(1, Names::from([(1, port("vm1")), (2, port("vm2"))]));
-        let mut stage = Self { link: Link::new(&export), now: Time(SECOND_NS), epoch: Epoch::default() };
+        let sink = export.learn(1, names("vm1", "vm2"));
+        let mut stage = Self { link: Link::new(&export), sink, now: Time(SECOND_NS), epoch: Epoch::default() };
         stage.learn(WALL_S);
         stage
     }
@@ -60,14 +66,25 @@ impl Stage {
         }
     }
 
+    /// The collector is known to be away for so many turns.
+    fn is_away_for(&mut self, turns: u32) {
+        for _ in 0..turns {
+            self.turn();
+            assert!(self.link.export.away().is_some());
+            self.later(100);
+            // This host's own ICMP needs a moment.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// A worker reports the flow of one frame.
     fn report(&self) {
         let (mut table, mut records) = (Table::new(1, 1 << 16), Vec::new());
         let head = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6][..], &[0; 46]].concat();
         let outcome = Outcome { egress: 2, dropped: 0, directions: 1 };
-        assert!(table.add(&Seen::of(&head), outcome, (1, 60), self.now.0).is_none());
-        table.end_where(|_| true, &mut |record| records.push(Reported { record, version: 1 }));
-        self.link.export.queue.take(&mut records);
+        table.add(&Seen::of(&head), outcome, (1, 60), self.now.0, &mut |record| panic!("{record:?}"));
+        table.end_where(|_| true, &mut |record| records.push(record));
+        self.sink.take(&mut records);
     }
 
     fn sent(&self) -> [u64; 3] {
@@ -107,9 +124,14 @@ fn came(collector: &UdpSocket) -> Vec<Message> {
     messages
 }
 
-fn collector() -> (UdpSocket, Stage) {
-    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+fn bound(place: &str) -> UdpSocket {
+    let collector = UdpSocket::bind(place).unwrap();
     collector.set_nonblocking(true).unwrap();
+    collector
+}
+
+fn collector() -> (UdpSocket, Stage) {
+    let collector = bound("127.0.0.1:0");
     let stage = Stage::new(&format!("udp:{}", collector.local_addr().unwrap()));
     (collector, stage)
 }
@@ -120,6 +142,7 @@ const FLOWS: u16 = 258;
 #[test]
 fn a_collector_by_udp_that_has_missed_the_templates_gets_them_within_20_seconds() {
     let (collector, mut stage) = collector();
+    stage.turn();
     stage.turn();
     let first = came(&collector);
     assert_eq!(first[0], Message { at_s: WALL_S as u32, sequence: 0, sets: vec![2, 3, 264] });
@@ -141,7 +164,7 @@ fn a_collector_by_udp_that_has_missed_the_templates_gets_them_within_20_seconds(
 }
 
 #[test]
-fn the_times_of_messages_go_on_when_the_clock_is_set_back() {
+fn the_times_of_messages_go_on_when_the_clock_is_set_back_and_follow_it_a_minute_later() {
     let (collector, mut stage) = collector();
     stage.turn();
     came(&collector);
@@ -156,6 +179,117 @@ fn the_times_of_messages_go_on_when_the_clock_is_set_back() {
     assert_eq!(told(&mut stage, WALL_S - 86_400), WALL_S as u32 + 2, "set back by a day");
     assert_eq!(told(&mut stage, WALL_S - 86_399), WALL_S as u32 + 3);
     assert_eq!(told(&mut stage, WALL_S + 3600), WALL_S as u32 + 3600, "set forwards by an hour");
+    // That was wrong, and is mended.
+    for second in 5..65 {
+        assert_eq!(told(&mut stage, WALL_S + second), WALL_S as u32 + 3600 + second as u32 - 4);
+    }
+    assert_eq!(told(&mut stage, WALL_S + 65), WALL_S as u32 + 65, "a minute later it is believed");
+}
+
+#[test]
+fn records_wait_for_a_collector_by_udp_that_is_away_and_it_is_not_taken_for_there_meanwhile() {
+    // An address of its own: no other test takes the port while nobody listens.
+    let collector = bound("127.0.77.2:0");
+    let place = collector.local_addr().unwrap().to_string();
+    drop(collector);
+    let mut stage = Stage::new(&format!("udp:{place}"));
+    stage.until("it is away", |stage| stage.link.export.away().is_some());
+    for _ in 0..5 {
+        stage.is_away_for(10);
+        stage.report();
+    }
+    assert_eq!((stage.sent()[0], stage.sent()[2]), (0, 0), "all wait");
+    let collector = bound(&place);
+    stage.later(1000);
+    stage.turn();
+    assert_eq!(stage.sent()[0], 0, "templates first: nobody knows whether they are refused");
+    stage.turn();
+    assert_eq!((stage.sent()[0], stage.sent()[2], stage.link.export.away()), (5, 0, None));
+    let sets: Vec<Vec<u16>> = came(&collector).into_iter().map(|message| message.sets).collect();
+    assert_eq!(sets, [vec![2, 3, 264], vec![265], vec![FLOWS]]);
+
+    // It ends. The first message is refused when it has left; the others wait.
+    drop(collector);
+    let mut reported = 5;
+    stage.until("it is away", |stage| {
+        (0..100).for_each(|_| stage.report());
+        reported += 100;
+        stage.link.export.away().is_some()
+    });
+    stage.is_away_for(20);
+    let waiting = reported - stage.sent()[0];
+    let collector = bound(&place);
+    stage.later(1000);
+    stage.turn();
+    stage.turn();
+    assert_eq!((stage.sent()[0], stage.sent()[2]), (reported, 0));
+    let messages = came(&collector);
+    assert_eq!((messages[0].sequence, &messages[0].sets[..]), (0, &[2, 3, 264][..]), "a session of its own");
+    // The sampling, and two names, come before.
+    let before = u64::from(messages.last().unwrap().sequence - 3);
+    assert!(messages.len() > 2 && before < waiting, "{waiting}: {messages:?}");
+}
+
+/// The `interfaceName`s of the flows of ARP in a message with one set, and their numbers of interfaces.
+fn interfaces(datagram: &[u8]) -> Vec<(u32, u32, String)> {
+    let mut rest = &datagram[20..usize::from(u16::from_be_bytes([datagram[2], datagram[3]]))];
+    let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        // Four numbers of eight bytes, two addresses, type, VLAN, the interfaces, direction, end, the name's length.
+        let at = 4 * 8 + 2 * 6 + 2 + 2;
+        let len = usize::from(rest[at + 10]);
+        let name = String::from_utf8(rest[at + 11..at + 11 + len].to_vec()).unwrap();
+        found.push((word(rest, at), word(rest, at + 4), name));
+        rest = &rest[at + 11 + len..];
+    }
+    found
+}
+
+#[test]
+fn a_record_that_has_waited_has_the_names_that_its_ports_had_and_no_number_of_another_port() {
+    let (collector, mut stage) = collector();
+    stage.turn();
+    stage.report();
+    // The numbers are others' by turns, nine times.
+    let export = Arc::clone(&stage.link.export);
+    for plan in 2..=9 {
+        stage.sink = export.learn(plan, names(&format!("one{plan}"), "vm2"));
+    }
+    stage.report();
+    stage.sink = export.learn(10, names("vm2", "vm1"));
+    came(&collector);
+    stage.turn();
+    let mut datagram = [0; 2000];
+    let len = collector.recv(&mut datagram).unwrap();
+    assert_eq!(message(&datagram[..len]).0.sets, [265], "the new names");
+    let len = collector.recv(&mut datagram).unwrap();
+    assert_eq!(message(&datagram[..len]).0.sets, [FLOWS]);
+    let mut found = interfaces(&datagram[..len]);
+    found.sort();
+    assert_eq!(found, [(0, 0, "one9".to_owned()), (0, 0, "vm1".to_owned())]);
+    // A record of the present ports has their numbers.
+    stage.report();
+    stage.turn();
+    let len = collector.recv(&mut datagram).unwrap();
+    assert_eq!(interfaces(&datagram[..len]), [(2, 3, "vm2".to_owned())]);
+    assert_eq!(stage.sent()[1], 1, "the templates were sent once");
+}
+
+#[test]
+fn the_link_of_an_export_that_is_gone_stays_until_the_workers_have_reported_all() {
+    let (collector, mut stage) = collector();
+    stage.turn();
+    stage.link.gone = Some(stage.now);
+    stage.later(10_000);
+    stage.turn();
+    assert!(!stage.link.is_over(stage.now), "a worker may report");
+    stage.report();
+    stage.sink = Arc::new(Inlet::new(&Arc::default(), &Arc::default()));
+    assert!(!stage.link.is_over(stage.now), "a record waits");
+    stage.turn();
+    assert!(stage.link.is_over(stage.now));
+    assert_eq!(came(&collector).pop().unwrap().sets, [FLOWS]);
 }
 
 /// Reads what has come by TCP: at least one message.
@@ -178,11 +312,12 @@ fn a_collector_by_tcp_that_resets_its_connection_gets_the_templates_first_on_the
     let mut stage = Stage::new(&format!("tcp:{}", listener.local_addr().unwrap()));
     let first_sets = [vec![2, 3, 264], vec![265]];
     stage.until("a connection", |stage| stage.sent()[1] == 1);
+    stage.turn();
     let (mut stream, _) = listener.accept().unwrap();
     let sets: Vec<Vec<u16>> = read(&mut stream).into_iter().map(|message| message.sets).collect();
     assert_eq!(sets, first_sets);
     stage.report();
-    stage.turn();
+    stage.until("a flow that the collector's host has", |stage| stage.sent()[0] == 1);
     // A connection that is closed with unread bytes is reset.
     let end = Instant::now() + HANGS;
     while stream.peek(&mut [0; 1]).unwrap() == 0 {

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use nicety_frame::Mac;
 use nicety_host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use serde_json::json;
 
@@ -30,37 +31,72 @@ fn memory(size: &str) -> Words {
     vec!["-object".to_owned(), format!("memory-backend-memfd,id=mem,size={size},share=on")]
 }
 
-/// The device at a port.
-fn device(port: &PortConfig) -> Vec<Words> {
-    let mut lines = Vec::new();
-    let id = format!("nicety-{}", port.name);
-    match port.transport() {
-        Transport::VfioUser => lines.push(vec!["-device".to_owned(), function(port)]),
-        Transport::VhostUser => {
-            let socket = commas(&port.socket);
-            let mode = match port.role {
-                Role::Listen => "reconnect-ms=1000",
-                Role::Connect => "server=on,wait=off",
-            };
-            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},{mode}")]);
-            let (mut netdev, mut device) = (format!("vhost-user,id={id}-net,chardev={id}"), String::new());
-            if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
-                // Writing to a String cannot fail. Vectors: one per ring, one for configuration changes, one for the control queue.
-                let _ = write!(netdev, ",queues={queues}");
-                let _ = write!(device, ",mq=on,vectors={}", u32::from(queues) * 2 + 2);
+/// The device that a VM needs at a port. Each format is written from this.
+enum Device<'a> {
+    /// A PCI function, by vfio-user.
+    Function {
+        socket: &'a Path,
+        /// It has an option ROM, and the VM starts from it.
+        boots: bool,
+    },
+    /// The rings of virtio-net, by vhost-user.
+    Rings(Rings<'a>),
+}
+
+struct Rings<'a> {
+    socket: &'a Path,
+    /// Who makes the socket.
+    role: Role,
+    mac: Mac,
+    /// Queue pairs, if there are several.
+    queues: Option<u16>,
+    mtu: Option<u16>,
+    standby: bool,
+}
+
+impl<'a> Device<'a> {
+    fn of(port: &'a PortConfig) -> Self {
+        let socket = port.socket.as_path();
+        match port.transport() {
+            Transport::VfioUser => Self::Function { socket, boots: port.rom.is_some() },
+            Transport::VhostUser => {
+                let (role, mac, mtu, standby) = (port.role, port.mac, port.mtu, port.standby);
+                let queues = port.queues.filter(|&queues| queues > 1);
+                Self::Rings(Rings { socket, role, mac, queues, mtu, standby })
             }
-            if let Some(mtu) = port.mtu {
-                let _ = write!(device, ",host_mtu={mtu}");
-            }
-            if port.standby {
-                device.push_str(",failover=on");
-            }
-            lines.push(vec!["-netdev".to_owned(), netdev]);
-            let device = format!("virtio-net-pci,netdev={id}-net,mac={},speed=10000,duplex=full{device}", port.mac);
-            lines.push(vec!["-device".to_owned(), device]);
         }
     }
-    lines
+}
+
+/// QEMU's options for the device at a port.
+fn device(port: &PortConfig) -> Vec<Words> {
+    let id = format!("nicety-{}", port.name);
+    let Rings { socket, role, mac, queues, mtu, standby } = match Device::of(port) {
+        Device::Function { socket, boots } => return vec![vec!["-device".to_owned(), function(socket, boots)]],
+        Device::Rings(rings) => rings,
+    };
+    let socket = commas(socket);
+    let mode = match role {
+        Role::Listen => "reconnect-ms=1000",
+        Role::Connect => "server=on,wait=off",
+    };
+    let chardev = format!("socket,id={id},path={socket},{mode}");
+    let mut netdev = format!("vhost-user,id={id}-net,chardev={id}");
+    let mut device = format!("virtio-net-pci,netdev={id}-net,mac={mac},speed=10000,duplex=full");
+    if let Some(queues) = queues {
+        // Writing to a String cannot fail. Vectors: one per ring, one for configuration changes, one for the control queue.
+        let _ = write!(netdev, ",queues={queues}");
+        let _ = write!(device, ",mq=on,vectors={}", u32::from(queues) * 2 + 2);
+    }
+    if let Some(mtu) = mtu {
+        let _ = write!(device, ",host_mtu={mtu}");
+    }
+    if standby {
+        device.push_str(",failover=on");
+    }
+    [("-chardev", chardev), ("-netdev", netdev), ("-device", device)]
+        .map(|(option, value)| vec![option.to_owned(), value])
+        .to_vec()
 }
 
 /// The arguments of QEMU 11, one option per line, quoted for a shell.
@@ -95,39 +131,15 @@ pub fn qemu(port: &PortConfig) -> Attach {
 /// The elements of a libvirt domain.
 pub fn libvirt(port: &PortConfig) -> Attach {
     let memory = "  <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n";
-    let words = match port.transport() {
-        Transport::VfioUser => format!(
+    let words = match Device::of(port) {
+        Device::Function { socket, boots } => format!(
             "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n{memory}  \
              <qemu:commandline>\n    <qemu:arg value='-device'/>\n    <qemu:arg value='{}'/>\n  \
              </qemu:commandline>\n</domain>\n",
-            escaped(&function(port))
+            escaped(&function(socket, boots))
         ),
-        Transport::VhostUser => {
-            let path = escaped(&port.socket.to_string_lossy());
-            // With mode='server' libvirt refuses <reconnect> (src/conf/domain_validate.c, virDomainNetDefValidate).
-            let source = match port.role {
-                Role::Listen => format!(
-                    "<source type='unix' path='{path}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
-                     </source>"
-                ),
-                Role::Connect => format!("<source type='unix' path='{path}' mode='server'/>"),
-            };
-            let mut interface = format!(
-                "    <interface type='vhostuser'>\n      <mac address='{}'/>\n      {source}\n      \
-                 <model type='virtio'/>\n",
-                port.mac,
-            );
-            // Writing to a String cannot fail.
-            if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
-                let _ = writeln!(interface, "      <driver queues='{queues}'/>");
-            }
-            if let Some(mtu) = port.mtu {
-                let _ = writeln!(interface, "      <mtu size='{mtu}'/>");
-            }
-            if port.standby {
-                interface.push_str("      <teaming type='persistent'/>\n");
-            }
-            format!("<domain type='kvm'>\n{memory}  <devices>\n{interface}    </interface>\n  </devices>\n</domain>\n")
+        Device::Rings(rings) => {
+            format!("<domain type='kvm'>\n{memory}  <devices>\n{}  </devices>\n</domain>\n", interface(&rings))
         }
     };
     let merge = "merge these elements into the domain (`virsh edit`); memoryBacking is there once".to_owned();
@@ -148,6 +160,34 @@ pub fn libvirt(port: &PortConfig) -> Attach {
     ));
     notes.push(who_may(port));
     Attach { words, notes }
+}
+
+/// libvirt's element for rings.
+fn interface(Rings { socket, role, mac, queues, mtu, standby }: &Rings<'_>) -> String {
+    let path = escaped(&socket.to_string_lossy());
+    // With mode='server' libvirt refuses <reconnect> (src/conf/domain_validate.c, virDomainNetDefValidate).
+    let source = match role {
+        Role::Listen => format!(
+            "<source type='unix' path='{path}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
+             </source>"
+        ),
+        Role::Connect => format!("<source type='unix' path='{path}' mode='server'/>"),
+    };
+    let mut interface = format!(
+        "    <interface type='vhostuser'>\n      <mac address='{mac}'/>\n      {source}\n      \
+         <model type='virtio'/>\n"
+    );
+    // Writing to a String cannot fail.
+    if let Some(queues) = queues {
+        let _ = writeln!(interface, "      <driver queues='{queues}'/>");
+    }
+    if let Some(mtu) = mtu {
+        let _ = writeln!(interface, "      <mtu size='{mtu}'/>");
+    }
+    if *standby {
+        interface.push_str("      <teaming type='persistent'/>\n");
+    }
+    interface + "    </interface>\n"
 }
 
 /// The user as whom Debian's libvirt runs QEMU.
@@ -226,11 +266,10 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// QEMU's vfio-user device, as JSON.
-fn function(port: &PortConfig) -> String {
-    let path = port.socket.to_string_lossy();
+fn function(socket: &Path, boots: bool) -> String {
     // Written key by key: the driver must come first, as in QEMU's own examples.
-    let path = json!(path);
-    let boot = if port.rom.is_some() { ",\"bootindex\":1" } else { "" };
+    let path = json!(socket.to_string_lossy());
+    let boot = if boots { ",\"bootindex\":1" } else { "" };
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
 }
 

@@ -105,24 +105,54 @@ fn odd_paths_come_through_shell_option_list_json_and_xml() {
     assert!(words.contains("path='/run/a b,c&apos;&quot;d&amp;&lt;.sock'"), "{words}");
 }
 
-/// Proxmox and KubeVirt get these files. `NICETY_GOLDEN=write` writes them again. A test of the program runs the scripts in them.
+/// The formats get these files. `NICETY_GOLDEN=write` writes them again. Tests of the program run the scripts in them, and libvirt's domains.
 #[test]
-fn proxmox_and_kubevirt_get_the_files_of_the_folder_golden() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/observe/attach/golden");
+fn each_format_gets_the_files_of_the_folder_golden() {
     for (adapter, more) in [("e1000", "vlan = 7"), ("virtio-net", "queues = 2\nmtu = 1450")] {
-        let text = format!(
-            "[[port]]\nname = \"vm_1\"\nadapter = {adapter:?}\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/n/a b's.sock\"\n{more}\n"
-        );
-        let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
-        let (port, keys) = (&host.ports[0], host.document.entry(List::Ports, "vm_1"));
-        for (format, attach) in [("proxmox.sh", proxmox(port, &keys)), ("kubevirt.yaml", kubevirt(port))] {
-            assert_eq!(attach.notes[0], "this was written from documentation, and not tried");
-            let path = folder.join(format!("{adapter}.{format}"));
+        for (format, attach) in all_formats(adapter, more) {
+            let path = golden(adapter, format);
             if std::env::var_os("NICETY_GOLDEN").is_some_and(|asked| asked == "write") {
                 std::fs::write(&path, &attach.words).unwrap();
             }
-            let golden = std::fs::read_to_string(&path).unwrap();
-            assert_eq!(attach.words, golden, "{}", path.display());
+            assert_eq!(attach.words, std::fs::read_to_string(&path).unwrap(), "{}", path.display());
+            let is_untried = attach.notes[0] == "this was written from documentation, and not tried";
+            assert_eq!(is_untried, format.starts_with("proxmox") || format.starts_with("kubevirt"), "{format}");
         }
     }
+}
+
+/// An adapter shows only by its transport, and by its name where a script adds its port.
+#[test]
+fn each_adapter_is_attached_as_its_transport_says_in_each_format() {
+    for about in nicety_adapters::REGISTRY.iter().map(|entry| entry.about) {
+        let (like, more) = match about.transports {
+            ["vfio-user"] => ("e1000", "vlan = 7"),
+            ["vhost-user"] => ("virtio-net", "queues = 2\nmtu = 1450"),
+            other => panic!("{}: {other:?} has no format", about.name),
+        };
+        for (format, attach) in all_formats(about.name, more) {
+            let expected = std::fs::read_to_string(golden(like, format)).unwrap();
+            let expected = expected.replace(&format!("adapter={like} "), &format!("adapter={} ", about.name));
+            assert_eq!(attach.words, expected, "{} by {format}", about.name);
+        }
+    }
+}
+
+fn golden(adapter: &str, format: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/observe/attach/golden/{adapter}.{format}"))
+}
+
+/// What attaches a VM to a port with this adapter, by the ends of its files' names.
+fn all_formats(adapter: &str, more: &str) -> [(&'static str, Attach); 4] {
+    let text = format!(
+        "[[port]]\nname = \"vm_1\"\nadapter = {adapter:?}\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/n/a b's.sock\"\n{more}\n"
+    );
+    let host = Host::parse(&text, Path::new("/etc/host.toml")).unwrap();
+    let (port, keys) = (&host.ports[0], host.document.entry(List::Ports, "vm_1"));
+    [
+        ("qemu.sh", qemu(port)),
+        ("libvirt.xml", libvirt(port)),
+        ("proxmox.sh", proxmox(port, &keys)),
+        ("kubevirt.yaml", kubevirt(port)),
+    ]
 }

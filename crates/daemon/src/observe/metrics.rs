@@ -159,6 +159,7 @@ fn vlans(policy: &Policy) -> String {
 
 /// A value for each export. Hosts without exports have no such metrics.
 fn flow_exports(page: &mut Page, exports: &[FlowExportReport]) {
+    const BY_PORT: &str = "nicety_flow_port_records_lost_total";
     if exports.is_empty() {
         return;
     }
@@ -183,6 +184,12 @@ fn flow_exports(page: &mut Page, exports: &[FlowExportReport]) {
     for (name, help, value) in counters {
         page.family(name, "counter", help);
         exports.iter().for_each(|export| page.sample(name, &[("export", &export.name)], value(export)));
+    }
+    page.family(BY_PORT, "counter", "Records that were lost, by the port that their frames came from.");
+    for export in exports {
+        for (port, lost) in &export.lost_by_port {
+            page.sample(BY_PORT, &[("export", &export.name), ("port", port)], lost);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nicety_adapter::{Counters, PortId};
 use nicety_plane::{ClassState, State};
@@ -153,11 +153,21 @@ fn flow_exports() -> Vec<FlowExportReport> {
         records: 40,
         templates: 2,
         lost: 0,
+        lost_by_port: BTreeMap::new(),
         displaced: 3,
         away: None,
     };
     let away = Some("it does not answer".to_owned());
-    let far = FlowExportReport { name: "far".to_owned(), records: 0, lost: 7, displaced: 0, away, ..near.clone() };
+    let lost_by_port = BTreeMap::from([("vm1".to_owned(), 5), ("vm2".to_owned(), 1)]);
+    let far = FlowExportReport {
+        name: "far".to_owned(),
+        records: 0,
+        lost: 7,
+        lost_by_port,
+        displaced: 0,
+        away,
+        ..near.clone()
+    };
     vec![near, far]
 }
 
@@ -170,6 +180,8 @@ fn an_export_of_flows_has_its_counters_and_whether_its_collector_is_there() {
         "nicety_flow_records_total{export=\"near\"} 40",
         "nicety_flow_templates_total{export=\"near\"} 2",
         "nicety_flow_records_lost_total{export=\"far\"} 7",
+        "nicety_flow_port_records_lost_total{export=\"far\",port=\"vm1\"} 5",
+        "nicety_flow_port_records_lost_total{export=\"far\",port=\"vm2\"} 1",
         "nicety_flows_displaced_total{export=\"near\"} 3",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");

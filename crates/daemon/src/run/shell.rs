@@ -274,6 +274,10 @@ impl Shell for PortShell {
         self.inbox.push(Note::Wake(self.id, time));
     }
 
+    fn always_polls(&self) -> bool {
+        self.inbox.always_polls()
+    }
+
     fn now(&self, _given: Time) -> Time {
         self.clock.now()
     }

@@ -99,6 +99,8 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     busy_poll: BusyPoll,
+    /// The cost of this round's turns, in bytes.
+    round_cost: u64,
     /// The keeper, if it holds a port of this worker.
     keeper: Option<Arc<Holder>>,
     /// Ports for which it had none.
@@ -145,6 +147,7 @@ impl Worker {
             notes: Vec::new(),
             stop: false,
             busy_poll: BusyPoll::new(processors()),
+            round_cost: 0,
             keeper: None,
             owed: Vec::new(),
             retry_at: None,
@@ -403,6 +406,7 @@ impl Worker {
             None => self.plane.turn(&service.port, &mut self.turn, now),
         };
         self.busy_poll.carried(id, outcome.cost);
+        self.round_cost += outcome.cost;
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
             let mut fresh = self.kept_turns.pop().unwrap_or_default();

@@ -118,6 +118,9 @@ pub enum ChangeError {
         "the change was not undone, and stands: {0}; `nicety confirm` keeps it, `nicety confirm --undo` tries again"
     )]
     NotUndone(String),
+    /// The change that waited was undone, and something that was there before does not work.
+    #[error("the change was undone, and not all works: {0}; `nicety ports` says what")]
+    UndoneBut(String),
     /// Only a part of the change was made.
     #[error("not all was done: {}{}", .why.join("; "), waits_too(.changed))]
     Halfway {

@@ -71,6 +71,70 @@ fn a_change_is_late_once_until_it_is_tried_again(workers: usize) {
     assert!(!stage.live.is_late() && stage.socket(1).exists());
 }
 
+/// A folder at this path becomes a link to the folder that it is in: sockets in the two are the same from now on.
+fn alias(stage: &Stage, is_link: bool) {
+    let path = stage.path().join("sub");
+    if is_link {
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink(".", &path).unwrap();
+    } else {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+    }
+}
+
+fn of_a_change_that_was_undone_in_part_only_the_rest_waits_and_is_confirmed(workers: usize) {
+    let stage = Stage::new(workers, &[1, 2]);
+    std::fs::create_dir(stage.path().join("sub")).unwrap();
+    let uplink = "[[uplink]]\nkind = \"pair\"\nname = \"a\"\nsocket = \"sub/vm2.sock\"\n";
+    let before = format!("{}{uplink}", text(workers, &[1, 2]));
+    stage.live.apply(&stage.host(&before), &Consent::Nothing).unwrap();
+    let runs = stage.live.export();
+    for is_confirmed in [false, true] {
+        stage.live.apply(&stage.host(&text(workers, &[1])), within(600)).unwrap();
+        alias(&stage, true);
+        // The port takes the socket of the uplink, which opens after it.
+        let refused = stage.live.undo(Undo::By("user 8")).unwrap_err();
+        assert!(matches!(&refused, ChangeError::NotUndone(why) if why.contains("vm2.sock")), "{refused}");
+        assert_eq!(stage.names(), ["vm1", "vm2"]);
+        let waiting = stage.live.waiting().unwrap();
+        assert_eq!(waiting.changes, ["- uplink"], "the port is there again");
+        assert!(waiting.not_undone.is_some());
+        let kept = std::fs::read_to_string(stage.path().join("host.toml.state")).unwrap();
+        assert!(kept.contains("\"- uplink\"") && !kept.contains("- port vm2"), "{kept}");
+        if is_confirmed {
+            assert_eq!(stage.live.confirm("user 8").unwrap().changes, ["- uplink"]);
+            let exported = stage.live.export();
+            assert!(exported.contains("vm2") && !exported.contains("uplink"), "{exported}");
+            return;
+        }
+        stage.live.undo(Undo::By("user 8")).unwrap_err();
+        alias(&stage, false);
+        assert_eq!(stage.live.undo(Undo::By("user 8")).unwrap().changes, ["- uplink"]);
+        assert_eq!(stage.live.export(), runs);
+    }
+}
+
+fn a_change_that_was_undone_waits_no_more_also_if_a_port_does_not_work(workers: usize) {
+    let stage = Stage::new(workers, &[1, 2, 3]);
+    std::fs::create_dir(stage.path().join("sub")).unwrap();
+    let to = |path: &str| [("socket".to_owned(), Some(path.into()))];
+    stage.live.set(List::Ports, "vm2", &to("sub/vm3.sock"), &Consent::Nothing).unwrap();
+    let runs = stage.live.export();
+    let other = text(workers, &[1, 2]).replace("vm2.sock", "other.sock");
+    stage.live.apply(&stage.host(&other), within(600)).unwrap();
+    alias(&stage, true);
+    let failed = stage.live.undo(Undo::By("user 8")).unwrap_err();
+    assert!(matches!(&failed, ChangeError::UndoneBut(why) if why.contains("vm3.sock")), "{failed}");
+    assert_eq!(stage.live.export(), runs);
+    assert!(stage.live.waiting().is_none() && stage.live.undo_at().is_none());
+    assert!(matches!(stage.live.confirm("user 8"), Err(ChangeError::NothingWaits(_))));
+    assert_eq!(stage.names(), ["vm1", "vm3"]);
+    alias(&stage, false);
+    stage.live.restart("vm2").unwrap();
+    assert!(stage.names().contains(&"vm2".to_owned()));
+}
+
 /// A port that a hook makes.
 fn of_a_vm(number: u8, more: &str) -> toml::Table {
     let port = one(number).replace("[[port]]\n", "");
@@ -141,6 +205,8 @@ fn a_vm_s_port_that_does_not_fit_what_an_undo_brings_back_waits_and_so_does_any_
 }
 
 with_one_worker_and_with_two! {
+    of_a_change_that_was_undone_in_part_only_the_rest_waits_and_is_confirmed,
+    a_change_that_was_undone_waits_no_more_also_if_a_port_does_not_work,
     a_port_comes_changes_and_goes_with_its_vm_while_another_change_waits,
     a_vm_s_port_that_does_not_fit_what_an_undo_brings_back_waits_and_so_does_any_other_change,
     an_undo_brings_back_what_ran_also_what_the_text_before_did_not_say,

@@ -20,11 +20,17 @@ pub const RECEIVE: RingPlace = RingPlace { size: 256, descriptors: 0x1000, drive
 const TRANSMIT: RingPlace = RingPlace { size: 256, descriptors: 0x5000, driver: 0x6000, device: 0x7000 };
 /// Guest-physical address of the receive buffers, 2 KiB each, in the ring's order.
 pub const BUFFERS: u64 = 0x1_0000;
-/// The one frame that it sends, behind a header of virtio 1.
+/// The last frames that it has sent, a slot for each, behind a header of virtio 1, and how many there are.
 const FRAME: u64 = 0x9000;
+const SLOT: u64 = 128;
+const FRAMES: u64 = 32;
+/// Bytes of the shortest frame (IEEE 802.3), without a frame check sequence.
+const SHORTEST: usize = 60;
 /// Bytes of that header (virtio 1.2, section 5.1.6), and of an Ethernet header.
 const HEADER: u64 = 12;
 const ETHERNET: u64 = 14;
+/// Most bytes of a frame that it sends.
+const FRAME_MAX: usize = (SLOT - HEADER) as usize;
 /// VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
 
@@ -136,17 +142,33 @@ impl Guest {
 
     /// The same to one address.
     pub fn send_to(&mut self, target: [u8; 6], source: [u8; 6], first: u8) {
-        let mut frame = [&target[..], &source, &[0x88, 0xb5], &[first]].concat();
-        frame.resize(60, 0);
+        self.send_payload(target, source, &[first]);
+    }
+
+    /// The same with this payload, of which 46 bytes have room.
+    pub fn send_payload(&mut self, target: [u8; 6], source: [u8; 6], payload: &[u8]) {
+        let mut frame = [&target[..], &source, &[0x88, 0xb5], payload].concat();
+        frame.resize(SHORTEST, 0);
+        self.send_frame(&frame);
+    }
+
+    /// Sends a frame of at most [`FRAME_MAX`] bytes.
+    pub fn send_frame(&mut self, frame: &[u8]) {
+        assert!(frame.len() <= FRAME_MAX, "{} bytes", frame.len());
         let slot = u64::from(self.sent % TRANSMIT.size);
-        let at = FRAME + 128 * (slot % 32);
-        self.write(at, &[&[0; HEADER as usize], &frame[..]].concat());
+        let at = FRAME + SLOT * (slot % FRAMES);
+        self.write(at, &[&[0; HEADER as usize], frame].concat());
         let len = HEADER + frame.len() as u64;
         self.write(TRANSMIT.descriptors + 16 * slot, &[at.to_le_bytes(), len.to_le_bytes()].concat());
         self.write(TRANSMIT.driver + 4 + 2 * slot, &(slot as u16).to_le_bytes());
-        self.sent += 1;
+        self.sent = self.sent.wrapping_add(1);
         self.write(TRANSMIT.driver + 2, &self.sent.to_le_bytes());
         self.bells.as_ref().unwrap()[1].kick.ring().unwrap();
+    }
+
+    /// Whether another frame can be sent: each that was not taken yet has a place of its own.
+    pub fn has_room(&self) -> bool {
+        u64::from(self.sent.wrapping_sub(self.used(TRANSMIT) as u16)) < FRAMES
     }
 
     /// Frames that it has received.
@@ -161,17 +183,31 @@ impl Guest {
 
     /// The first bytes of the payloads that have come since the last call. Their buffers are available again.
     pub fn take(&mut self) -> Vec<u8> {
+        self.take_frames().iter().map(|frame| frame[ETHERNET as usize]).collect()
+    }
+
+    /// The frames that have come since the last call. Their buffers are available again.
+    pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
         let mut index = [0; 2];
         rustix::io::pread(&self.memory, &mut index, RECEIVE.device + 2).unwrap();
         let used = u16::from_le_bytes(index);
         let mut came = Vec::new();
         while self.took != used {
-            came.push(self.first_byte((self.took % RECEIVE.size).into()));
+            came.push(self.frame((self.took % RECEIVE.size).into()));
             self.took = self.took.wrapping_add(1);
         }
         // The available ring names the buffers in their order, and they are used in it.
         self.write(RECEIVE.driver + 2, &used.wrapping_add(RECEIVE.size).to_le_bytes());
         came
+    }
+
+    /// The frame in this buffer, whose length is in the used ring's entry (virtio 1.2, section 2.7.8).
+    fn frame(&self, buffer: u64) -> Vec<u8> {
+        let mut len = [0; 4];
+        rustix::io::pread(&self.memory, &mut len, RECEIVE.device + 4 + 8 * buffer + 4).unwrap();
+        let mut frame = vec![0; u32::from_le_bytes(len) as usize - HEADER as usize];
+        rustix::io::pread(&self.memory, &mut frame, BUFFERS + 2048 * buffer + HEADER).unwrap();
+        frame
     }
 
     fn used(&self, ring: RingPlace) -> usize {

@@ -133,10 +133,19 @@ pub(crate) struct Configs {
     pub(crate) waits_for_hosts: bool,
 }
 
+impl Configs {
+    /// The text of the key's revision, unless it was refused.
+    fn newest(&self) -> Option<&str> {
+        let mut known = [&self.next, &self.applying, &self.in_force].into_iter().flatten();
+        known.find(|(revision, _)| *revision == self.revision).map(|(_, config)| config.text.as_str())
+    }
+}
+
 impl Fabric {
     /// The key was read, or written.
     pub(crate) fn config_is(&mut self, value: &[u8], revision: i64, now: Time) {
-        if revision == self.configs.revision {
+        // A new etcd may have another text at the same revision.
+        if revision == self.configs.revision && self.configs.newest().is_some_and(|text| text.as_bytes() == value) {
             return;
         }
         self.configs.revision = revision;

@@ -192,6 +192,7 @@ impl Fabric {
                 Ok(())
             }
             Key::Host(host) => self.host_is(host, entry, now),
+            Key::Tunnel { host, address } => self.tenure_is(host, *address, entry),
             Key::At { group, host, mac } => self.claim_is(group, host, *mac, entry, now),
         };
         match result {
@@ -233,6 +234,7 @@ impl Fabric {
         match self.keys.parse(key).and_then(|key| scope.check(key)) {
             Ok(Key::Config) => self.config_is_gone(),
             Ok(Key::Host(host)) => self.host_is_gone(&host, gone_at, now),
+            Ok(Key::Tunnel { host, address }) => self.tenure_is_gone(&host, address, (revision, gone_at), now),
             Ok(Key::At { group, host, mac }) => self.claim_is_gone(&group, &host, mac, (revision, gone_at), now),
             // It was refused when it was written.
             Err(_) => {}
@@ -308,7 +310,7 @@ impl Scope {
     /// Whether a key belongs here.
     fn check(&self, key: Key) -> Result<Key, String> {
         let is_here = match (self, &key) {
-            (Self::Config, Key::Config) | (Self::Hosts, Key::Host(_)) => true,
+            (Self::Config, Key::Config) | (Self::Hosts, Key::Host(_) | Key::Tunnel { .. }) => true,
             (Self::Group(group), Key::At { group: of, .. }) => group == of,
             _ => false,
         };

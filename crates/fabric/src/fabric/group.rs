@@ -188,17 +188,24 @@ impl Fabric {
         entry: &Entry,
         now: Time,
     ) -> Result<(), String> {
-        let record = ClaimRecord::parse(&entry.value)?;
+        let record = ClaimRecord::parse(&entry.value);
         if *host == self.me.host {
-            self.own_key_is(group, mac, &record, entry, now);
-            return Ok(());
+            match &record {
+                Ok(record) => self.own_key_is(group, mac, record, entry, now),
+                // Somebody has damaged it: it is written again.
+                Err(_) => self.own_key_is_gone(group, mac, entry.modified),
+            }
+            return record.map(drop);
         }
+        let record = record?;
         let Some(of) = self.groups.get_mut(group).filter(|group| group.is_needed) else { return Ok(()) };
         let known = self.hosts.find(host).filter(|&hop| of.claims.contains_key(&(mac, hop)));
         if known.is_none() && self.claims >= CLAIMS_MAX {
+            self.crowded.insert(Scope::Group(group.clone()));
             return Err(format!("there are more than {CLAIMS_MAX} claims: this one is left out"));
         }
-        let hop = known.or_else(|| self.hosts.intern(host)).ok_or_else(|| self.hosts.too_many())?;
+        let scope = Scope::Group(group.clone());
+        let hop = known.map_or_else(|| self.intern(host, &scope), Ok)?;
         let ClaimRecord { port, sequence } = record;
         let claim = Claim { sequence, modified: entry.modified, gone_at: None, port };
         self.put_claim(group, mac, hop, claim);
@@ -297,18 +304,21 @@ impl Fabric {
 
     /// A host's key is there.
     pub(crate) fn host_is(&mut self, name: &Name, entry: &Entry, now: Time) -> Result<(), String> {
-        let record = HostRecord::parse(&entry.value)?;
-        let Entry { created, modified, .. } = *entry;
+        let modified = entry.modified;
         self.standing.are_hosts_new = true;
+        if *name == self.me.host && entry.lease == 0 {
+            return self.own_host_key_is_spoiled(entry, now);
+        }
+        let record = HostRecord::parse(&entry.value)?;
         if *name == self.me.host {
-            self.hosts.mine = Some(Known { record, created, modified, since: now, gone_at: None });
+            self.hosts.mine = Some(Known { record, modified, since: now, gone_at: None });
             return Ok(());
         }
-        let hop = self.hosts.intern(name).ok_or_else(|| self.hosts.too_many())?;
+        let hop = self.intern(name, &Scope::Hosts)?;
         let old = self.hosts.get(hop).and_then(Host::known).filter(|old| old.record.run == record.run);
         let since = old.map_or(now, |old| old.since);
-        let concerned = self.hosts.set(hop, Some(Known { record, created, modified, since, gone_at: None }));
-        self.show_hosts(concerned);
+        self.hosts.set(hop, Some(Known { record, modified, since, gone_at: None }));
+        self.show_hosts(BTreeSet::from([hop]));
         Ok(())
     }
 
@@ -317,6 +327,7 @@ impl Fabric {
         self.standing.are_hosts_new = true;
         if *name == self.me.host {
             self.hosts.mine = None;
+            self.register_again(now);
             return;
         }
         let Some(known) = self.hosts.find(name).and_then(|hop| self.hosts.gone_at(hop)) else { return };
@@ -335,6 +346,7 @@ impl Fabric {
         for name in lost.collect::<Vec<_>>() {
             self.host_is_gone(&name, Some(at), now);
         }
+        self.tenures_vanished(is_there, at);
         self.vanish(now);
     }
 
@@ -346,6 +358,9 @@ impl Fabric {
                 let all: Vec<Hop> = self.hosts.all().map(|(hop, _)| hop).collect();
                 for hop in all {
                     prolong(self.hosts.gone_at(hop), until);
+                }
+                for (hop, address, _) in self.hosts.tenures().collect::<Vec<_>>() {
+                    prolong(self.hosts.tenure_gone_at(hop, address), until);
                 }
             }
             Scope::Group(name) => {
@@ -382,11 +397,13 @@ impl Fabric {
             if now < at {
                 self.vanish_at = earlier(self.vanish_at, Some(at));
             } else {
-                let concerned = self.hosts.set(hop, None);
+                self.hosts.set(hop, None);
                 self.standing.are_hosts_new = true;
-                self.show_hosts(concerned);
+                self.show_hosts(BTreeSet::from([hop]));
+                self.hosts.release(hop);
             }
         }
+        self.vanish_tenures(now);
     }
 
     fn vanish_claims(&mut self, name: &Name, now: Time) {
@@ -408,12 +425,14 @@ impl Fabric {
     }
 
     /// Tells the tunnel whether it may reach these hosts, if that has changed.
-    fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
+    pub(crate) fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
         let mine = self.me.address;
         let is_admitted = self.is_admitted;
         let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);
         let all = concerned.into_iter().filter_map(|hop| Some((hop, self.hosts.get(hop)?.peer, of(&self.hosts, hop))));
-        let changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        let mut changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        // An address is free before another host has it: never are two hosts told with one address.
+        changed.sort_by_key(|(_, old, new)| (new.is_some(), old.is_none()));
         for (hop, old, new) in changed {
             if new.is_some() {
                 self.actions.push_back(Action::Hop { hop, peer: new });
@@ -421,8 +440,13 @@ impl Fabric {
             if let Some(host) = self.hosts.get_mut(hop) {
                 host.peer = new;
             }
-            if old.is_some() != new.is_some() {
+            let has_moved = old.zip(new).is_some_and(|(old, new)| old.address != new.address);
+            if has_moved || old.is_some() != new.is_some() {
                 for group in self.groups.values_mut() {
+                    if has_moved {
+                        // The tunnel forgets what is behind an address that is no host's any more.
+                        group.told.retain(|_, told| *told != hop);
+                    }
                     group.show_all_of(hop, &self.hosts, is_admitted, &mut self.actions);
                 }
             }

@@ -1,6 +1,7 @@
 //! The last known state, for the next start of the daemon: it forwards by that while etcd is out of reach.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use nicety_adapter::Time;
 use nicety_frame::{Mac, Vni};
@@ -11,7 +12,7 @@ use crate::fabric::config::Config;
 use crate::fabric::course::Course;
 use crate::fabric::group::Claim;
 use crate::fabric::{Fabric, Settings};
-use crate::hosts::Known;
+use crate::hosts::{Known, Tenure};
 use crate::record::{HostRecord, Name};
 use crate::store::Scope;
 
@@ -20,6 +21,8 @@ use crate::store::Scope;
 pub struct Kept {
     fabric: String,
     host: Name,
+    /// Its tunnel's address.
+    address: IpAddr,
     run: u64,
     is_admitted: bool,
     newest: i64,
@@ -35,8 +38,9 @@ pub struct Kept {
 struct KeptHost {
     name: Name,
     record: HostRecord,
-    created: i64,
     modified: i64,
+    /// The tunnel addresses that it claims, and the revisions at which the keys were made.
+    addresses: Vec<(IpAddr, i64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,8 +79,9 @@ impl Fabric {
     /// The state to keep.
     pub fn keep(&self) -> Kept {
         let host = |(_, host): (_, &crate::hosts::Host)| {
-            let Known { record, created, modified, .. } = host.known()?.clone();
-            Some(KeptHost { name: host.name.clone(), record, created, modified })
+            let Known { record, modified, .. } = host.known()?.clone();
+            let addresses = host.tenures().map(|(address, tenure)| (address, tenure.created)).collect();
+            Some(KeptHost { name: host.name.clone(), record, modified, addresses })
         };
         let claims = |group: &crate::fabric::group::Group| {
             let claim = |(&(mac, hop), claim): (&(Mac, _), &Claim)| {
@@ -92,6 +97,7 @@ impl Fabric {
         Kept {
             fabric: self.keys.prefix().to_owned(),
             host: self.me.host.clone(),
+            address: self.me.address,
             run: self.run,
             is_admitted: self.is_admitted,
             newest: self.newest,
@@ -110,16 +116,20 @@ impl Fabric {
             return Self::new(settings, now);
         }
         let settings = Settings { run: kept.run, ..settings };
-        let Me { host: me, .. } = &settings.me;
-        let me = me.clone();
+        let Me { host: me, address, .. } = settings.me.clone();
         let (lease, left) = (settings.terms.lease, kept.left());
         let mut fabric = Self::empty(settings, now);
-        (fabric.is_admitted, fabric.newest) = (kept.is_admitted, kept.newest);
+        // No other host knows it at another address.
+        fabric.is_admitted = kept.is_admitted && kept.address == address;
+        fabric.newest = kept.newest;
         fabric.adopt_at = Some(now.after(lease));
         let hosts = kept.hosts.into_iter().filter(|host| host.name != me);
-        for KeptHost { name, record, created, modified } in hosts {
-            if let Some(hop) = fabric.hosts.intern(&name) {
-                fabric.hosts.set(hop, Some(Known { record, created, modified, since: now, gone_at: None }));
+        for KeptHost { name, record, modified, addresses } in hosts {
+            let Some(hop) = fabric.hosts.intern(&name) else { continue };
+            fabric.hosts.set(hop, Some(Known { record, modified, since: now, gone_at: None }));
+            for (address, created) in addresses {
+                // One that is left out here is left out again when it is read.
+                let _left_out = fabric.hosts.claim(hop, address, Some(Tenure { created, gone_at: None }));
             }
         }
         for KeptGroup { name, claims } in kept.groups {

@@ -54,7 +54,7 @@ pub struct HostReport {
     pub gone_in: Option<Duration>,
     /// Its addresses in the groups that this host follows.
     pub addresses: u32,
-    /// Whether frames are sent to it. If not, another host had its tunnel address first.
+    /// Whether frames are sent to it. If not, another host had its tunnel address first, or it has not claimed that address.
     pub is_reached: bool,
 }
 
@@ -187,29 +187,45 @@ impl Fabric {
         }
     }
 
+    /// The log has each sentence once while it stays the same: so none has a number that a guest can raise.
     fn refused(&self) -> Vec<String> {
         let mut sentences: Vec<String> =
             self.configs.refused.iter().cloned().chain(self.refusals.sentences()).collect();
         if self.refusals.more > 0 {
-            sentences.push(format!("and {} more keys", self.refusals.more));
+            sentences.push("and more keys than these".to_owned());
         }
-        if self.left_out > 0 {
-            sentences.push(format!(
-                "{} addresses were not claimed because there are too many: other hosts reach them by flooding",
-                self.left_out
-            ));
+        if self.is_admitted {
+            let me = (&self.me.host, self.me.address);
+            sentences.extend(self.hosts.all().filter_map(|(_, host)| self.hosts.why_not_reached(host, me)));
         }
-        for (name, group) in &self.groups {
-            let often = group.own.iter().filter(|(_, own)| own.wanted.is_some() && own.defeats >= DEFEATS_MANY);
-            sentences.extend(often.map(|(mac, own)| {
-                format!(
-                    "{mac} of group {:?} was claimed by another host {} times in a row: two guests may have one address",
-                    name.as_str(),
-                    own.defeats
-                )
-            }));
-        }
+        sentences.extend(self.left_out.iter().map(|port| {
+            format!(
+                "port {:?}: not all addresses that were learned behind it are claimed, because there are too many: other hosts reach \
+                 those by flooding",
+                port.as_str()
+            )
+        }));
+        sentences.extend(self.defeated());
         sentences
+    }
+
+    /// A sentence for each port of which an address is in two places: its first such address.
+    fn defeated(&self) -> Vec<String> {
+        let mut ports = BTreeMap::new();
+        for (name, group) in &self.groups {
+            let often = group.own.iter().filter(|(_, own)| own.defeats >= DEFEATS_MANY);
+            for (mac, wanted) in often.filter_map(|(mac, own)| Some((mac, own.wanted.as_ref()?))) {
+                ports.entry(&wanted.port).or_insert_with(|| {
+                    format!(
+                        "port {:?}: its address {mac} of group {:?} was claimed by another host {DEFEATS_MANY} times in a row or more: two \
+                         guests may have one address",
+                        wanted.port.as_str(),
+                        name.as_str()
+                    )
+                });
+            }
+        }
+        ports.into_values().collect()
     }
 
     /// The number of ports of each other host that have an address in the groups that this host follows. It looks at all claims.

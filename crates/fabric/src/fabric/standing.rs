@@ -4,8 +4,12 @@ use nicety_adapter::Time;
 
 use crate::Action;
 use crate::fabric::Fabric;
+use crate::hosts::Known;
 use crate::record::{HostRecord, Key};
-use crate::store::{Call, Compare, Op, Outcome, Scope, Transaction, Trouble};
+use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
+
+/// Claims of former tunnel addresses that one registration deletes. A host has one, unless a stranger has made more.
+const FORMER_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -86,7 +90,8 @@ impl Fabric {
                 self.terms.lease
             ));
         }
-        let (host, _) = self.hosts.first_with(me.address, mine.map(|known| (known.created, &me.host)))?;
+        let claimed = self.hosts.my_tenures.get(&me.address).map(|&created| (created, &me.host));
+        let (_, host) = self.hosts.first_with(me.address, claimed)?;
         Some(format!(
             "host {:?} has the tunnel address {} already, so host {:?}, which has the same one, is refused: give one of them another address",
             host.as_str(),
@@ -102,7 +107,7 @@ impl Fabric {
         }
         if std::mem::take(&mut self.standing.are_hosts_new) {
             match self.conflict() {
-                Some(why) => self.refuse(why),
+                Some(why) => self.refuse(why, now),
                 None if matches!(self.standing.stage, Stage::Refused(_)) => self.standing.stage = Stage::Idle(now),
                 None => {}
             }
@@ -128,16 +133,26 @@ impl Fabric {
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
 
+    fn own_record(&self) -> HostRecord {
+        HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() }
+    }
+
     fn register(&mut self) {
         let Some(lease) = self.standing.lease() else { return };
         let call = self.call();
         let key = self.keys.text(&Key::Host(self.me.host.clone()));
         // Only a key of this run is written again.
         let revision = self.hosts.mine.as_ref().map_or(0, |mine| mine.modified);
-        let record =
-            HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() };
+        let record = self.own_record();
         let compares = vec![Compare::Modified { key: key.clone(), revision }];
-        let ops = vec![Op::Put { key: key.clone(), value: record.text(), lease }];
+        // The address's key comes first, so that other hosts never see the record without it. It says nothing but that it is there.
+        let tunnel = |address| self.keys.text(&Key::Tunnel { host: self.me.host.clone(), address });
+        let mut ops = vec![
+            Op::Put { key: tunnel(self.me.address), value: "{}".to_owned(), lease },
+            Op::Put { key: key.clone(), value: record.text(), lease },
+        ];
+        let former = self.hosts.my_tenures.keys().filter(|address| **address != self.me.address);
+        ops.extend(former.take(FORMER_MAX).map(|&address| Op::Delete { key: tunnel(address) }));
         self.standing.stage = Stage::Registering(call);
         self.act(Action::Transact { call, transaction: Transaction { compares, ops, otherwise: Some(key) } });
     }
@@ -153,10 +168,12 @@ impl Fabric {
         }
     }
 
-    fn refuse(&mut self, why: String) {
+    fn refuse(&mut self, why: String, now: Time) {
         if let Some(lease) = self.standing.lease.take() {
             self.act(Action::Revoke { lease: lease.id });
+            // It may register again once the other host is gone, and must know then what it has missed without a lease.
             self.registrations += 1;
+            self.read_everything_again(now, self.terms.pause_max);
         }
         self.standing.stage = Stage::Refused(why);
         self.is_admitted = false;
@@ -255,10 +272,23 @@ impl Fabric {
             }
             None => self.host_is_gone(&host, None, now),
         }
+        self.register_again(now);
+    }
+
+    /// The own key has gone, or is not this host's any more, and the lease may still live.
+    pub(crate) fn register_again(&mut self, now: Time) {
         if matches!(self.standing.stage, Stage::Registered | Stage::Registering(_)) {
             self.standing.stage = Stage::Leased(now.after(self.pause(self.standing.failures)));
             self.standing.failures += 1;
         }
+    }
+
+    /// The own key has no lease, as a key of a host has: a stranger has written it. It is written again, as one of this run is.
+    pub(crate) fn own_host_key_is_spoiled(&mut self, entry: &Entry, now: Time) -> Result<(), String> {
+        let modified = entry.modified;
+        self.hosts.mine = Some(Known { record: self.own_record(), modified, since: now, gone_at: None });
+        self.register_again(now);
+        HostRecord::parse(&entry.value).map(drop)
     }
 
     /// The store has let the lease end, and this host's keys with it. Others may have claimed its addresses meanwhile: it reads first.

@@ -14,6 +14,7 @@ use nicety_frame::{Mac, Vni};
 use crate::store::{Change, Store};
 
 mod faults;
+mod frames;
 mod truth;
 
 pub const MS: u64 = 1_000_000;
@@ -100,6 +101,8 @@ pub struct Daemon {
 pub struct Host {
     pub name: Name,
     pub address: IpAddr,
+    /// All addresses that its tunnel has ever had.
+    addresses: BTreeSet<IpAddr>,
     pub daemon: Option<Daemon>,
     kept: Option<Kept>,
     pub is_cut: bool,
@@ -140,6 +143,12 @@ pub struct World {
     pub taken_back: u64,
     pub overtaken: u64,
     pub changes: u64,
+    /// Tunnel addresses that were given to hosts, and those of them that another host had.
+    pub readdressed: u64,
+    pub collisions: u64,
+    /// Frames that were sent, and arrivals of them at ports.
+    pub sent: u64,
+    pub arrived: u64,
     /// No message is lost or late.
     pub is_punctual: bool,
 }
@@ -171,6 +180,7 @@ impl World {
         let host = |n: usize, random: &mut Random| Host {
             name: Name::new(&format!("h{n}")).unwrap(),
             address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, n as u8 + 1)),
+            addresses: BTreeSet::from([IpAddr::V4(Ipv4Addr::new(192, 0, 2, n as u8 + 1))]),
             daemon: None,
             kept: None,
             is_cut: false,
@@ -205,6 +215,10 @@ impl World {
             taken_back: 0,
             overtaken: 0,
             changes: 0,
+            readdressed: 0,
+            collisions: 0,
+            sent: 0,
+            arrived: 0,
             is_punctual: false,
         };
         let groups =

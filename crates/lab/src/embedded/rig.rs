@@ -100,6 +100,8 @@ pub struct Layout {
     pub uplink_more: String,
     /// Further tables of the host file: ports without a guest of the rig's.
     pub more: String,
+    /// One worker serves all ports, and polls all the time.
+    pub always_polls: bool,
 }
 
 /// Bulk transfers of one station.
@@ -153,7 +155,11 @@ impl Drop for Daemon {
 
 fn host_file(folder: &Folder, layout: &Layout) -> String {
     let quoted = |name: &str| format!("{:?}", folder.join(name));
-    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\nlisted = false\n\n", quoted(CONTROL));
+    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\nlisted = false\n", quoted(CONTROL));
+    if layout.always_polls {
+        text += "workers = 1\nbusy_poll = \"always\"\n";
+    }
+    text += "\n";
     if layout.uplink {
         text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n", quoted(UPLINK));
         text.extend(layout.rate.map(|rate| format!("rate = \"{rate}\"\n")));

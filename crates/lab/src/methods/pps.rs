@@ -32,6 +32,8 @@ const PEERS: [(&str, Peer); 4] = [
     ("bridge", Peer::Bridge),
     ("testpmd-mac", Peer::Testpmd("mac")),
 ];
+/// The row of Nicety whose worker sleeps when it has nothing to do, as every daemon's does that is not told otherwise: virtio-net.
+const ADAPTIVE: &str = "nicety-adaptive";
 /// Number of peers in a quick look.
 const QUICK_PEERS: usize = 3;
 /// Addresses of the generator's stations: locally administered.
@@ -103,8 +105,9 @@ impl Method for Pps {
 
     fn field(&self, _guests: Guests, length: Length) -> Vec<Subject> {
         let peers = if length == Length::Quick { QUICK_PEERS } else { PEERS.len() };
-        let of = |(name, _): &(&str, Peer)| Subject { adapter: (*name).to_owned(), server: None, driver: None };
-        ADAPTERS.ours(length).chain(PEERS.iter().take(peers).map(of)).collect()
+        let of = |name: &str| Subject { adapter: name.to_owned(), server: None, driver: None };
+        let others = PEERS.iter().take(peers).map(|(name, _)| of(name));
+        ADAPTERS.ours(length).chain([of(ADAPTIVE)]).chain(others).collect()
     }
 
     fn loads(&self, _guests: Guests, length: Length, seconds: Option<u32>) -> Vec<Load> {
@@ -277,8 +280,9 @@ impl Measurement for Forwarding {
     fn boot(&mut self, run: &Run<'_, u16>) -> Result<Forwarder, BenchError> {
         match peer(run.subject) {
             None => {
-                let crowd = vec![Place::new(&run.subject.adapter); 2];
-                let layout = Layout { crowd, ..Layout::default() };
+                let always_polls = run.subject.adapter != ADAPTIVE;
+                let adapter = if always_polls { &run.subject.adapter } else { "virtio-net" };
+                let layout = Layout { crowd: vec![Place::new(adapter); 2], always_polls, ..Layout::default() };
                 Ok(Forwarder::Nicety(Box::new(embedded::Rig::start(&self.program, &layout, run.stop)?)))
             }
             Some(Peer::Testpmd(mode)) => self.testpmd(mode, run.stop),
@@ -323,7 +327,8 @@ impl Measurement for Forwarding {
             "The generator is one process with this project's own drivers at both ports. It polls without sleeping, so it takes a processor, and \
              its own work limits what it offers."
                 .to_owned(),
-            "Nicety: a switch of two ports with the row's adapter, options as they come; virtio-net over vhost-user, the others over vfio-user. \
+            "Nicety: a switch of two ports with the row's adapter; virtio-net over vhost-user, the others over vfio-user. One worker polls all the \
+             time, as the peers do (`busy_poll = \"always\"`). nicety-adaptive: virtio-net with the options as they come, so the workers sleep. \
              testpmd: two net_vhost ports, io (frames unchanged) or mac (addresses rewritten), one polling core; it neither learns nor looks up."
                 .to_owned(),
             "ovs-dpdk: Open vSwitch, a bridge that learns, with two vhost-user ports and one polling thread (Debian's openvswitch-switch-dpdk). VPP is \

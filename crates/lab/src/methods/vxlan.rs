@@ -6,6 +6,7 @@ use nicety_guests::Error;
 use super::rig::{Measurement, Run, rig};
 use super::{ABOUT_CPU, About, CPU, Figure, Length, Load, Method, Opening, Rig, Subject, Table, Taken};
 use crate::bench::BenchError;
+use crate::host::CpuTimes;
 use crate::method::Guests;
 use crate::real::joined::{Cable, Hosts, Joined, Way};
 use crate::results::Direction;
@@ -35,7 +36,12 @@ struct Shape {
     cable: Cable,
 }
 
-const FIGURES: [Figure; 4] = [Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher), CPU[0], CPU[1], CPU[2]];
+/// Processor time of the whole machine. In the other figures of CPU work is missing that the kernel does for nobody's account: a card's
+/// interrupts, and the threads that take their work over when there is much.
+const MACHINE_CPU: Figure =
+    Figure::new("machine_cpu", "All processors' time per gigabit", "CPU-s/Gbit", Direction::Lower);
+const FIGURES: [Figure; 5] =
+    [Figure::new("mbit", "Throughput", "Mbit/s", Direction::Higher), MACHINE_CPU, CPU[0], CPU[1], CPU[2]];
 
 /// The method (see the module's page).
 #[derive(Debug)]
@@ -109,6 +115,12 @@ impl Method for Vxlan {
                 "mbit",
                 "The goals: 1.2 times the kernel's bridge and vxlan device at the same CPU, 0.6 times two daemons without a tunnel.",
             );
+            table(
+                MACHINE_CPU.title,
+                MACHINE_CPU.name,
+                "Time that processors were busy, divided by the payload, also with what the kernel counts for no program. Everything of a host \
+                 runs on one processor. Rows have the same CPU if this time multiplied by the throughput is the same.",
+            );
             CPU.iter().zip(ABOUT_CPU).for_each(|(cpu, about)| table(cpu.title, cpu.name, about));
         }
         tables
@@ -148,12 +160,16 @@ impl Measurement for Between {
     }
 
     fn measure(&mut self, joined: &mut Joined, run: &Run<'_, Shape>) -> Result<Taken, BenchError> {
-        let watch = Stopwatch::start(joined.spent());
+        let (machine, watch) = (CpuTimes::now(), Stopwatch::start(joined.spent()));
         let measured = joined.stream(run.load.seconds, run.stop)?;
         let (spent, steal_percent) = watch.stop(joined.spent());
+        let busy = CpuTimes::busy_time(machine);
         let gbit = measured.rate * measured.seconds / 1000.0;
         let mut taken = measured.taken();
         taken.figures.extend(spent.per(gbit, ""));
+        // What carried nothing gives no figure.
+        let busy = busy.map(|busy| busy.as_secs_f64() / gbit).filter(|busy| busy.is_finite());
+        taken.figures.extend(busy.map(|busy| (MACHINE_CPU.name.to_owned(), busy)));
         Ok(Taken { steal_percent, ..taken })
     }
 

@@ -243,7 +243,7 @@ impl Plan {
         let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
         let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\nport_addresses = {most}\n");
         host.push_str(&format!(
-            "[daemon]\ncontrol = \"{}\"\nlisted = false\n",
+            "[daemon]\ncontrol = \"{}\"\nlisted = false\nbusy_poll = \"always\"\n",
             self.folder.join("control.sock").display()
         ));
         for (i, socket) in sockets.iter().enumerate() {

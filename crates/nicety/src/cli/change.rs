@@ -1,7 +1,6 @@
 //! The words of the commands that change one thing of a running daemon: `port`, `vf`, `card`, `group`, `uplink`, `team`, `mirror`,
 //! `flow-export`, `class`.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -9,6 +8,7 @@ use nicety_daemon::live::confirm::CONFIRM_MAX;
 use nicety_host::Seconds;
 
 use super::Which;
+use crate::reach::Address;
 
 /// Words by which a change takes itself back.
 #[derive(Debug, Default, Args)]
@@ -16,9 +16,10 @@ pub struct Guard {
     /// Undo the change after this time, such as 60s, unless `nicety confirm` comes before
     #[arg(long, value_name = "TIME", value_parser = waits)]
     pub confirm: Option<u32>,
-    /// Undo the change unless this address answers an echo request (ping) from here afterwards. Without --confirm the answer confirms it
-    #[arg(long, value_name = "ADDRESS")]
-    pub check_reach: Option<IpAddr>,
+    /// Undo the change unless this address answers echo requests (ping) from here for 5 s afterwards: by the host's routes, or by one
+    /// interface (192.0.2.1%eth0). Without --confirm that confirms it
+    #[arg(long, value_name = "ADDRESS[%INTERFACE]")]
+    pub check_reach: Option<Address>,
 }
 
 /// A time within which a change is to be confirmed, in seconds.

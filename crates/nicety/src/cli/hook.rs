@@ -42,7 +42,8 @@ pub struct HookLibvirt {
     /// libvirt's folder of hooks for QEMU, in which each executable file is called
     #[arg(long, value_name = "DIR", default_value = "/etc/libvirt/hooks/qemu.d")]
     pub hooks: PathBuf,
-    /// Wait for so long for a daemon that does not answer, such as 30s, 600s at most [default: not at all]
+    /// Wait for so long for a daemon that does not answer, or for a change that must be confirmed or undone first, such as 30s, 600s at
+    /// most [default: not at all]
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = wait)]
     pub wait: Seconds,
     /// Only the interfaces whose sockets are in this folder [default: all of type vhostuser]

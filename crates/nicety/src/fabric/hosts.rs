@@ -195,6 +195,8 @@ struct Parts {
     has_user: bool,
     has_role: bool,
     record: Option<Entry>,
+    /// The keys that claim its tunnel address.
+    tunnels: Vec<Entry>,
     claims: Vec<Entry>,
 }
 
@@ -207,6 +209,7 @@ pub fn forget(store: &Store, name: &Name, yes: bool) -> Result<(), Failure> {
     match &parts.record {
         Some(_) => plan.push(format!("- host {name} with {count} (VMs there lose their way to other hosts)")),
         None if !parts.claims.is_empty() => plan.push(format!("- {count} of host {name}")),
+        None if !parts.tunnels.is_empty() => plan.push(format!("- the tunnel's address of host {name}")),
         None => {}
     }
     plan.extend(parts.has_user.then(|| format!("- user {role}")));
@@ -234,6 +237,7 @@ fn parts(store: &Store, name: &Name, role: &str) -> Result<Parts, Failure> {
     let claims = store.all(&store.keys.claims())?.into_iter().filter(is_its).collect();
     let key = store.keys.text(&Key::Host(name.clone())).into_bytes();
     let record = store.all(&store.keys.hosts())?.into_iter().find(|entry| entry.key == key);
+    let tunnels = store.all(&store.keys.tunnels(name))?;
     let (has_user, has_role) = if store.has_user() {
         store.wait(|client| async move {
             let users = client.users().await?;
@@ -242,15 +246,15 @@ fn parts(store: &Store, name: &Name, role: &str) -> Result<Parts, Failure> {
     } else {
         (false, false)
     };
-    Ok(Parts { has_user, has_role, record, claims })
+    Ok(Parts { has_user, has_role, record, tunnels, claims })
 }
 
 fn drop_parts(store: &Store, name: &Name, role: &str, parts: Parts) -> Result<(), Failure> {
-    let Parts { has_user, has_role, record, claims } = parts;
+    let Parts { has_user, has_role, record, tunnels, claims } = parts;
     let key = |entry: &Entry| String::from_utf8_lossy(&entry.key).into_owned();
-    let keys: Vec<String> = record.iter().chain(&claims).map(key).collect();
-    let leases: BTreeSet<i64> =
-        record.iter().chain(&claims).map(|entry| entry.lease).filter(|lease| *lease != 0).collect();
+    let all = || record.iter().chain(&tunnels).chain(&claims);
+    let keys: Vec<String> = all().map(key).collect();
+    let leases: BTreeSet<i64> = all().map(|entry| entry.lease).filter(|lease| *lease != 0).collect();
     store.wait(|client| async move {
         // The user first: it writes nothing any more.
         if has_user {
@@ -264,6 +268,7 @@ fn drop_parts(store: &Store, name: &Name, role: &str, parts: Parts) -> Result<()
             client.delete(&Range::one(key)).await?;
         }
         client.delete(&Range::one(store.keys.text(&Key::Host(name.clone())))).await?;
+        client.delete(&Range::prefix(store.keys.tunnels(name))).await?;
         if has_role {
             client.delete_role(role).await?;
         }

@@ -38,6 +38,7 @@ pub fn of_host<'a>(keys: &Keys, host: &Name, groups: impl IntoIterator<Item = &'
     let mut all = BTreeSet::from([
         right(Access::Read, Range::prefix(keys.prefix())),
         right(Access::ReadWrite, Range::one(keys.text(&Key::Host(host.clone())))),
+        right(Access::ReadWrite, Range::prefix(keys.tunnels(host))),
     ]);
     all.extend(groups.into_iter().map(|group| right(Access::ReadWrite, Range::prefix(keys.own(group, host)))));
     all

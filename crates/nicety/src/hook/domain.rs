@@ -39,8 +39,10 @@ pub struct Domain {
     pub name: String,
     /// Its UUID: it stays when the domain is renamed or migrated.
     pub uuid: String,
-    /// Its ports.
+    /// Its ports. A port without a name in the metadata has [the usual one](Domain::usual).
     pub ports: Vec<Table>,
+    /// The names that the metadata gives.
+    pub named: Vec<String>,
 }
 
 /// Whether a port's origin is this hook, for the domain of this UUID.
@@ -54,6 +56,11 @@ pub fn text<'a>(port: &'a Table, key: &str) -> &'a str {
 }
 
 impl Domain {
+    /// The usual name of its port of this number, if it has several.
+    pub fn usual(name: &str, number: usize) -> String {
+        format!("{}-{number}", plain(name))
+    }
+
     /// Reads a domain. With `sockets` only ports whose sockets are in that folder count: the others are those of another switch. Relative
     /// paths start at `/`.
     ///
@@ -79,9 +86,10 @@ impl Domain {
                 None => found.push((None, values)),
             }
         }
-        let several = found.len() > 1;
+        let given = found.iter().filter_map(|(_, values)| values.get("name")?.as_str().map(str::to_owned));
+        let (named, several) = (given.collect(), found.len() > 1);
         let ports = (1..).zip(found).map(|(number, needed)| {
-            let usual = if several { format!("{}-{number}", plain(&name)) } else { plain(&name) };
+            let usual = if several { Self::usual(&name, number) } else { plain(&name) };
             let port = port(needed, &usual).map_err(|why| format!("port {number} of domain {name}: {why}"))?;
             Ok(whole(port, origin(&name, &uuid)))
         });
@@ -89,7 +97,7 @@ impl Domain {
         if let Some(folder) = sockets {
             ports.retain(|port| Path::new(text(port, "socket")).parent() == Some(folder));
         }
-        Ok(Self { name, uuid, ports })
+        Ok(Self { name, uuid, ports, named })
     }
 }
 

@@ -60,6 +60,9 @@ fn metadata_adds_keys_to_an_interface_and_ports_of_other_adapters() {
         &["name = \"web-1-3\"", "adapter = \"e1000\"", "vlan = 7", "socket = \"/run/nicety/web9.sock\"", ORIGIN.trim()],
     );
     has(3, &["name = \"lonely\"", "adapter = \"igb\""]);
+    let metadata = format!("<nicety:ports xmlns:nicety='{NAMESPACE}'>{metadata}</nicety:ports>");
+    let named = Domain::parse(&domain(&metadata, &(interface(1, "") + &interface(2, ""))), None).unwrap().named;
+    assert_eq!(named, ["lonely"]);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The script in libvirt's folder of hooks that calls this program.
 
 use std::fmt::Write as _;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nicety_daemon::attach::quoted;
@@ -85,8 +84,8 @@ pub fn install(args: &HookLibvirt) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(Failure::with(Exit::Failed))?;
     let text = text(&program, args)?;
     fs::create_dir_all(&args.hooks).map_err(failed(&args.hooks))?;
-    Whole::begin(&path).and_then(|script| script.finish(text.as_bytes())).map_err(failed(&path))?;
-    fs::set_permissions(&path, Permissions::from_mode(MODE)).map_err(failed(&path))?;
+    // libvirt may call it at any moment: it is never there without its mode.
+    Whole::begin_with(&path, MODE).and_then(|script| script.finish(text.as_bytes())).map_err(failed(&path))?;
     output::print(&format!("wrote {}\n", path.display()))?;
     output::tell(
         "note: libvirt looks for hooks when it starts or reloads: `systemctl reload libvirtd`, or virtqemud where that one runs",

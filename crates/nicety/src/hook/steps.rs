@@ -31,13 +31,44 @@ pub fn made(running: &Host, uuid: &str) -> Vec<String> {
 /// # Errors
 /// A port that the domain needs is another's: what to do, in a sentence.
 pub fn steps(running: &Host, domain: &Domain) -> Result<Vec<Step>, String> {
-    let wanted = |name: &str| domain.ports.iter().any(|port| text(port, "name") == name);
+    let ports = named(running, domain);
+    let wanted = |name: &str| ports.iter().any(|port| text(port, "name") == name);
     let gone = made(running, &domain.uuid).into_iter().filter(|name| !wanted(name));
     let mut steps: Vec<Step> = gone.map(Step::Remove).collect();
-    for port in &domain.ports {
+    for port in &ports {
         steps.extend(step(running, domain, port)?);
     }
     Ok(steps)
+}
+
+/// The domain's ports with the names that they have. A port that is there already keeps its name, by its socket and address: with an interface
+/// more or less the usual names are others, and a VM may be using it. A new port gets a usual name that is free.
+fn named(running: &Host, domain: &Domain) -> Vec<Table> {
+    let ours = running.ports.iter().filter(|there| is_of(there.origin.as_deref(), &domain.uuid));
+    let there = |port: &Table| ours.clone().find(|there| is_same(there, port)).map(|there| there.name.clone());
+    let is_given = |name: &str| domain.named.iter().any(|given| given == name);
+    let stays = |port: &Table| if is_given(text(port, "name")) { None } else { there(port) };
+    let mut taken: Vec<String> = domain.named.iter().cloned().chain(domain.ports.iter().filter_map(stays)).collect();
+    let mut name = |port: &Table| {
+        let usual = text(port, "name");
+        if is_given(usual) {
+            return usual.to_owned();
+        }
+        if let Some(name) = there(port) {
+            return name;
+        }
+        let more = (1..).map(|number| Domain::usual(&domain.name, number));
+        let free = std::iter::once(usual.to_owned()).chain(more).find(|name| !taken.contains(name));
+        let name = free.unwrap_or_default();
+        taken.push(name.clone());
+        name
+    };
+    let with_name = |port: &Table| {
+        let mut port = port.clone();
+        port.insert("name".to_owned(), Value::String(name(&port)));
+        port
+    };
+    domain.ports.iter().map(with_name).collect()
 }
 
 /// The step of one port.
@@ -60,8 +91,13 @@ fn step(running: &Host, domain: &Domain, port: &Table) -> Result<Option<Step>, S
 
 /// Whether a port that no hook has made is the one that the domain means: it has the socket and the address.
 fn is_own(there: &PortConfig, port: &Table) -> bool {
+    there.origin.is_none() && is_same(there, port)
+}
+
+/// Whether a port has the socket and the address of another one.
+fn is_same(there: &PortConfig, port: &Table) -> bool {
     let is_address = text(port, "mac").parse::<Mac>().is_ok_and(|mac| mac == there.mac);
-    there.origin.is_none() && is_address && there.socket == Path::new(text(port, "socket"))
+    is_address && there.socket == Path::new(text(port, "socket"))
 }
 
 /// The sentence about a port that is another's.

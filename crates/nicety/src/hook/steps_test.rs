@@ -21,7 +21,7 @@ fn host(ports: &[String]) -> Host {
 
 fn domain(ports: &[String]) -> Domain {
     let ports = ports.iter().map(|port| format!("{port}{}\n", made_for(UUID)).parse().unwrap()).collect();
-    Domain { name: "web1".to_owned(), uuid: UUID.to_owned(), ports }
+    Domain { name: "web1".to_owned(), uuid: UUID.to_owned(), ports, named: Vec::new() }
 }
 
 /// The steps, each in a word and a name.
@@ -52,8 +52,30 @@ fn what_is_missing_is_added_what_is_otherwise_is_set_and_what_is_over_is_removed
     assert!(shown(&all, &[a.clone(), b]).is_empty());
     let before = [port("web1-1", 1, &format!("mtu = 9000\nqueues = 2\n{ours}"))];
     assert_eq!(shown(&before, &[port("web1-1", 1, "queues = 4")]), ["~ web1-1 mtu= queues=…"]);
-    // The domain has one interface now: the port is called as the domain.
-    assert_eq!(shown(&all, &[port("web1", 1, "")]), ["- web1-1", "- web1-2", "+ web1"]);
+}
+
+/// The usual names depend on how many interfaces there are: libvirt plugs them into VMs that run.
+#[test]
+fn a_port_keeps_its_name_when_interfaces_come_and_go_and_a_new_one_gets_a_name_that_is_free() {
+    let ours = made_for(UUID);
+    let (one, both) = (port("web1", 1, &ours), [port("web1-1", 1, &ours), port("web1-2", 2, &ours)]);
+    let wanted = |all: &[u8]| {
+        let numbers = (1..).zip(all).map(|(number, last)| port(&format!("web1-{number}"), *last, ""));
+        numbers.collect::<Vec<_>>()
+    };
+    // A second one comes, behind the first and before it.
+    assert_eq!(shown(std::slice::from_ref(&one), &wanted(&[1, 2])), ["+ web1-2"]);
+    assert_eq!(shown(&[one], &wanted(&[2, 1])), ["+ web1-1"]);
+    assert_eq!(shown(&both, &[port("web1", 1, "")]), ["- web1-2"]);
+    assert_eq!(shown(&both, &[port("web1", 2, "")]), ["- web1-1"]);
+    assert_eq!(shown(&both, &wanted(&[3, 1, 2])), ["+ web1-3"]);
+    // The same socket with another address is another port.
+    let other = port("web1-1", 1, "").replace("34:01", "34:07");
+    assert_eq!(shown(&both, &[other, port("web1-2", 2, "")]), ["~ web1-1 mac=…"]);
+    // A name in the metadata counts.
+    let named = Domain { named: vec!["www".to_owned()], ..domain(&[port("www", 1, ""), port("web1-2", 2, "")]) };
+    let all = steps(&host(&both), &named).unwrap();
+    assert!(matches!(&all[..], [Step::Remove(gone), Step::Add(_)] if gone == "web1-1"), "{all:?}");
 }
 
 #[test]

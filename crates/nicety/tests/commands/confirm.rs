@@ -5,6 +5,7 @@ mod namespace;
 
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use namespace::{inside, ip};
 use rustix::process::Signal;
@@ -234,6 +235,8 @@ fn what_cannot_be_kept_for_the_next_start_is_not_changed_and_a_time_is_one() {
         (&["--confirm", "soon"], range),
         (&["--confirm", "60s", "--save"], "cannot be used with"),
         (&["--check-reach", "gateway"], "invalid IP address syntax"),
+        (&["--check-reach", "fe80::1"], "write its interface too, such as fe80::1%eth0"),
+        (&["--check-reach", "192.0.2.1", "--confirm", "9s"], "write --confirm 10s or more"),
     ] {
         refused(&scratch, &[&["port", "remove", "vm1"], args].concat(), 2, message);
     }
@@ -249,12 +252,12 @@ fn what_cannot_be_kept_for_the_next_start_is_not_changed_and_a_time_is_one() {
 struct Far(Child);
 
 impl Far {
-    /// It has 10.0.0.2, behind the bridge `br0` of this one.
+    /// It has 10.0.0.2 and fe80::2, behind the bridge `br0` of this one.
     fn behind_bridge() -> Far {
         let mut child = Command::new("unshare");
         // The bridge's other end comes when this process has its own namespace.
-        let script =
-            "until ip link set far0 up 2>/dev/null; do sleep 0.01; done; ip address add 10.0.0.2/24 dev far0; cat";
+        let script = "until ip link set far0 up 2>/dev/null; do sleep 0.01; done; ip address add 10.0.0.2/24 dev far0; \
+                      ip address add fe80::2/64 dev far0 nodad; cat";
         child.args(["-n", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::null());
         let far = Far(child.spawn().unwrap());
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -270,6 +273,15 @@ impl Far {
     }
 }
 
+impl Far {
+    /// Runs `ip` in its namespace.
+    fn ip(&self, words: &str) {
+        let net = format!("--net=/proc/{}/ns/net", self.0.id());
+        let ended = Command::new("nsenter").arg(net).arg("ip").args(words.split(' ')).status().unwrap();
+        assert!(ended.success(), "ip {words}: {ended}");
+    }
+}
+
 impl Drop for Far {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
@@ -277,11 +289,8 @@ impl Drop for Far {
     }
 }
 
-#[test]
-fn a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_confirmed() {
-    if !inside("confirm::a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_confirmed") {
-        return;
-    }
+/// Between this namespace and the far one are two taps: tap0 is this one's, and tap1 is on the bridge.
+fn between_taps() -> (Far, Scratch, Served) {
     let far = Far::behind_bridge();
     ip(
         "tuntap add dev tap0 mode tap\ntuntap add dev tap1 mode tap\naddress add 10.0.0.1/24 dev tap0\nlink set tap0 up\n\
@@ -290,7 +299,20 @@ fn a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_
     let taps = "[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n[[uplink]]\nkind = \"tap\"\nname = \"tap1\"\n";
     let scratch = Scratch::with(&format!("{HOST}{taps}"));
     let served = Served::start(&scratch);
-    let set = |value: &str, guard: &[&str]| scratch.run(&[&["uplink", "set", "tap1", value, "--yes"], guard].concat());
+    (far, scratch, served)
+}
+
+fn set(scratch: &Scratch, value: &str, guard: &[&str]) -> Ended {
+    scratch.run(&[&["uplink", "set", "tap1", value, "--yes"], guard].concat())
+}
+
+#[test]
+fn a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_confirmed() {
+    if !inside("confirm::a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_confirmed") {
+        return;
+    }
+    let (far, scratch, served) = between_taps();
+    let set = |value: &str, guard: &[&str]| set(&scratch, value, guard);
     let reach = ["--check-reach", "10.0.0.2"];
     // The bridge may still be learning where its ports lead.
     let first = set("rate=5Gbit/s", &reach);
@@ -313,6 +335,41 @@ fn a_change_that_cuts_an_address_off_is_undone_at_once_and_one_that_does_not_is_
     let message = "10.0.0.9 does not answer echo requests from here now: nothing was done";
     assert!(never.code == Some(1) && never.err.contains(message), "{never:?}");
     refused(&scratch, &["confirm"], 1, ") was undone by user ");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    drop(far);
+}
+
+#[test]
+fn an_address_must_go_on_to_answer_and_may_be_asked_by_one_interface() {
+    if !inside("confirm::an_address_must_go_on_to_answer_and_may_be_asked_by_one_interface") {
+        return;
+    }
+    let (far, scratch, served) = between_taps();
+    let set = |value: &str, address: &str| set(&scratch, value, &["--check-reach", address]);
+    // The address of a link has no other way than an interface.
+    for (value, address) in [("rate=8Gbit/s", "10.0.0.2%tap0"), ("rate=9Gbit/s", "fe80::2%tap0")] {
+        let by = set(value, address);
+        let said = format!("note: {address} answers: the change is confirmed");
+        assert!(by.code == Some(0) && by.err.contains(&said), "{by:?}");
+    }
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| set("rate=7Gbit/s", "10.0.0.2"));
+        served.line("rate 9Gbit/s → 7Gbit/s; undone in 60 s unless it is confirmed");
+        std::thread::sleep(Duration::from_secs(2));
+        far.ip("address del 10.0.0.2/24 dev far0");
+        let late = late.join().unwrap();
+        assert!(
+            late.code == Some(1) && late.err.contains("10.0.0.2 does not answer: the change was undone"),
+            "{late:?}"
+        );
+    });
+    for (address, code, message) in [
+        ("10.0.0.2%lo", 1, "10.0.0.2%lo does not answer echo requests from here now: nothing was done"),
+        ("10.0.0.2%tap9", 2, "10.0.0.2%tap9 cannot be asked by interface tap9: "),
+    ] {
+        let refused = set("rate=7Gbit/s", address);
+        assert!(refused.code == Some(code) && refused.err.contains(message), "{refused:?}");
+    }
     assert_eq!(served.end(Signal::TERM), Some(0));
     drop(far);
 }

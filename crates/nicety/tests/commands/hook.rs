@@ -113,6 +113,26 @@ fn calls_in_any_order_with_a_daemon_that_restarts_in_between_end_as_the_last_one
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
+/// A libvirtd that restarts tells of a VM that runs, with the interfaces that were plugged into it meanwhile.
+#[test]
+fn an_interface_that_was_plugged_in_later_leaves_the_first_one_its_port() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let both = web(&scratch);
+    let (begin, end) = (both.find("<metadata>").unwrap(), both.find("</metadata>").unwrap() + "</metadata>".len());
+    let one = format!("{}{}", &both[..begin], &both[end..]);
+    well(&scratch, &["web1", "prepare", "begin", "-"], &one);
+    assert_eq!(ports(&scratch), ["vm1", "vm2", "web1"]);
+    assert_eq!(well(&scratch, &["web1", "reconnect", "begin", "-"], &both), "");
+    assert_eq!(ports(&scratch), ["vm1", "vm2", "web1", "web1-2"]);
+    // And the other way round.
+    well(&scratch, &["web1", "reconnect", "begin", "-"], &one);
+    assert!(ports(&scratch).contains(&"web1".to_owned()));
+    well(&scratch, &["web1", "release", "end", "-"], &one);
+    assert_eq!(ports(&scratch), OWN);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn a_call_that_is_killed_at_any_moment_is_followed_by_one_that_does_the_rest() {
     let scratch = Scratch::with(HOST);
@@ -192,14 +212,17 @@ fn a_vm_starts_and_ends_while_an_administrator_s_change_waits_to_be_confirmed() 
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
     let xml = web(&scratch);
+    let ports = |scratch: &Scratch| {
+        let mut all = ports(scratch);
+        all.sort();
+        all
+    };
     assert_eq!(scratch.run(&["port", "remove", "vm1", "--confirm", "600s"]).code, Some(0));
     well(&scratch, &["web1", "prepare", "begin", "-"], &xml);
     well(&scratch, &["web1", "started", "begin", "-"], &xml);
     assert_eq!(ports(&scratch), ["vm2", "web1-1", "web1-2"]);
     assert_eq!(scratch.run(&["confirm", "--undo"]).code, Some(0));
-    let mut all = ports(&scratch);
-    all.sort();
-    assert_eq!(all, ALL);
+    assert_eq!(ports(&scratch), ALL);
     assert_eq!(scratch.run(&["port", "remove", "vm1", "--confirm", "600s"]).code, Some(0));
     well(&scratch, &["web1", "release", "end", "-"], &xml);
     assert_eq!(ports(&scratch), ["vm2"]);

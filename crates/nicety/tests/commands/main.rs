@@ -1,5 +1,6 @@
 //! The program from a person's point of view: output, messages, exit codes.
 
+mod attach;
 mod book;
 mod book_lines;
 mod compare;

@@ -7,8 +7,9 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_etcd::{Answer, Blocking, Client, Keys, Settings, User};
+use nicety_etcd::{Answer, Blocking, Client, Keys, Pem, Settings, User};
 use nicety_guests::Etcd;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Time limit for everything that should take a second or two, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -48,6 +49,8 @@ pub struct Servers {
     folder: PathBuf,
     scheme: &'static str,
     pub addresses: Vec<String>,
+    /// The CA of their certificates, if they have any, for the clients of this value.
+    pub ca: Option<PathBuf>,
     /// More options of each.
     more: Vec<String>,
     members: Vec<Option<Member>>,
@@ -58,7 +61,8 @@ impl Servers {
     pub fn start(etcd: &Etcd, folder: &Path, (scheme, addresses): (&'static str, Vec<String>), more: &[&str]) -> Self {
         let more = more.iter().map(|&option| option.to_owned()).collect();
         let members = addresses.iter().map(|_| None).collect();
-        let mut this = Self { etcd: etcd.clone(), folder: folder.to_owned(), scheme, addresses, more, members };
+        let mut this =
+            Self { etcd: etcd.clone(), folder: folder.to_owned(), scheme, addresses, ca: None, more, members };
         (0..this.addresses.len()).for_each(|member| this.run(member));
         this
     }
@@ -84,6 +88,28 @@ impl Servers {
         self.members[member] = None;
     }
 
+    /// Sends a signal to a member, such as `STOP` and `CONT`.
+    pub fn signal(&self, member: usize, signal: Signal) {
+        let Member(child) = self.members[member].as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    /// The member that leads the others.
+    pub fn leader(&self) -> usize {
+        let leads = |endpoint: &str| {
+            let status = self.client_of(endpoint, None).wait(|client| async move { client.status().await });
+            status.is_ok_and(|status| status.is_leader)
+        };
+        let end = Instant::now() + SOON;
+        loop {
+            if let Some(member) = self.endpoints().split(',').position(leads) {
+                return member;
+            }
+            assert!(Instant::now() < end, "no member leads");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The endpoints, as text for a host file.
     pub fn endpoints(&self) -> String {
         let all: Vec<String> =
@@ -93,7 +119,12 @@ impl Servers {
 
     /// A client, as a user if there is one.
     pub fn client(&self, user: Option<(&str, &str)>) -> Blocking {
-        let mut settings = Settings::new(self.endpoints().split(',').map(|one| one.parse().unwrap()).collect());
+        self.client_of(&self.endpoints(), user)
+    }
+
+    fn client_of(&self, endpoints: &str, user: Option<(&str, &str)>) -> Blocking {
+        let mut settings = Settings::new(endpoints.split(',').map(|one| one.parse().unwrap()).collect());
+        settings.ca = self.ca.as_deref().map(|path| Pem::read(path).unwrap());
         settings.user = user.map(|(name, password)| User { name: name.to_owned(), password: password.to_owned() });
         Blocking::new(Client::new(settings, |_: &str, _: u16, _: Answer| {}).unwrap()).unwrap()
     }

@@ -1,7 +1,7 @@
 //! Another network namespace, at the other end of a wire. The test runs in namespaces of its own (`again::inside` with `-Urn`).
 
 #[path = "../../../uplink/tests/elsewhere/mod.rs"]
-mod elsewhere;
+pub mod elsewhere;
 
 use std::process::Command;
 

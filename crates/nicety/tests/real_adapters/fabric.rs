@@ -1,6 +1,10 @@
 //! Three hosts of a fabric, each a network namespace with a daemon, joined by a bridge on which etcd runs: unmodified drivers of three
 //! chips reach each other through the tunnels, with jumbo frames, groups, guards and I/O control across hosts.
 
+mod moved;
+pub mod requests;
+pub mod sender;
+
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,8 +19,9 @@ use crate::{
 /// MTU of the network between the hosts, and what VXLAN over IPv4 leaves of it.
 const UNDER: u32 = 9000;
 const INNER: u32 = UNDER - 50;
-/// etcd's address there.
+/// etcd's address there, and for hosts that have one network.
 const ETCD: &str = "192.0.2.254";
+pub const LOOPBACK: &str = "127.0.0.1";
 /// The ports of each host: adapter, group, number.
 const HOSTS: [&[(&str, &str, u8)]; 3] = [
     &[("e1000", "web", 1), ("e1000e", "db", 4)],
@@ -44,11 +49,11 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_nicety"))
 }
 
-/// The lines of a host's file that make it a host of the fabric.
-fn host_tables(number: usize) -> String {
+/// The lines of a host's file that make it a host of the fabric: its name, its tunnel's address, and etcd's.
+pub fn host_tables(host: &str, address: &str, etcd: &str) -> String {
     format!(
-        "\n[fabric]\nname = \"prod\"\nhost = \"host{number}\"\ntunnel = \"tunnel\"\netcd = \"http://{ETCD}:2379\"\n\n\
-         [[uplink]]\nkind = \"vxlan\"\nname = \"tunnel\"\naddress = \"192.0.2.{number}\"\nmtu = {UNDER}\n"
+        "\n[fabric]\nname = \"prod\"\nhost = \"{host}\"\ntunnel = \"tunnel\"\netcd = \"http://{etcd}:2379\"\n\n\
+         [[uplink]]\nkind = \"vxlan\"\nname = \"tunnel\"\naddress = \"{address}\"\nmtu = {UNDER}\n"
     )
 }
 
@@ -60,7 +65,7 @@ impl Fabric {
             "ip link add under type bridge && ip link set under mtu {UNDER} && ip addr add {ETCD}/24 dev under && ip link set under up"
         );
         well(namespace.run(&bridge, SOON));
-        let folder = start_etcd(&mut namespace);
+        let folder = start_etcd(&mut namespace, ETCD);
         let mut hosts = Vec::new();
         for (number, ports) in (1..).zip(HOSTS) {
             let near = format!("near{number}");
@@ -77,7 +82,8 @@ impl Fabric {
                 more: format!("port_group = \"{group}\"\n"),
                 ..port(adapter, *number)
             };
-            let setup = Setup { before: entrance, daemon_more: host_tables(number), ..Setup::default() };
+            let daemon_more = host_tables(&format!("host{number}"), &format!("192.0.2.{number}"), ETCD);
+            let setup = Setup { before: entrance, daemon_more, ..Setup::default() };
             hosts.push(well(Served::start_as(program(), &mut namespace, ports.iter().map(of_group).collect(), setup)));
         }
         let guests = HOSTS.iter().zip(&hosts).flat_map(|(ports, served)| {
@@ -140,12 +146,12 @@ impl Fabric {
     }
 }
 
-/// Starts etcd, and makes the fabric.
-fn start_etcd(namespace: &mut Namespace) -> Folder {
+/// Starts etcd at this address, and makes the fabric.
+pub fn start_etcd(namespace: &mut Namespace, address: &str) -> Folder {
     let etcd = well(Etcd::lay(&mut |line| eprintln!("{line}")));
     let folder = well(Folder::new());
     let mut command = etcd.command();
-    let client = format!("http://{ETCD}:2379");
+    let client = format!("http://{address}:2379");
     command.arg(format!("--data-dir={}", folder.join("data")));
     command.args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")]);
     command.args(["--listen-peer-urls=http://127.0.0.1:2380", "--unsafe-no-fsync"]);

@@ -33,6 +33,8 @@ mod ptp;
 mod refused;
 mod relay;
 mod restarted;
+#[path = "../../../daemon/tests/rings_guest/mod.rs"]
+mod rings_guest;
 mod saved;
 mod scp;
 mod server_gone;

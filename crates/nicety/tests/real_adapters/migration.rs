@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Migrates the guest away, and waits until that is done. Returns QEMU's status.
-fn migrate(monitor: &mut Monitor, to: &str) -> Value {
+pub fn migrate(monitor: &mut Monitor, to: &str) -> Value {
     monitor.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
     monitor.run("migrate", json!({"uri": to}));
     monitor.wait("query-migrate", "completed", LATER)

@@ -70,15 +70,17 @@ fn rights(etcd: &Etcd) {
     let lease = grant(&one);
     let record = "{\"address\":\"192.0.2.1\",\"mtu\":1500,\"run\":\"00000000000000ff\",\"version\":\"0.1.0\"}";
     put(&one, "host/node-1", record, lease).unwrap();
+    put(&one, "host/node-1/192.0.2.1", "{}", lease).unwrap();
     put(&one, "at/web/node-1/52:54:00:00:00:01", "{\"port\":\"vm1\",\"sequence\":1}", lease).unwrap();
-    assert_eq!(cluster.keys(&other, "").len(), 3, "the other one reads it, and the configuration");
+    assert_eq!(cluster.keys(&other, "").len(), 4, "the other one reads it, and the configuration");
     // And nothing else, whatever it tries.
     for key in [
         "config",
         "host/node-1",
         "host/",
         "host/node-20",
-        "host/node-2/",
+        "host/node-20/192.0.2.2",
+        "host/node-1/192.0.2.2",
         "at/web/node-1/52:54:00:00:00:01",
         "at/web/node-20/x",
         "at/db/node-2/52:54:00:00:00:02",
@@ -95,7 +97,7 @@ fn rights(etcd: &Etcd) {
     denied(other.wait(|client| async move { client.revoke(lease).await }));
     let roles = other.wait(|client| async move { client.add_role("mine").await }).unwrap_err();
     assert!(matches!(roles.kind, ErrorKind::NotRoot { .. }), "{roles}");
-    assert_eq!(cluster.keys(&one, "host/").len(), 1);
+    assert_eq!(cluster.keys(&one, "host/").len(), 2);
 
     // A new group: its right comes with it, and goes with it.
     let as_admin = |words: &[&str]| cluster.run_as("nicety/prod/admin", "prod-admin.password", words);
@@ -130,9 +132,9 @@ fn forgotten(cluster: &Cluster, one: &Blocking, lease: i64) {
     let ended = cluster.as_root(&words);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), plan), "{ended:?}");
     assert!(ended.err.contains("there is no terminal to ask: nothing was done"), "{ended:?}");
-    assert_eq!(cluster.keys(one, "host/").len(), 1);
+    assert_eq!(cluster.keys(one, "host/").len(), 2);
     says(cluster.as_root(&["forget", "node-1", "--yes"]), 0, plan);
-    assert!(put(one, "host/node-1", "x", 0).is_err());
+    assert!(put(one, "host/node-1", "x", 0).is_err() && put(one, "host/node-1/192.0.2.1", "x", 0).is_err());
     let root = cluster.client(Some(("root", crate::cluster::ROOT)));
     assert_eq!(cluster.keys(&root, "host/"), []);
     assert_eq!(cluster.keys(&root, "at/web/"), []);

@@ -3,7 +3,9 @@
 #[path = "../../../daemon/tests/namespace/again.rs"]
 mod again;
 mod beside;
+mod certificates;
 mod classes;
+mod clocks;
 mod cluster;
 mod cut;
 #[path = "../etcd_lines/mod.rs"]
@@ -22,7 +24,9 @@ mod rings_guest;
 mod seen;
 #[path = "../station/mod.rs"]
 mod station;
+mod strange;
 mod streams;
+mod three;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -58,6 +62,8 @@ struct Host {
     dir: PathBuf,
     name: String,
     has_keeper: bool,
+    /// A command that starts its daemon, before the daemon's own words.
+    before: Vec<String>,
     daemon: Option<Process>,
 }
 
@@ -94,12 +100,21 @@ impl Host {
             );
         }
         std::fs::write(dir.join("host.toml"), text).unwrap();
-        Self { dir, name: name.to_owned(), has_keeper: false, daemon: None }
+        Self { dir, name: name.to_owned(), has_keeper: false, before: Vec::new(), daemon: None }
+    }
+
+    /// Adds lines to its `[fabric]`.
+    fn add(&self, lines: &str) {
+        let file = self.dir.join("host.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, text.replacen("[fabric]\n", &format!("[fabric]\n{lines}"), 1)).unwrap();
     }
 
     fn serve(&mut self) {
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let words = [&self.before[..], &[env!("CARGO_BIN_EXE_nicety").to_owned()]].concat();
+        let mut serve = Command::new(&words[0]);
         serve
+            .args(&words[1..])
             .arg("serve")
             .args(self.has_keeper.then_some("--keeper"))
             .current_dir(&self.dir)
@@ -176,6 +191,11 @@ impl Host {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.args(words).current_dir(&self.dir).env_remove("XDG_RUNTIME_DIR");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The file of its last known state.
+    fn kept(&self) -> PathBuf {
+        self.dir.join("host.toml.state.fabric")
     }
 
     /// The socket of a port.
@@ -386,7 +406,7 @@ fn of_three_etcd_servers_one_may_die_and_with_two_dead_nothing_is_lost() {
 fn a_second_host_with_a_name_or_an_address_that_is_taken_is_refused_with_both() {
     let (place, cluster) = (TempDir::new().unwrap(), Cluster::start::<1>());
     cluster.put("config", GROUPS);
-    let ends = addresses::<2>();
+    let ends = addresses::<3>();
     let one = Host::start(place.path(), "one", &ends[0], &cluster, &[("e1000", "web", 1)]);
     until("it is there", || one.is_connected());
     // The same name in another folder.
@@ -396,4 +416,20 @@ fn a_second_host_with_a_name_or_an_address_that_is_taken_is_refused_with_both() 
     assert!(why.contains(&ends[0]) && why.contains(&ends[1]), "{why}");
     until("the log says so", || twin.log().contains("this host is refused"));
     assert!(one.is_connected());
+    // A copy of the machine, with all that its daemon has kept, and an address of its own.
+    until("its last known state is kept", || one.kept().exists());
+    let copy = Host::new(&place.path().join("copy"), "one", &ends[2], &cluster, &[("e1000", "web", 3)]);
+    std::fs::copy(one.kept(), copy.kept()).unwrap();
+    let mut copy = copy;
+    copy.serve();
+    until("the copy is refused", || copy.report().connection == Connection::Refused);
+    let why = copy.report().why_not.unwrap();
+    assert!(why.contains(&ends[0]) && why.contains(&ends[2]) && why.contains("give it another name"), "{why}");
+    let record = cluster.value("host/one").unwrap();
+    assert!(one.is_connected() && record.contains(&ends[0]), "{record}");
+    // Once the first one has ended, the copy is the host of that name.
+    let mut one = one;
+    one.end(Signal::TERM);
+    drop(twin);
+    until("the copy takes its place", || copy.is_connected());
 }

@@ -14,24 +14,24 @@ fn bytes(number: u8) -> [u8; 6] {
     [0x52, 0x54, 0, 0x12, 0x34, number]
 }
 
-fn port(number: u8) -> (&'static str, &'static str, u8) {
+pub(super) fn port(number: u8) -> (&'static str, &'static str, u8) {
     ("virtio-net", "web", number)
 }
 
 /// Two guests that send to each other: every other frame is a broadcast.
-struct Both {
-    guests: [Guest; 2],
+pub(super) struct Both {
+    pub(super) guests: [Guest; 2],
     numbers: [u8; 2],
-    sent: usize,
+    pub(super) sent: usize,
     came: [Vec<u8>; 2],
 }
 
 impl Both {
-    fn new(guests: [Guest; 2], numbers: [u8; 2]) -> Self {
+    pub(super) fn new(guests: [Guest; 2], numbers: [u8; 2]) -> Self {
         Self { guests, numbers, sent: 0, came: Default::default() }
     }
 
-    fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         for from in [0, 1] {
             let (own, other) = (bytes(self.numbers[from]), bytes(self.numbers[1 - from]));
             let target = if self.sent.is_multiple_of(2) { other } else { [0xff; 6] };
@@ -48,7 +48,7 @@ impl Both {
     }
 
     /// All frames have come since this one, each once, and those of each flow in order.
-    fn all_came(&mut self, first: usize, hosts: [&Host; 2]) {
+    pub(super) fn all_came(&mut self, first: usize, hosts: [&Host; 2]) {
         let flows = |frames: &[u8]| -> [Vec<u8>; 2] {
             [0, 1].map(|flow| frames.iter().copied().filter(|number| number % 2 == flow).collect())
         };

@@ -10,8 +10,8 @@ use crate::losses::Losses;
 use nicety_adapter::{Batch, Time};
 
 impl Plane {
-    /// Replaces all exports of flows. `version`, which differs from the last ones, is in all records from now on. Workers follow with their
-    /// next batch or [sweep](Self::sweep_flows).
+    /// Replaces all exports of flows. `version` differs from the last ones. Workers follow with their next batch or
+    /// [sweep](Self::sweep_flows): until then they report to the sinks of the exports before.
     pub fn set_flows(&self, version: u32, exports: Vec<FlowExport>) {
         let is_on = !exports.is_empty();
         self.flows.store(Arc::new(FlowPlan { version, exports: exports.into_iter().map(Arc::new).collect() }));

@@ -29,6 +29,8 @@ pub struct Guest {
     memory: Arc<Map>,
     /// The page of doorbells that the guest has mapped.
     page: Option<Arc<Map>>,
+    /// Its worker polls it in each round.
+    polls: bool,
     out: Outbox,
     /// The adapter's clock minus the port's, in nanoseconds: after a restore the adapter's clock continues from the time of saving.
     shift_ns: i64,
@@ -80,6 +82,7 @@ impl Guest {
             link: true,
             memory: Map::empty(),
             page: None,
+            polls: false,
             out: Outbox::default(),
             shift_ns: 0,
             holds: 0,
@@ -105,11 +108,11 @@ impl Guest {
         now: Time,
         act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R,
     ) -> Option<R> {
-        let Self { adapter, memory, page, out, shift_ns, .. } = self;
+        let Self { adapter, memory, page, polls, out, shift_ns, .. } = self;
         let adapter = adapter.as_mut()?;
         let window = window(page);
         let now = shifted(now, *shift_ns);
-        let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
+        let mut cx = Context { memory, page: window.as_ref(), polls: *polls, out, counters, now };
         Some(act(adapter.as_mut(), &mut cx))
     }
 
@@ -212,7 +215,7 @@ impl Guest {
             let Some(ask) = adapter.ask() else { break };
             let answer = family.answer(&ask);
             // The ask has the time by the adapter's clock.
-            let mut cx = Context { memory, page: window.as_ref(), out, counters, now: ask.at };
+            let mut cx = Context { memory, page: window.as_ref(), polls: false, out, counters, now: ask.at };
             adapter.notice(Event::Answer(answer), &mut cx);
         }
         // An answer is no reason to ask again.
@@ -271,6 +274,11 @@ impl Side for Guest {
 
     fn set_page(&mut self, page: Option<Arc<Map>>) {
         self.page = page;
+    }
+
+    #[inline]
+    fn set_polls(&mut self, polls: bool) {
+        self.polls = polls;
     }
 
     fn set_link(&mut self, is_up: bool) {

@@ -74,6 +74,9 @@ pub(super) trait Side {
     /// Its guest has mapped this page of doorbells, or none.
     fn set_page(&mut self, _page: Option<Arc<Map>>) {}
 
+    /// Its worker polls it in each round, or not.
+    fn set_polls(&mut self, _polls: bool) {}
+
     /// The host decides the state of its guest's link.
     fn set_link(&mut self, _is_up: bool) {}
 

@@ -263,7 +263,13 @@ impl Port {
         if let Some(at) = inner.stage.limited_until {
             self.shell.wake_at(at);
         }
-        if inner.poll_at.is_some_and(|at| at <= now) {
+        let always = self.shell.always_polls();
+        let changed = always != inner.is_polled_always;
+        if changed {
+            inner.is_polled_always = always;
+            either!(&mut inner.end, end => end.set_polls(always));
+        }
+        if always || changed || inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;
             let polled = std::mem::take(&mut inner.polled);
             inner.pending.extend(polled);
@@ -279,7 +285,7 @@ impl Port {
         if inner.forged() != forged {
             self.log_refusal(&mut inner, Reason::Forged, now);
         }
-        if inner.poll_at.is_none() && !inner.polled.is_empty() {
+        if !always && inner.poll_at.is_none() && !inner.polled.is_empty() {
             let at = inner.usual_idle.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
         }

@@ -21,8 +21,8 @@ pub const HOPS_MAX: usize = 1024;
 const WAYS: usize = 4;
 /// Sets: 65,536 entries, 1 MiB.
 const SETS: usize = 1 << 14;
-/// Most entries that are told: 100 for each hop.
-const TOLD_MAX: usize = 100 * HOPS_MAX;
+/// Most entries that are told.
+pub const TOLD_MAX: usize = 200_000;
 /// Age at which a learned entry is forgotten: the switch's default, and Linux's (IEEE 802.1Q section 8.8.3).
 const AGEING_S: u32 = 300;
 
@@ -367,7 +367,7 @@ impl Table {
 
     /// Goes on with what another process knew. Peers that the host file names are here already, and no others are added to them.
     pub(super) fn restore(&mut self, hops: &[SavedHop], places: &[SavedPlace]) {
-        if self.is_alone() {
+        if self.numbers.is_empty() {
             for SavedHop { address, networks } in hops {
                 let vnis = |numbers: &Vec<u32>| numbers.iter().filter_map(|number| Vni::new(*number)).collect();
                 self.put(Hop { address: *address, networks: networks.as_ref().map(vnis) });
@@ -457,9 +457,9 @@ impl Table {
         Arc::clone(&self.networks)
     }
 
-    /// Whether there is no hop.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.numbers.is_empty()
+    /// The number of hops.
+    pub(crate) fn count(&self) -> usize {
+        self.numbers.len()
     }
 
     fn entry(&mut self, vni: Vni, mac: Mac) -> Option<&mut Entry> {

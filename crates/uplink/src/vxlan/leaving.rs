@@ -68,7 +68,7 @@ impl Message {
     }
 }
 
-/// The counts for a message that was sent or dropped. The first message of a run to several hosts has the counts of all.
+/// The counts for a message that was sent or dropped. Of a run to several hosts the first message that can be sent has the counts of all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     packets: u32,
@@ -91,10 +91,10 @@ struct Run {
 }
 
 /// Errors of the last sending calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// The last error, if nothing was sent since.
-    pub error: Option<Errno>,
+    /// The peers to which the last message could not be sent, and the error of each, in the order of their addresses.
+    pub unreached: Vec<(IpAddr, Errno)>,
     /// The length of the last datagram that was longer than its way permits, if the kernel did not say what that permits.
     pub too_long: Option<u32>,
     /// The peer whose way carries shorter packets than it should, and how long these are.
@@ -102,6 +102,33 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
+    /// A message was sent to a peer.
+    fn sent(&mut self, peer: IpAddr) {
+        if !self.unreached.is_empty()
+            && let Ok(at) = self.place(peer)
+        {
+            self.unreached.remove(at);
+        }
+    }
+
+    /// A message could not be sent to a peer.
+    fn failed(&mut self, peer: IpAddr, error: Errno) {
+        match self.place(peer) {
+            Ok(at) => self.unreached[at].1 = error,
+            Err(at) => self.unreached.insert(at, (peer, error)),
+        }
+    }
+
+    fn place(&self, peer: IpAddr) -> Result<usize, usize> {
+        self.unreached.binary_search_by_key(&peer, |(peer, _)| *peer)
+    }
+
+    /// Forgets what concerns a peer that is none any more.
+    pub(super) fn forget_others(&mut self, is_peer: impl Fn(IpAddr) -> bool) {
+        self.unreached.retain(|(peer, _)| is_peer(*peer));
+        self.narrow.take_if(|(peer, _)| !is_peer(*peer));
+    }
+
     /// The way to a peer carries IP packets of so many bytes. The narrowest way is kept.
     fn found(&mut self, peer: IpAddr, mtu: u32) {
         self.too_long = None;
@@ -323,8 +350,10 @@ impl Leaving {
             first = *next;
             match system::send_datagrams(socket.as_fd(), self.buffers.map(), &departing) {
                 Ok(sent) => {
-                    self.trouble.error = None;
-                    for place in places.iter().take(sent.max(1)) {
+                    for (place, departing) in places.iter().zip(&departing).take(sent.max(1)) {
+                        if let Some(peer) = departing.to.ip() {
+                            self.trouble.sent(peer);
+                        }
                         let count = self.done(*place, guide.table, false);
                         if count.packets > 0 {
                             counters.received(0, count.frames.into(), count.bytes.into());
@@ -350,7 +379,7 @@ impl Leaving {
         guide: &mut Guide<'_>,
         counters: &mut Counters,
     ) {
-        let Some(message) = self.messages.get(place) else { return };
+        let Some(&message) = self.messages.get(place) else { return };
         let segment = u32::from(message.departing.segment);
         // An interface without checksums cannot cut (`udp_send_skb` of net/ipv4/udp.c).
         if segment != 0 && errno == Errno::IO {
@@ -364,10 +393,16 @@ impl Leaving {
         };
         if reason == Reason::TooLong {
             self.returned(message.departing, socket, guide);
-        } else {
-            self.trouble.error = Some(errno);
+        } else if let Some(peer) = message.departing.to.ip() {
+            self.trouble.failed(peer, errno);
         }
-        (0..self.done(place, guide.table, true).packets).for_each(|_| counters.receive_drop(reason));
+        let (at, count) = (message.at, self.done(place, guide.table, true));
+        // A copy for another host, which was not sent yet, has the counts now. The last one counts as a drop if none was sent.
+        let mut waiting = self.messages.iter_mut().filter(|other| other.at == at && !other.departing.span.is_empty());
+        match waiting.next() {
+            Some(other) if count.packets > 0 => other.count = count,
+            _ => (0..count.packets).for_each(|_| counters.receive_drop(reason)),
+        }
     }
 
     /// A datagram, or the first one of a run, is longer than its way permits. The kernel is asked for the limit as often as guests are told.

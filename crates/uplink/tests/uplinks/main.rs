@@ -17,5 +17,7 @@ mod pcapng;
 mod stream;
 mod tags;
 mod tap;
+mod tunnel_wire;
 mod vxlan;
+mod wired;
 mod xdp;

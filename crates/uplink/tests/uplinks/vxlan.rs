@@ -8,15 +8,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use crate::elsewhere::Elsewhere;
 use crate::tap::{inside_as, ip};
+use crate::wired::{BEYOND, FAR, HERE, OWN, SOON, Wired};
 use nicety_adapter::{Batch, Counters, Edit, Frames, HandOver, News, Offload, Pick, Reason, Time, Uplink, Wants};
 use nicety_frame::{Tag, Tci, Vni};
-use nicety_uplink::{Hop, Hops, Network, Passed, Tap, Traffic, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
+use nicety_uplink::{Hop, Hops, Network, Passed, Traffic, VXLAN_PORT, Vxlan, VxlanError, VxlanSettings};
 use rustix::net::sockopt;
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
+use smoltcp::wire::Ipv4Packet;
 
-const MTU: u16 = 1500;
+pub const MTU: u16 = 1500;
 
 fn vni(number: u32) -> Vni {
     Vni::new(number).unwrap()
@@ -29,7 +29,7 @@ fn own(test: u8, last: u8) -> String {
 }
 
 /// VLAN 10 as network 5010, and 20 as 5020.
-fn settings(own: IpAddr) -> VxlanSettings {
+pub fn settings(own: IpAddr) -> VxlanSettings {
     let networks =
         [(10, 5010), (20, 5020)].map(|(vlan, number)| Network { vlan: Some(vlan), vni: vni(number) }).to_vec();
     VxlanSettings { address: own, port: VXLAN_PORT, mtu: MTU, networks }
@@ -44,7 +44,7 @@ fn tunnel(own: &str, peers: &[&str]) -> Vxlan {
 }
 
 /// The tag of a VLAN, as the switch puts it in.
-fn tagged(frame: &[u8], vlan: u16) -> Vec<u8> {
+pub fn tagged(frame: &[u8], vlan: u16) -> Vec<u8> {
     [&frame[..12], &Tag::customer(Tci::new(0, false, vlan)).to_bytes(), &frame[12..]].concat()
 }
 
@@ -115,7 +115,7 @@ fn peer(address: &str) -> UdpSocket {
 }
 
 /// A datagram of the network 5010 with this frame.
-fn datagram(frame: &[u8]) -> Vec<u8> {
+pub fn datagram(frame: &[u8]) -> Vec<u8> {
     [&[8, 0, 0, 0, 0, 0x13, 0x92, 0][..], frame].concat()
 }
 
@@ -224,6 +224,53 @@ fn what_cannot_leave_is_dropped_with_the_reason() {
     assert_eq!(alone.vacant().as_deref(), Some("it has no peers yet: name them (`peers`), or wait for the fabric's"));
 }
 
+#[test]
+fn a_peer_to_which_nothing_leaves_is_named_and_the_others_are_reached() {
+    // The kernel has no way from an address of the loopback interface to another host.
+    const BEYOND: [&str; 5] = ["198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5"];
+    let (own, near) = (own(11, 1), own(11, 2));
+    let (mut tunnel, peer) = (tunnel(&own, &[BEYOND[4], &near]), peer(&near));
+    let mut counters = Counters::default();
+    let _first_news = tunnel.news();
+    let frame = tcp(&payload(100));
+    let plain = [(frame.clone(), Offload::default())];
+    let hop = |address: &&str| Hop { address: address.parse().unwrap(), networks: None };
+    let said = |peer: &str, news: Option<News>| {
+        let Some(News::Vacant(said)) = news else { panic!("{news:?}") };
+        assert!(said.starts_with(&format!("nothing leaves from {own} to {peer}: ")), "{said}");
+        assert!(said.ends_with(&format!(" (for the route: ip route get {peer} from {own})")), "{said}");
+        said
+    };
+    // Both get it, in any order of their numbers: the second time the one that is reached is the last.
+    for peers in [[BEYOND[4], &*near], [&*near, BEYOND[4]]] {
+        tunnel.hops().set(&[]);
+        tunnel.hops().set(&peers.each_ref().map(hop));
+        deliver(&mut tunnel, &mut counters, 10, &plain);
+        assert_eq!(receive(&peer).unwrap().0, datagram(&frame));
+        let remark = tunnel.remark().unwrap();
+        assert!(
+            tunnel.vacant().is_none() && remark.contains(&format!("; nothing leaves from {own} to {}: ", BEYOND[4]))
+        );
+        assert!(!remark.contains(&format!("to {near}")), "{remark}");
+    }
+    said(BEYOND[4], tunnel.news());
+    assert_eq!((tunnel.news(), counters.receive_drops[Reason::UplinkRefused as usize]), (None, 0));
+    assert_eq!(counters.taken().frames, 2, "what one peer got was not dropped");
+    // Without the others nothing leaves at all. Of many peers the first ones are named.
+    tunnel.hops().set(&BEYOND.each_ref().map(hop));
+    deliver(&mut tunnel, &mut counters, 10, &plain);
+    let all = said(BEYOND[0], tunnel.news());
+    assert!(all.contains(BEYOND[2]) && !all.contains(BEYOND[3]) && all.contains(", and to 2 more ("), "{all}");
+    assert_eq!(tunnel.vacant(), Some(all));
+    assert_eq!(counters.receive_drops[Reason::UplinkRefused as usize], 1);
+    // A peer that has left is not missed.
+    tunnel.hops().set(&[hop(&&*near)]);
+    assert_eq!((arrived(&mut tunnel, &mut counters, Time::ZERO).len(), tunnel.vacant()), (0, None));
+    deliver(&mut tunnel, &mut counters, 10, &plain);
+    let fits = "an MTU of 1500 leaves guests one of 1450".to_owned();
+    assert_eq!((tunnel.vacant(), tunnel.remark(), tunnel.news()), (None, Some(fits.clone()), Some(News::Back(fits))));
+}
+
 /// The type, code and MTU of an ICMP message over IPv4 for the guest, which comes from the station beyond in VLAN 10.
 fn icmp(frame: &[u8]) -> (u8, u8, u16) {
     let (stations, rest) = frame.split_first_chunk::<16>().unwrap();
@@ -237,7 +284,7 @@ fn icmp(frame: &[u8]) -> (u8, u8, u16) {
 }
 
 /// Frames that come in at this time.
-fn arrived(uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> Vec<Vec<u8>> {
+pub fn arrived(uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> Vec<Vec<u8>> {
     let (batch, _) = fetch(uplink, counters, now);
     let found = frames(&batch, Wants { frame_max: 1518, ..PLAIN });
     uplink.complete(&batch);
@@ -399,156 +446,6 @@ fn another_process_goes_on_with_a_tunnel_and_what_had_come_is_not_lost() {
     assert_eq!(next.news(), None, "the log knows it already");
 }
 
-/// Both ends of a tunnel, one of which is the kernel's, in a namespace of its own. The cable is two taps without any offload: what passes is
-/// what a wire would have, and is kept. Behind our end is the kernel of this namespace, as a guest in VLAN 10, by a tap with all offloads.
-struct Wired {
-    tunnel: Vxlan,
-    guest: Tap,
-    far: Elsewhere,
-    cable: [Tap; 2],
-    seen: Vec<Vec<u8>>,
-    counters: Counters,
-    /// The most that came from the guest in one packet.
-    longest_sent: u32,
-    longest_received: u32,
-}
-
-const OWN: &str = "192.0.2.1";
-const FAR: &str = "192.0.2.2";
-/// The guests' addresses: here, and beyond.
-const HERE: &str = "10.9.8.2";
-const BEYOND: &str = "10.9.8.1";
-const SOON: Duration = Duration::from_secs(20);
-
-fn tap(name: &str, address: &str) -> Tap {
-    let tap = Tap::open(name).unwrap();
-    for (key, value) in [("accept_dad", "0"), ("router_solicitations", "0")] {
-        let _no_ipv6_here = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/{key}"), value);
-    }
-    let rest = if address.contains(':') { "/64 nodad" } else { "/24" };
-    ip(&format!("address add dev {name} {address}{rest}"));
-    ip(&format!("link set {name} up"));
-    tap
-}
-
-impl Wired {
-    fn new(own: &str, far: &str, mtu: u16) -> Self {
-        let cable = |address: &str| {
-            let mut tap = tap("under0", address);
-            tap.expect(false, false).unwrap();
-            tap
-        };
-        let inner = if own.contains(':') { 1430 } else { 1450 };
-        let elsewhere = Elsewhere::new();
-        let here = cable(own);
-        let there = elsewhere.run(|| {
-            let tap = cable(far);
-            let udp6 = if own.contains(':') { "udp6zerocsumrx" } else { "" };
-            ip(format!("link add vx10 type vxlan id 5010 dstport 4789 local {far} remote {own} dev under0 {udp6}")
-                .trim());
-            ip(&format!("address add {BEYOND}/24 dev vx10"));
-            ip(&format!("link set vx10 address 02:00:00:00:00:02 mtu {inner} up"));
-            tap
-        });
-        let guest = tap("guest0", HERE);
-        ip(&format!("link set guest0 address 02:00:00:00:00:01 mtu {inner}"));
-        let hops = Hops::new(0x5eed);
-        hops.set(&[Hop { address: far.parse().unwrap(), networks: None }]);
-        let tunnel = Vxlan::open(VxlanSettings { mtu, ..settings(own.parse().unwrap()) }, hops, 0x5eed).unwrap();
-        let (seen, counters, cable) = (Vec::new(), Counters::default(), [here, there]);
-        Self { tunnel, guest, far: elsewhere, cable, seen, counters, longest_sent: 0, longest_received: 0 }
-    }
-
-    /// Moves what waits, everywhere.
-    fn turn(&mut self) {
-        let [one, other] = &mut self.cable;
-        let counters = &mut self.counters;
-        carry(one, other, Edit::Keep, counters, |batch| self.seen.extend(frames(batch, PLAIN)));
-        carry(other, one, Edit::Keep, counters, |batch| self.seen.extend(frames(batch, PLAIN)));
-        let longest = |batch: &Batch| batch.packets().iter().map(|packet| packet.len()).max().unwrap_or(0);
-        let (sent, received) = (&mut self.longest_sent, &mut self.longest_received);
-        let tag = Edit::Tag(Tag::customer(Tci::new(0, false, 10)));
-        carry(&mut self.guest, &mut self.tunnel, tag, counters, |batch| *sent = longest(batch).max(*sent));
-        carry(&mut self.tunnel, &mut self.guest, Edit::Untag, counters, |batch| {
-            *received = longest(batch).max(*received);
-        });
-    }
-
-    /// Moves what waits, until this has a result.
-    fn until<R>(&mut self, mut done: impl FnMut(&mut Self) -> Option<R>) -> R {
-        let end = Instant::now() + SOON;
-        loop {
-            self.turn();
-            if let Some(result) = done(self) {
-                return result;
-            }
-            assert!(Instant::now() < end, "it takes too long");
-        }
-    }
-
-    /// Judges each frame that was on the cable, and returns those of VXLAN: the outer addresses, the port that sends, and the frame within.
-    fn judged(&self) -> Vec<(IpAddr, u16, Vec<u8>)> {
-        self.seen.iter().filter_map(|frame| judge(frame)).collect()
-    }
-}
-
-/// Moves what waits from one uplink to the other, with this edit.
-fn carry(
-    from: &mut impl Uplink,
-    to: &mut impl Uplink,
-    edit: Edit,
-    counters: &mut Counters,
-    mut look: impl FnMut(&Batch),
-) {
-    let (batch, _) = fetch(from, counters, Time::ZERO);
-    let picks: Vec<Pick> = (0..batch.len() as u16).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
-    look(&batch);
-    let _refused_is_lost = to.deliver(&Frames::new(&batch, &picks), counters, Time::ZERO);
-    from.complete(&batch);
-}
-
-/// Judges an outer frame by RFC 7348 section 5, and takes out what is in it.
-fn judge(frame: &[u8]) -> Option<(IpAddr, u16, Vec<u8>)> {
-    assert!(frame.len() <= 1514, "{} bytes on a wire", frame.len());
-    let ethernet = EthernetFrame::new_checked(frame).unwrap();
-    let (from, to, udp) = match ethernet.ethertype() {
-        EthernetProtocol::Ipv4 => {
-            let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
-            assert!(ip.verify_checksum() && !ip.more_frags() && ip.frag_offset() == 0, "a fragment");
-            if ip.next_header() != IpProtocol::Udp {
-                return None;
-            }
-            assert!(ip.dont_frag() || ip.src_addr().to_string() == FAR);
-            (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()), ip.payload().to_vec())
-        }
-        EthernetProtocol::Ipv6 => {
-            let ip = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
-            assert_ne!(ip.next_header(), IpProtocol::Ipv6Frag);
-            if ip.next_header() != IpProtocol::Udp {
-                return None;
-            }
-            (IpAddr::V6(ip.src_addr()), IpAddr::V6(ip.dst_addr()), ip.payload().to_vec())
-        }
-        _ => return None,
-    };
-    let packet = UdpPacket::new_checked(&udp[..]).unwrap();
-    assert!(packet.verify_checksum(&from.into(), &to.into()), "the outer checksum");
-    assert_ne!(packet.checksum(), 0);
-    assert_eq!(packet.dst_port(), VXLAN_PORT);
-    let (header, inner) = packet.payload().split_first_chunk::<8>().unwrap();
-    assert_eq!(*header, [8, 0, 0, 0, 0, 0x13, 0x92, 0]);
-    let ip = EthernetFrame::new_checked(inner).unwrap();
-    if ip.ethertype() == EthernetProtocol::Ipv4 {
-        let ip = Ipv4Packet::new_checked(ip.payload()).unwrap();
-        assert!(ip.verify_checksum());
-        if ip.next_header() == IpProtocol::Tcp {
-            let tcp = smoltcp::wire::TcpPacket::new_checked(ip.payload()).unwrap();
-            assert!(tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()), "the inner checksum");
-        }
-    }
-    Some((from, packet.src_port(), inner.to_vec()))
-}
-
 #[test]
 fn a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back() {
     if !inside_as("vxlan::a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back") {
@@ -577,8 +474,8 @@ fn a_frame_goes_to_linux_s_vxlan_device_and_its_answer_comes_back() {
     assert!(places.iter().any(|place| place.mac.0 == [2, 0, 0, 0, 0, 2] && place.hop.to_string() == FAR), "{places:?}");
 }
 
-/// Sends bytes by TCP between two kernels through the tunnel, and returns what was on the cable from each end.
-fn tcp_both_ways(own: &str, far: &str) {
+/// Sends bytes by TCP between two kernels through the tunnel.
+pub fn tcp_both_ways(own: &str, far: &str) -> Wired {
     const BYTES: usize = 2 << 20;
     let mut wired = Wired::new(own, far, MTU);
     let listener = wired.far.run(|| TcpListener::bind((BEYOND, 7)).unwrap());
@@ -612,6 +509,7 @@ fn tcp_both_ways(own: &str, far: &str) {
         assert!(bytes > BYTES, "{address} sent {bytes}");
     }
     assert_eq!(wired.counters.transmit_drops[Reason::TooLong as usize], 0);
+    wired
 }
 
 #[test]

@@ -83,7 +83,10 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
                 Target::default()
             };
         }
-        self.buffers.iter().take(AHEAD.min(self.len.into())).for_each(|buffer| buffer.prefetch(PREFETCH_BYTES));
+        self.buffers
+            .iter()
+            .take(AHEAD.min(self.len.into()))
+            .for_each(|buffer| buffer.prefetch(header::LEN as u32, PREFETCH_BYTES));
     }
 
     /// Writes frames, from the one with this index on, and completes their chains: as long as a frame needs no change, and its chain is one
@@ -122,7 +125,7 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
             };
             self.chains[at] |= u64::from(len.wrapping_add(header::LEN as u32)) << 32;
             if let Some(buffer) = self.buffers.get(at.wrapping_add(AHEAD)) {
-                buffer.prefetch(PREFETCH_BYTES);
+                buffer.prefetch(header::LEN as u32, PREFETCH_BYTES);
             }
             at = at.wrapping_add(1);
             index = index.wrapping_add(1);

@@ -485,10 +485,10 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Asks the driver not to notify, while the ring is polled anyway.
     #[inline]
     pub fn disarm(&self, ring: &mut Ring) {
-        if !self.event_index && !ring.quiet {
+        if !(self.event_index || ring.quiet && ring.flagged) {
             let (at, flag) = if PACKED { (2, DISABLE) } else { (0, QUIET) };
             self.device.store_u16(at, flag);
-            ring.quiet = true;
+            (ring.quiet, ring.flagged) = (true, true);
         }
     }
 

@@ -49,6 +49,11 @@ impl Looks {
         self.last = now;
     }
 
+    /// When the last look began.
+    pub fn last(&self) -> Time {
+        self.last
+    }
+
     /// Notes the number of events that were found.
     pub fn found(&mut self, events: usize) {
         self.is_full = events == EVENTS;

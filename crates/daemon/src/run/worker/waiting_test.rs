@@ -104,6 +104,28 @@ fn a_worker_that_polls_all_the_time_never_sleeps_until_it_may_again() {
     assert_eq!(pair.worker.slept, slept + 1);
 }
 
+/// Looks are system calls, and a worker that polls its ports all the time makes rounds of less than a microsecond.
+#[test]
+fn a_worker_that_polls_its_ports_all_the_time_looks_for_events_only_now_and_then() {
+    let mut pair = idle();
+    pair.worker.inbox.set_always_polls(true);
+    pair.worker.inbox.rung();
+    pair.worker.enqueue(FLOODED);
+    pair.worker.round_cost = 0;
+    let look = |worker: &mut Worker, after: Duration| {
+        let before = worker.looks.last();
+        worker.read_at = before.after(after);
+        wait(worker);
+        worker.looks.last() > before
+    };
+    assert!(look(&mut pair.worker, Duration::from_micros(20)));
+    let inbox = Arc::clone(&pair.worker.inbox);
+    let worked = inbox.worked_ns(pair.worker.read_at);
+    assert!(!look(&mut pair.worker, Duration::from_micros(19)));
+    assert!(look(&mut pair.worker, Duration::from_micros(20)));
+    assert_eq!(inbox.worked_ns(pair.worker.read_at.after_ns(1)), worked, "rounds without a frame are no work");
+}
+
 #[test]
 fn for_a_timer_that_comes_soon_it_does_not_sleep() {
     let mut pair = idle();

@@ -45,13 +45,15 @@ impl Live {
 
 /// What an undo brings back after such a change: without the new ports that could not be opened.
 pub(super) fn opened(confirmed: Host, before: &Host, running: &Host) -> Host {
-    let is_missing = |name: &str| before.port(name).is_none() && running.port(name).is_none();
-    let missing = confirmed.ports.iter().map(|port| port.name.as_str()).filter(|name| is_missing(name));
-    let document = missing
-        .fold(None, |document, name| Some(document.unwrap_or(confirmed.document.clone()).without(List::Ports, name)));
+    let is_missing = |name: &&str| before.port(name).is_none() && running.port(name).is_none();
+    let missing: Vec<&str> = confirmed.ports.iter().map(|port| port.name.as_str()).filter(is_missing).collect();
+    if missing.is_empty() {
+        return confirmed;
+    }
+    let document =
+        missing.iter().fold(confirmed.document.clone(), |document, name| document.without(List::Ports, name));
     // Without a port it is a host file as before.
-    let without = document.and_then(|document| confirmed.changed(&document).ok());
-    without.unwrap_or(confirmed)
+    confirmed.changed(&document).unwrap_or(confirmed)
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@
 //!                          │
 //!                          └── the time is over, or undo, or an upgrade ──► what was confirmed before is in force, in one step
 //! ```
-//! While a change waits, no other one is made but [those that no administrator of this host decides on](super::beside). The state file and the keeper
-//! have what was confirmed before: a daemon that is killed, replaced or started again serves that. An undo may be refused, because somebody else has taken a socket, say. Then the change stands,
-//! is still not what a start serves, and the undo is tried again each `AGAIN`.
+//! While a change waits, no other one is made but [those that no administrator of this host decides on](super::beside). The state file
+//! and the keeper have what was confirmed before: a daemon that is killed, replaced or started again serves that.
+//!
+//! An undo may be refused, because somebody else has taken a socket, say. Then the change stands, is still not what a start serves, and the
+//! undo is tried again each `AGAIN`. If a part was undone, the rest is the change that waits.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -155,12 +157,13 @@ impl Shown {
         *self.lock() = None;
     }
 
-    /// Notes that an undo was refused. True if that is news.
-    fn refuse(&self, why: &str) -> bool {
+    /// Notes that an undo was refused, and what stands. True if that is news.
+    fn refuse(&self, why: &str, changes: &[String]) -> bool {
         let mut shown = self.lock();
         let Some(shown) = &mut *shown else { return false };
-        let is_new = shown.not_undone.as_deref() != Some(why);
+        let is_new = shown.not_undone.as_deref() != Some(why) || shown.changes != changes;
         shown.not_undone = Some(why.to_owned());
+        shown.changes = changes.to_vec();
         shown.next = Instant::now() + AGAIN;
         is_new
     }
@@ -264,20 +267,22 @@ impl Live {
     /// Undoes the change that waits, in one step.
     ///
     /// # Errors
-    /// None waits, or it cannot be undone, and stands.
+    /// None waits. It cannot be undone: what of it stands goes on waiting. Or it was undone, and something that was there before does not
+    /// work.
     pub fn undo(&self, why: Undo<'_>) -> Result<Settled, ChangeError> {
         let mut running = self.running();
         // Meanwhile it may have been confirmed, and another one may wait.
         let is_meant = |waiting: &&Waiting| why != Undo::Late || waiting.until <= Instant::now();
         let Some(waiting) = running.waiting.as_ref().filter(is_meant) else { return Err(nothing_waits(&running)) };
         let (target, within) = (waiting.host.clone(), waiting.within);
-        if let Err(errors) = self.go_back(&mut running, target) {
-            let errors = errors.join("; ");
-            if self.shown.refuse(&errors) {
-                let note = running.waiting.as_ref().map(|waiting| waiting.note.to_string()).unwrap_or_default();
-                warn!("not undone: {note}: {errors}; it stands, and a start of the daemon does not serve it");
-            }
-            return Err(ChangeError::NotUndone(errors));
+        let failed = match self.go_back(&mut running, target) {
+            Ok(()) => None,
+            Err(errors) => Some(errors.join("; ")),
+        };
+        if let Some(errors) = &failed
+            && self.is_left(&mut running, errors)
+        {
+            return Err(ChangeError::NotUndone(errors.clone()));
         }
         let Some(Waiting { note, file, refused, .. }) = running.waiting.take() else {
             return Err(nothing_waits(&running));
@@ -301,7 +306,26 @@ impl Live {
         }
         let settled = Settled { by: note.by.clone(), changes: note.changes.clone(), not_kept };
         running.last = Some(Last { note, how, at: Instant::now() });
-        Ok(settled)
+        let Some(errors) = failed else { return Ok(settled) };
+        warn!("the change was undone, and not all works: {errors}");
+        Err(ChangeError::UndoneBut(errors))
+    }
+
+    /// After an undo that failed: whether something of the change still stands. From now on that is the change that waits: a confirmation
+    /// keeps it, and no more.
+    fn is_left(&self, running: &mut Running, errors: &str) -> bool {
+        let Some(waiting) = &mut running.waiting else { return false };
+        let left = self.plan_of(&waiting.host, &running.host).changes;
+        if left.is_empty() {
+            return false;
+        }
+        waiting.note.changes = left.iter().map(ToString::to_string).collect();
+        let note = waiting.note.clone();
+        if self.shown.refuse(errors, &note.changes) {
+            let kept = self.unkept(running).map(|why| format!("; that is not kept: {why}")).unwrap_or_default();
+            warn!("not undone: {note}: {errors}; it stands, and a start of the daemon does not serve it{kept}");
+        }
+        true
     }
 
     /// Undoes the change that waits, if its time is over. The log says so.
@@ -313,7 +337,7 @@ impl Live {
     /// Undoes the change that waits before this daemon is replaced. The error is a sentence.
     pub(super) fn undo_for_upgrade(&self) -> Result<(), String> {
         match self.undo(Undo::Upgrade) {
-            Ok(_) | Err(ChangeError::NothingWaits(_)) => Ok(()),
+            Ok(_) | Err(ChangeError::NothingWaits(_) | ChangeError::UndoneBut(_)) => Ok(()),
             Err(why) => Err(why.to_string()),
         }
     }

@@ -10,10 +10,11 @@ use crate::record::{CARRIED, ClaimRecord, Key, Name, SEQUENCE_MAX};
 use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 use crate::{Action, earlier};
 
-/// Addresses that one host claims, at most.
-pub const OWN_MAX: usize = 8192;
 /// Addresses that were learned behind one port and are claimed, at most. The others are reached by flooding.
 pub const LEARNED_MAX: u16 = 16;
+/// The same for all ports of a host. Guests choose these addresses. So they take no room from those that a host file gives to its ports,
+/// which are all claimed.
+pub const LEARNED_ALL_MAX: usize = 8192;
 /// Keys of one transaction. etcd takes 128 (`--max-txn-ops`).
 const KEYS_MAX: usize = 100;
 /// Those of learned addresses.
@@ -143,10 +144,18 @@ impl Fabric {
         self.tick(now);
     }
 
-    /// A guest has sent from this address: for the first time behind this port, or again since [`Action::Moved`].
-    pub fn learned(&mut self, group: &Name, mac: Mac, port: &Name, now: Time) {
-        self.claim(group, mac, (port, Reason::Learned), now);
+    /// A guest has sent from this address: for the first time behind this port, or again since [`Action::Moved`]. Returns whether this host
+    /// claims it. If not, there are too many such addresses: it is to be called again when [`Fabric::has_room`] says so.
+    pub fn learned(&mut self, group: &Name, mac: Mac, port: &Name, now: Time) -> bool {
+        let is_claimed = self.claim(group, mac, (port, Reason::Learned), now);
         self.tick(now);
+        is_claimed
+    }
+
+    /// Whether another learned address behind this port would be claimed.
+    pub fn has_room(&self, port: &Name) -> bool {
+        let of_port = self.learned.get(port).copied().unwrap_or(0);
+        self.learned_count < LEARNED_ALL_MAX && of_port < LEARNED_MAX
     }
 
     /// The port's VMM has left, or a learned address has aged.
@@ -155,27 +164,27 @@ impl Fabric {
         self.tick(now);
     }
 
-    fn claim(&mut self, name: &Name, mac: Mac, (port, reason): (&Name, Reason), now: Time) {
+    /// Returns false if there is no room. An address that is not unicast needs no claim.
+    fn claim(&mut self, name: &Name, mac: Mac, (port, reason): (&Name, Reason), now: Time) -> bool {
         if !mac.is_unicast() && mac != CARRIED {
-            return;
+            return true;
         }
         let is_learned = reason == Reason::Learned;
         let old = self.groups.get(name).and_then(|group| group.own.get(&mac));
         let is_here = old.is_some_and(Own::is_here);
         let is_same = is_here && old.and_then(|own| own.wanted.as_ref()).is_some_and(|wanted| wanted.port == *port);
         if is_same && is_learned {
-            return;
+            return true;
         }
-        if old.is_none_or(|own| own.wanted.is_none()) && !self.has_room(port, is_learned) {
-            self.left_out += 1;
-            return;
+        if is_learned && old.is_none_or(|own| own.wanted.is_none()) && !self.has_room(port) {
+            self.left_out.insert(port.clone());
+            return false;
         }
         self.need(name, now);
-        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(group) = self.groups.get_mut(name) else { return false };
         let own = group.own.entry(mac).or_default();
         let was = own.wanted.take();
         let is_of_learning = is_learned && was.as_ref().is_none_or(|was| was.is_learned);
-        let is_first = was.is_none();
         // A port that only changes, and a guest that sends, keep the number of a claim that stands.
         let (sequence, written, first) = match (&was, reason) {
             (_, Reason::Waits(waiting)) => (waiting as u64, 0, 0),
@@ -201,39 +210,28 @@ impl Fabric {
         } else {
             group.urgent.insert(mac)
         };
-        if is_first {
-            self.own_count += 1;
-            if is_of_learning {
-                *self.learned.entry(port.clone()).or_default() += 1;
-            }
-        } else if let Some(was) = was {
-            self.count_learned(&was.port, was.is_learned, port, is_of_learning);
+        if let Some(was) = was.filter(|was| was.is_learned) {
+            self.uncount(&was.port);
+        }
+        if is_of_learning {
+            *self.learned.entry(port.clone()).or_default() += 1;
+            self.learned_count += 1;
         }
         self.dirty.insert(name.clone());
         self.show(name, mac);
+        true
     }
 
-    fn count_learned(&mut self, old: &Name, was_learned: bool, new: &Name, is_learned: bool) {
-        if was_learned {
-            self.uncount(old);
-        }
-        if is_learned {
-            *self.learned.entry(new.clone()).or_default() += 1;
-        }
-    }
-
+    /// A learned address behind this port is not claimed any more, or not as one.
     fn uncount(&mut self, port: &Name) {
         if let Some(count) = self.learned.get_mut(port) {
             *count -= 1;
+            self.learned_count -= 1;
             if *count == 0 {
                 self.learned.remove(port);
+                self.left_out.remove(port);
             }
         }
-    }
-
-    fn has_room(&self, port: &Name, is_learned: bool) -> bool {
-        let of_port = self.learned.get(port).copied().unwrap_or(0);
-        self.own_count < OWN_MAX && (!is_learned || of_port < LEARNED_MAX)
     }
 
     /// The address is not this host's any more.
@@ -249,11 +247,8 @@ impl Fabric {
             group.urgent.insert(mac)
         };
         self.dirty.insert(name.clone());
-        if let Some(was) = was {
-            self.own_count -= 1;
-            if was.is_learned {
-                self.uncount(&was.port);
-            }
+        if let Some(was) = was.filter(|was| was.is_learned) {
+            self.uncount(&was.port);
         }
         self.show(name, mac);
     }

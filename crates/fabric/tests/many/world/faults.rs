@@ -1,5 +1,7 @@
 //! What happens to hosts, to their guests, and to the store.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use nicety_fabric::WatchId;
 
 use super::{Guest, LEASE, MS, What, World};
@@ -77,6 +79,37 @@ impl World {
         }
         let late = self.now + (50 + self.random.below(1_500)) * MS;
         self.at(late, What::Begin { host });
+    }
+
+    /// A host's tunnel gets another address, with a daemon that begins anew.
+    pub fn readdress(&mut self, host: usize, address: IpAddr, is_kept: bool) {
+        if !self.hosts[host].is_on {
+            return;
+        }
+        self.tell(format!("h{host}: its tunnel has the address {address} from now on"));
+        self.readdressed += 1;
+        self.collisions += u64::from(self.hosts.iter().any(|other| other.address == address));
+        let to = &mut self.hosts[host];
+        to.address = address;
+        to.addresses.insert(address);
+        self.kill_daemon(host, is_kept);
+    }
+
+    /// An address that no host has had.
+    pub fn fresh_address(&self) -> IpAddr {
+        let [.., high, low] = self.readdressed.to_be_bytes();
+        IpAddr::V4(Ipv4Addr::new(198, 18, high, low))
+    }
+
+    /// Of hosts with one address, all but the first get addresses of their own.
+    pub fn tell_addresses_apart(&mut self) {
+        for host in 0..self.hosts.len() {
+            let address = self.hosts[host].address;
+            if self.hosts[..host].iter().any(|other| other.is_on && other.address == address) {
+                let fresh = self.fresh_address();
+                self.readdress(host, fresh, true);
+            }
+        }
     }
 
     /// A host dies with all its guests. `None`: for good.

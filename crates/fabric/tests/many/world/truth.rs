@@ -1,6 +1,7 @@
 //! What must hold: which host had which address, which frames reach which ports, and what may be taken back when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use nicety_fabric::{Action, Hop};
 use nicety_frame::Vni;
@@ -11,10 +12,11 @@ impl World {
     pub(super) fn tunnel(&mut self, host: usize, action: Action) {
         self.tell(format!("h{host}: {action:?}"));
         let is_away = self.is_away(host);
-        let name_of = |world: &Self, hop: Hop| {
+        // All that have ever had its address: the store may say of another one what has not come here yet.
+        let hosts_of = |world: &Self, hop: Hop| -> Vec<usize> {
             let tunnel = &world.hosts[host].daemon.as_ref().unwrap().tunnel;
             let Some(peer) = tunnel.hops.get(&hop) else { world.fail(&format!("h{host}: {hop:?} is not there")) };
-            world.hosts.iter().position(|other| other.address == peer.address).unwrap()
+            world.hosts_of(peer.address)
         };
         let group_of = |world: &Self, vni: Vni| {
             let tunnel = &world.hosts[host].daemon.as_ref().unwrap().tunnel;
@@ -25,16 +27,20 @@ impl World {
         let mut is_lost = false;
         match action {
             Action::Hop { hop, peer: Some(peer) } => {
-                let other = self.hosts.iter().position(|other| other.address == peer.address).unwrap();
-                if other == host {
+                if self.hosts[host].address == peer.address {
                     self.fail(&format!("h{host}: it is a hop of its own"));
                 }
                 let tunnel = self.tunnel_of(host);
-                let is_same = tunnel.hops.insert(hop, peer).is_none_or(|old| old == peer);
-                if !is_same {
-                    self.fail(&format!("h{host}: {hop:?} stands for another host now"));
+                let is_double = tunnel.hops.iter().any(|(of, known)| *of != hop && known.address == peer.address);
+                let old = tunnel.hops.insert(hop, peer);
+                if old.is_some_and(|old| old.address != peer.address) {
+                    // What was told is behind an address.
+                    tunnel.table.retain(|_, of| *of != hop);
                 }
-                self.check_groups(host, other);
+                if is_double {
+                    self.fail(&format!("h{host}: two hops have the address {}", peer.address));
+                }
+                self.hosts_of(peer.address).into_iter().for_each(|other| self.check_groups(host, other));
             }
             Action::Hop { hop, peer: None } => {
                 let tunnel = self.tunnel_of(host);
@@ -46,21 +52,21 @@ impl World {
                 }
             }
             Action::Flood { vni, hop, is_on } => {
-                let other = name_of(self, hop);
+                let others = hosts_of(self, hop);
                 let group = if is_on { group_of(self, vni) } else { usize::MAX };
-                if is_on && !self.had.iter().any(|(of, _, at)| (*of, *at) == (group, other)) {
-                    self.fail(&format!("h{host}: h{other} never had an address in {:?}", self.groups[group]));
+                if is_on && !self.had.iter().any(|(of, _, at)| *of == group && others.contains(at)) {
+                    self.fail(&format!("h{host}: h{others:?} never had an address in {:?}", self.groups[group]));
                 }
                 let flood = &mut self.tunnel_of(host).flood;
                 let is_new = if is_on { flood.insert((vni, hop)) } else { flood.remove(&(vni, hop)) };
                 assert!(is_new, "told twice");
                 is_lost = !is_on && self.is_needed(host, vni);
-                self.check_groups(host, other);
+                others.into_iter().for_each(|other| self.check_groups(host, other));
             }
             Action::Tell { vni, mac, hop } => {
-                let (group, other) = (group_of(self, vni), name_of(self, hop));
-                if !self.had.contains(&(group, mac, other)) {
-                    self.fail(&format!("h{host}: h{other} never had {mac} in {:?}", self.groups[group]));
+                let (group, others) = (group_of(self, vni), hosts_of(self, hop));
+                if !others.iter().any(|other| self.had.contains(&(group, mac, *other))) {
+                    self.fail(&format!("h{host}: h{others:?} never had {mac} in {:?}", self.groups[group]));
                 }
                 let old = self.tunnel_of(host).table.insert((vni, mac), hop);
                 assert!(old != Some(hop), "told twice");
@@ -82,6 +88,11 @@ impl World {
                 self.fail(&format!("h{host}: {action:?} while the store is away"));
             }
         }
+    }
+
+    /// The hosts whose tunnel has, or had, an address.
+    fn hosts_of(&self, address: IpAddr) -> Vec<usize> {
+        (0..self.hosts.len()).filter(|host| self.hosts[*host].addresses.contains(&address)).collect()
     }
 
     /// Whether the host still has ports in the group.

@@ -1,0 +1,3 @@
+-object memory-backend-memfd,id=mem,size=512M,share=on \
+-machine q35,memory-backend=mem \
+-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/run/n/a b'\''s.sock"}}'

@@ -1,0 +1,5 @@
+-object memory-backend-memfd,id=mem,size=512M,share=on \
+-machine q35,memory-backend=mem \
+-chardev 'socket,id=nicety-vm_1,path=/run/n/a b'\''s.sock,reconnect-ms=1000' \
+-netdev vhost-user,id=nicety-vm_1-net,chardev=nicety-vm_1,queues=2 \
+-device virtio-net-pci,netdev=nicety-vm_1-net,mac=52:54:00:12:34:01,speed=10000,duplex=full,mq=on,vectors=6,host_mtu=1450

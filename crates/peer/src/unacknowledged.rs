@@ -1,0 +1,56 @@
+//! Bytes of a TCP connection that its other end has not acknowledged (tcp(7), SIOCOUTQ).
+//!
+//! What send(2) has taken is in the kernel's buffer: a host that is gone has got none of it.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// Bytes that were written to this connection, and that its other end has not acknowledged.
+///
+/// # Errors
+/// It is no socket of TCP, or one that listens.
+pub fn unacknowledged(socket: impl AsFd) -> Result<usize, Errno> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one number, which outlives the call. SIOCOUTQ is TIOCOUTQ's number.
+    let asked = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match asked {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn bytes_that_the_other_end_has_no_room_for_are_not_acknowledged() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        assert_eq!(unacknowledged(&near), Ok(0));
+        near.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(count) = near.write(&[7; 1 << 16]) {
+            sent += count;
+        }
+        let waiting = unacknowledged(&near).unwrap();
+        assert!(waiting > 0 && waiting < sent, "{waiting} of {sent}");
+        far.read_exact(&mut vec![0; sent]).unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while unacknowledged(&near) != Ok(0) {
+            assert!(Instant::now() < end, "{:?}", unacknowledged(&near));
+        }
+    }
+
+    #[test]
+    fn another_file_has_none() {
+        assert_eq!(unacknowledged(std::fs::File::open("/dev/null").unwrap()), Err(Errno::NOTTY));
+    }
+}
