@@ -164,7 +164,9 @@ impl Ports {
     fn tell_learned(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut learned = BTreeMap::new();
         for Learned { address, fid, port: id, .. } in daemon.learned() {
-            let Some(port) = self.ports.get(&id).filter(|port| port.vlan == Some(fid)) else { continue };
+            // A frame on its way may have taught the switch an address of a port after its VMM has left.
+            let is_used = |port: &&Port| port.vlan == Some(fid) && port.presence != Presence::Nobody;
+            let Some(port) = self.ports.get(&id).filter(is_used) else { continue };
             let key = (port.group.clone(), address);
             let is_back = self.moved.remove(&key);
             if self.here.contains_key(&key) {

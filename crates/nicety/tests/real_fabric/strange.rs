@@ -28,6 +28,7 @@ impl Pair {
         let this = Self { cluster, hosts, both, _place: place };
         until("they know each other", || this.know());
         until("they are connected", || this.hosts.iter().all(Host::is_connected));
+        until("what they know is kept", || this.hosts.iter().all(|host| host.kept().exists()));
         this
     }
 
