@@ -198,6 +198,10 @@ impl Guest {
         }
         // The available ring names the buffers in their order, and they are used in it.
         self.write(RECEIVE.driver + 2, &used.wrapping_add(RECEIVE.size).to_le_bytes());
+        // After a burst the device may wait for buffers.
+        if let Some([receive, _]) = self.bells.as_ref().filter(|_| !came.is_empty()) {
+            receive.kick.ring().unwrap();
+        }
         came
     }
 

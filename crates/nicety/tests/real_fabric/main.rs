@@ -49,10 +49,15 @@ const MTU: u16 = 1550;
 const GROUPS: &str = "format = 1\n[[port_group]]\nname = \"web\"\nvni = 5010\nvlan = 10\n\
                       [[port_group]]\nname = \"db\"\nvni = 5020\nvlan = 20\n";
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+fn until(what: &str, done: impl FnMut() -> bool) {
+    until_or(what, done, String::new);
+}
+
+/// The same. `describe`: what a person should know if it is in vain.
+fn until_or(what: &str, mut done: impl FnMut() -> bool, describe: impl Fn() -> String) {
     let end = Instant::now() + SOON;
     while !done() {
-        assert!(Instant::now() < end, "{what}: not within {SOON:?}");
+        assert!(Instant::now() < end, "{what}: not within {SOON:?}\n{}", describe());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -281,7 +286,8 @@ fn guests_in_a_group_of_three_hosts_reach_each_other_and_a_host_without_the_grou
     assert!(carried(&mut a, &mut b) > 100_000, "{}", one.report());
     // A port that leaves takes its address along.
     drop(b);
-    until("it has gone", || one.place(2).is_none() && other.place(2).is_none());
+    let describe = || format!("{}{}{}\n{:?}", one.report(), other.report(), other.log(), cluster.keys());
+    until_or("it has gone", || one.place(2).is_none() && other.place(2).is_none(), describe);
     assert!(cluster.keys().iter().all(|(key, _)| !key.ends_with(&mac(2))), "{:?}", cluster.keys());
 }
 

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::etcd_servers::addresses;
 use crate::rings_guest::Guest;
 use crate::streams::{Both, port};
-use crate::{GROUPS, Host, Signal, mac, until};
+use crate::{GROUPS, Host, Signal, mac, until, until_or};
 
 /// Two hosts with a guest each, that know each other.
 struct Pair {
@@ -28,6 +28,7 @@ impl Pair {
         let this = Self { cluster, hosts, both, _place: place };
         until("they know each other", || this.know());
         until("they are connected", || this.hosts.iter().all(Host::is_connected));
+        until("what they know is kept", || this.hosts.iter().all(|host| host.kept().exists()));
         this
     }
 
@@ -60,7 +61,13 @@ impl Pair {
         self.hosts[1].end(Signal::KILL);
         self.hosts[1].serve();
         self.both.guests[1] = Guest::new(self.hosts[1].socket(2));
-        until("they know each other again", || self.know());
+        until_or("they know each other again", || self.know(), || self.described());
+    }
+
+    /// All that both hosts know.
+    fn described(&self) -> String {
+        let host = |host: &Host| format!("{}\n{}", host.report(), host.log());
+        format!("{}\n{:?}", self.hosts.each_ref().map(host).join("\n"), self.cluster.keys())
     }
 }
 
