@@ -85,8 +85,8 @@ mod tests {
             ..all.clone()
         };
         let expected = "\
-NAME  COLLECTOR          OF         ONE IN  RECORDS  LOST  LOST OF                      DISPLACED  TEMPLATES  STATE
-noc   udp:10.0.0.9:4739  all ports  1       40       0     -                            3          2          sending
+NAME  COLLECTOR          OF         ONE IN  RECORDS  LOST  LOST OF                       DISPLACED  TEMPLATES  STATE
+noc   udp:10.0.0.9:4739  all ports  1       40       0     -                             3          2          sending
 far   udp:10.0.0.9:4739  vm1, tap0  10      40       7     vm1 3, vm2 2, tap0 1, 1 more  3          2          away: Connection refused (os error 111)
 ";
         assert_eq!(table(&[all, some]), expected);
