@@ -33,7 +33,7 @@ const AT_MAX: usize = 4;
 ///
 /// A protected VM gives its twin up after 0.3 s of silence, which three guests on two processors may cause. A kill at that moment ends
 /// the VM, as it should.
-const ALONE: [&str; 13] = [
+const ALONE: [&str; 14] = [
     "drivers::both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci",
     "lab::a_vm_goes_on_at_its_twin_under_a_checked_connection_and_its_copies_and_outage_are_known",
     "survives::a_vm_of_libvirt_s_goes_on_at_its_twin_as_the_page_says_and_libvirt_sees_it_there",
@@ -41,6 +41,7 @@ const ALONE: [&str; 13] = [
     "twins::a_vm_goes_on_at_its_twin_when_its_whole_host_dies",
     "twins::a_vm_is_handed_over_stopped_and_protected_by_an_administrators_wish",
     "twins::cut::link_and_lease_that_are_cut_together_leave_one_owner_at_any_instant_and_no_wrong_byte",
+    "twins::fabric::a_vm_of_a_fabric_whose_daemon_is_killed_is_reached_at_its_twin_and_stays_there_when_the_daemon_is_back",
     "twins::links::a_link_that_is_cut_both_ways_or_one_way_leaves_one_owner_and_no_wrong_byte",
     "twins::links::a_link_that_is_slower_than_the_vm_writes_its_memory_ends_the_protection_and_the_vm_goes_on",
     "twins::links::a_vm_with_two_ports_and_its_lease_in_etcd_goes_on_at_its_twin_with_both",

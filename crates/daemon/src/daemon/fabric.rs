@@ -68,11 +68,11 @@ impl Daemon {
 /// Who uses a part of a port, for other hosts.
 fn presence(part: &Arc<Port>) -> Presence {
     let Some(epochs) = part.epochs() else { return part.presence() };
-    // Until the first epoch is closed, a shut gate says that nobody knows yet whose the VM is. Afterwards the VM is protected: it stands
-    // still for each copy and goes on here, while its twin waits.
+    // A twin receives nothing. Until the first epoch is closed, a shut gate says that nobody knows yet whose the VM is. Afterwards the VM is
+    // protected: it stands still for each copy, and goes on here.
     match (part.presence(), epochs.mode(), epochs.current()) {
-        (Presence::Running, GateMode::Shut, 1) => Presence::Waiting,
-        (Presence::Waiting, GateMode::Shut, 2..) | (Presence::Waiting, GateMode::Armed, _) => Presence::Running,
+        (_, GateMode::Mute, _) | (_, GateMode::Shut, 1) => Presence::Nobody,
+        (Presence::Waiting, GateMode::Shut | GateMode::Armed, _) => Presence::Running,
         (presence, ..) => presence,
     }
 }

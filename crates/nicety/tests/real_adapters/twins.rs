@@ -2,6 +2,7 @@
 
 mod between;
 mod cut;
+mod fabric;
 mod links;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::{
+    fabric::sender,
     migration::{finish, stream},
     monitor::Monitor,
     stage::{LATER, SOON, address, pinged, port, sh, well},
@@ -46,11 +48,13 @@ struct Wanted<'a> {
     lease: Option<[&'a str; 2]>,
     /// Each daemon reaches the other one by a socket of the test's, `to-a` or `to-b`.
     is_between: bool,
+    /// The hosts are in a fabric, instead of joined by a stream.
+    is_in_fabric: bool,
 }
 
 impl Default for Wanted<'_> {
     fn default() -> Self {
-        Wanted { checkpoint: "50ms", options: &[], ports: &[1], lease: None, is_between: false }
+        Wanted { checkpoint: "50ms", options: &[], ports: &[1], lease: None, is_between: false, is_in_fabric: false }
     }
 }
 
@@ -71,7 +75,7 @@ impl Hosts {
     }
 
     fn with((root, mut namespace): (Root, Namespace), place: tempfile::TempDir, wanted: &Wanted<'_>) -> Hosts {
-        let &Wanted { checkpoint, options, ports, lease, is_between } = wanted;
+        let &Wanted { checkpoint, options, ports, lease, is_between, is_in_fabric } = wanted;
         let path = |name: String| place.path().join(name).display().to_string();
         well(std::fs::write(path("key".into()), [7; 32]));
         well(std::fs::create_dir(path("leases".into())));
@@ -89,19 +93,19 @@ impl Hosts {
                 path(format!("{own}.qmp")),
                 path(if is_between { format!("to-{other}") } else { format!("{other}.ft") }),
             );
-            let link = Some(Link::Stream { socket: path("link".into()), listens: host == 0 });
-            Setup {
-                link,
-                link_more: tables,
-                options: options.iter().map(|&word| word.to_owned()).collect(),
-                ..Setup::default()
+            let options = options.iter().map(|&word| word.to_owned()).collect();
+            if is_in_fabric {
+                return Setup { daemon_more: sender::tables(own, host) + &tables, options, ..Setup::default() };
             }
+            let link = Some(Link::Stream { socket: path("link".into()), listens: host == 0 });
+            Setup { link, link_more: tables, options, ..Setup::default() }
         };
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
         let mut start =
             |host: usize, ports: Vec<Port>| well(Served::start_as(program, &mut namespace, ports, setup(host)));
-        let own = || ports.iter().map(|&number| port("virtio-net", number));
-        let served = [start(0, own().collect()), start(1, own().chain([port("e1000", 2)]).collect())];
+        let in_group = |port| if is_in_fabric { sender::in_web(port) } else { port };
+        let own = || ports.iter().map(|&number| port("virtio-net", number)).map(in_group);
+        let served = [start(0, own().collect()), start(1, own().chain([in_group(port("e1000", 2))]).collect())];
         Hosts { root, namespace, served, vms: [None, None], ports, place, restarts: 0, restarts_max: RESTARTS_MAX }
     }
 
