@@ -17,7 +17,7 @@ fn a_version_does_not_wait_for_a_confirmation_and_one_that_has_to_names_the_comm
     until("they know each other", || one.place(2).is_some() && other.place(1).is_some());
     let vni = |host: &Host| host.report().groups[0].vni;
     one.says(&["port", "set", "vm1", "buffer=2MiB", "--confirm", "600s"]);
-    cluster.put("config", &GROUPS.replace("5010", "5011"));
+    cluster.put("config", GROUPS.replace("5010", "5011"));
     until("the version is in force", || vni(&one) == Some(5011) && vni(&other) == Some(5011));
     assert_eq!(one.report().waits, None);
     assert!(carried(&mut a, &mut b) > 100_000 && carried(&mut b, &mut a) > 100_000, "{}", one.log());

@@ -71,7 +71,7 @@ fn a_snapshot_is_restored_by_the_book_s_lines_and_each_host_takes_its_configurat
     let session = [format!("export ETCDCTL_ENDPOINTS={}", cluster.endpoints())];
     runs(cluster.folder(), cluster.etcd(), &session, &block("etcdctl snapshot save"), &[]);
     // Two things are lost with the server: a change, and a guest that has come since.
-    cluster.put("config", &GROUPS.replace("vlan = 10", "vlan = 11"));
+    cluster.put("config", GROUPS.replace("vlan = 10", "vlan = 11"));
     let vlan = |host: &Host, port: &str| host.port(port).policy.get("vlan").cloned().unwrap_or_default();
     until("the change is in force", || vlan(one, "vm1") == "11" && vlan(other, "vm2") == "11");
     let mut late = other.guest("vmxnet3", 3);

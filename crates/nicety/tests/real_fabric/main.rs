@@ -264,13 +264,13 @@ fn guests_in_a_group_of_three_hosts_reach_each_other_and_a_host_without_the_grou
     assert_eq!(third.place(1), None, "it watches no group that it has no port in");
 
     // A group that changes is changed on all hosts, while guests use it.
-    cluster.put("config", &GROUPS.replace("vlan = 10", "vlan = 11"));
+    cluster.put("config", GROUPS.replace("vlan = 10", "vlan = 11"));
     let is_changed = |host: &Host, port: &str| host.port(port).policy.get("vlan").is_some_and(|vlan| vlan == "11");
     until("the group has another VLAN", || is_changed(&one, "vm1") && is_changed(&other, "vm2"));
     assert!(carried(&mut a, &mut b) > 100_000);
     // A version that cannot be is refused everywhere, and the last one stays.
     let before = one.report();
-    cluster.put("config", &GROUPS.replace("vlan = 20", "trunk = \"20\""));
+    cluster.put("config", GROUPS.replace("vlan = 20", "trunk = \"20\""));
     until("it is refused", || [&one, &other, &third].iter().all(|host| host.report().refused.len() == 1));
     let after = one.report();
     assert_eq!(after.config, before.config);
@@ -393,7 +393,7 @@ fn of_three_etcd_servers_one_may_die_and_with_two_dead_nothing_is_lost() {
         cluster.kill(member);
         assert!(carried(&mut a, &mut b) > 100_000);
         // A change is made by the two that are left, and reaches all hosts.
-        cluster.put("config", &format!("{GROUPS}# {member}\n"));
+        cluster.put("config", format!("{GROUPS}# {member}\n"));
         let version = one.report().config;
         until("the change is there", || both(&|host| host.is_connected() && host.report().config >= version));
         cluster.run(member);

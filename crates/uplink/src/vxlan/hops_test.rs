@@ -117,7 +117,7 @@ fn a_flood_of_addresses_displaces_learned_ones_and_no_told_one() {
     let places = hops.places(at(1));
     assert_eq!(places.iter().filter(|place| place.is_told).count(), 10_000);
     assert!(places.len() > SETS * WAYS * 9 / 10, "the table is in use: {}", places.len());
-    let error = (10_000..1 << 17).find_map(|address| hops.tell(vni(10), mac(address), ip(2)).err()).unwrap();
+    let error = (10_000..=TOLD_MAX as u32).find_map(|address| hops.tell(vni(10), mac(address), ip(2)).err()).unwrap();
     assert!(error.to_string().ends_with("its frames go to all peers of their network"), "{error}");
 }
 
