@@ -87,7 +87,7 @@ mod tests {
         let mut main = String::new();
         table(&mut main, &fabric);
         assert!(main.contains("<bdi>node-2</bdi>") && main.contains("<span>reached</span>"), "{main}");
-        assert!(main.contains("class=\"state broken\"") && main.contains("not reached: another host"), "{main}");
+        assert!(main.contains("class=\"state broken\"") && main.contains("<span>not reached</span>"), "{main}");
         fabric.connection = Connection::Away;
         fabric.why_not = Some("no <etcd>".to_owned());
         fabric.refused.push("host/x: odd".to_owned());
