@@ -143,7 +143,7 @@ fn etcd_that_is_cut_off_one_way_or_both_leaves_all_as_it_is_and_nothing_flaps_wh
     }
     // A change that was refused was not made later.
     let keys = behind.cluster.keys();
-    assert!(!behind.hosts[0].report().groups.iter().any(|group| group.name == "new") && keys.len() == 5, "{keys:?}");
+    assert!(!behind.hosts[0].report().groups.iter().any(|group| group.name == "new") && keys.len() == 7, "{keys:?}");
 }
 
 #[test]

@@ -120,7 +120,8 @@ fn what_strangers_write_delete_and_overwrite_is_named_or_mended_and_frames_go_on
             "{\"address\":\"224.0.0.1\",\"mtu\":1500,\"run\":\"00000000000000ff\",\"version\":\"9\"}",
             "224.0.0.1 cannot be a tunnel's address",
         ),
-        ("host/stranger/more", "x", "no such key is known"),
+        ("host/stranger/more", "x", "\"more\" is no IP address"),
+        ("host/stranger/192.0.2.9/more", "x", "no such key is known"),
         ("host/-", "{}", "does not begin with a letter or digit"),
         (
             "at/web/stranger/52:54:00:12:34:02",
