@@ -52,7 +52,7 @@ const ALONE: [&str; 14] = [
 
 /// Tests that need less than a quarter of a processor, and at least ten seconds: they wait for timers, time limits or rates. They run one
 /// after the other beside all others, so that they do not take the place of a test that works.
-const WAITING: [&str; 17] = [
+const WAITING: [&str; 20] = [
     "bonding::linux_bonds_four_links_with_a_team_and_goes_on_while_they_go",
     "drivers::the_e1000_passes_every_self_test_of_its_driver",
     "functions::linux_sees_what_its_host_sets_of_a_card_s_function_as_by_ip_link",
@@ -70,6 +70,9 @@ const WAITING: [&str; 17] = [
     "user_mode::a_user_mode_guest_outlives_a_daemon_that_is_killed_under_traffic",
     "user_mode::every_e1000_and_the_e1000e_pass_every_self_test_of_their_drivers",
     "a_cluster_of_three_goes_on_without_its_leader_and_one_without_a_majority_says_so",
+    "clocks::hosts_whose_clocks_differ_by_decades_are_one_fabric_and_forget_one_that_dies_in_time",
+    "outside::of_two_hosts_with_uplinks_into_one_bridge_one_loses_its_uplink_and_its_tunnel_goes_on",
+    "three::servers::servers_that_stand_still_take_nothing_away_and_nothing_flaps_when_they_go_on",
 ];
 
 /// Each test that runs has one of these words in its name. Unset: all run.
