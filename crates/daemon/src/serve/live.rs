@@ -3,7 +3,7 @@
 //! Every change makes a whole new host file. It is checked like any host file and compared with the running one. The differences
 //! are applied port by port. There is one change at a time, and it affects only the entries that its plan names. The running
 //! state is kept in the [state file](state), and by the [keeper](texts). A change may [wait to be confirmed](confirm). A few are made
-//! [beside](beside) it.
+//! beside it (`live/beside.rs`).
 
 mod beside;
 mod blocked;

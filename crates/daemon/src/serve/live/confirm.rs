@@ -5,7 +5,7 @@
 //!                          │
 //!                          └── the time is over, or undo, or an upgrade ──► what was confirmed before is in force, in one step
 //! ```
-//! While a change waits, no other one is made but [those that no administrator of this host decides on](super::beside). The state file
+//! While a change waits, no other one is made but those that no administrator of this host decides on (`beside.rs`). The state file
 //! and the keeper have what was confirmed before: a daemon that is killed, replaced or started again serves that.
 //!
 //! An undo may be refused, because somebody else has taken a socket, say. Then the change stands, is still not what a start serves, and the

@@ -1,7 +1,7 @@
 //! The groups of the fabric change: a change that no administrator of this host makes.
 //!
 //! It is in force on all hosts, and a network identifier that it frees may soon be another group's. So it does not wait for a change of this
-//! host to be confirmed: it is made [beside](super::beside) that one. Only a version that fits one of the two hosts has to wait: the one that
+//! host to be confirmed: it is made beside that one. Only a version that fits one of the two hosts has to wait: the one that
 //! runs, or the one that an undo brings back. Meanwhile the tunnel leaves what the version has freed (`nicety_fabric`, `Action::Leave`).
 
 use nicety_host::{FabricGroups, Host, in_one_line};
