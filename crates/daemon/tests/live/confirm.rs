@@ -83,6 +83,12 @@ fn alias(stage: &Stage, is_link: bool) {
     }
 }
 
+/// Only the uplink is removed. The uplink may have connected to the port whose socket it wants; then the change also says that a VM loses its
+/// way out.
+fn is_uplink(changes: &[String]) -> bool {
+    changes.len() == 1 && changes[0].starts_with("- uplink")
+}
+
 fn of_a_change_that_was_undone_in_part_only_the_rest_waits_and_is_confirmed(workers: usize) {
     let stage = Stage::new(workers, &[1, 2]);
     std::fs::create_dir(stage.path().join("sub")).unwrap();
@@ -98,19 +104,19 @@ fn of_a_change_that_was_undone_in_part_only_the_rest_waits_and_is_confirmed(work
         assert!(matches!(&refused, ChangeError::NotUndone(why) if why.contains("vm2.sock")), "{refused}");
         assert_eq!(stage.names(), ["vm1", "vm2"]);
         let waiting = stage.live.waiting().unwrap();
-        assert_eq!(waiting.changes, ["- uplink"], "the port is there again");
+        assert!(is_uplink(&waiting.changes), "the port is there again: {:?}", waiting.changes);
         assert!(waiting.not_undone.is_some());
         let kept = std::fs::read_to_string(stage.path().join("host.toml.state")).unwrap();
-        assert!(kept.contains("\"- uplink\"") && !kept.contains("- port vm2"), "{kept}");
+        assert!(kept.contains("\"- uplink") && !kept.contains("- port vm2"), "{kept}");
         if is_confirmed {
-            assert_eq!(stage.live.confirm("user 8").unwrap().changes, ["- uplink"]);
+            assert!(is_uplink(&stage.live.confirm("user 8").unwrap().changes));
             let exported = stage.live.export();
             assert!(exported.contains("vm2") && !exported.contains("uplink"), "{exported}");
             return;
         }
         stage.live.undo(Undo::By("user 8")).unwrap_err();
         alias(&stage, false);
-        assert_eq!(stage.live.undo(Undo::By("user 8")).unwrap().changes, ["- uplink"]);
+        assert!(is_uplink(&stage.live.undo(Undo::By("user 8")).unwrap().changes));
         assert_eq!(stage.live.export(), runs);
     }
 }
