@@ -21,7 +21,7 @@ pub struct Context<'a> {
     pub memory: &'a Arc<Map>,
     /// The register page that the guest has mapped, if its doorbells are mapped.
     pub page: Option<&'a Window<'a>>,
-    /// The port's worker polls its queues in each round. A ring whose driver can be spared its notifications is left without them.
+    /// The port's worker looks at its queues in each round, so an adapter need not ask its driver for notifications.
     pub polls: bool,
     /// Its requests to the port.
     pub out: &'a mut Outbox,
@@ -31,7 +31,12 @@ pub struct Context<'a> {
     pub now: Time,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// A call to an adapter whose doorbells are not mapped, and which nobody polls.
+    pub fn new(memory: &'a Arc<Map>, out: &'a mut Outbox, counters: &'a mut Counters, now: Time) -> Self {
+        Self { memory, page: None, polls: false, out, counters, now }
+    }
+
     /// The result of a fetch from an enabled queue. With mapped doorbells the queue is polled: the guest's next doorbell causes no event.
     pub fn fetched(&self, progress: Progress) -> Progress {
         Progress { armed: progress.armed && self.page.is_none(), ..progress }

@@ -58,8 +58,7 @@ fn the_time_is_the_ports_though_the_adapters_clock_is_another_after_a_restore() 
 #[test]
 fn a_drop_counts_as_a_guest_error_only_if_the_driver_caused_it() {
     let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
-    let mut cx =
-        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
     let place = ErrorPlace::transmit(0, 7);
     for reason in [Reason::LinkDown, Reason::QueueOff, Reason::NotShared, Reason::BadAddress, Reason::BadOffload] {
         cx.drop_transmit(reason, place, 0xbad, None);
@@ -75,8 +74,7 @@ fn a_drop_counts_as_a_guest_error_only_if_the_driver_caused_it() {
 #[test]
 fn an_access_to_a_hole_is_counted_apart_from_guest_errors() {
     let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
-    let mut cx =
-        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
     cx.holes(0, false, Region::Bar(0), 0x10, &[0; 4]);
     cx.holes(2, true, Region::Bar(0), 0x5c, &[1, 2, 3]);
     assert_eq!((counters.guest_errors(), counters.bad_accesses()), (0, 2));

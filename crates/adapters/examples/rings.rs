@@ -180,8 +180,7 @@ fn ours(descriptors: u16, bursts: u32) -> Result<usize, Error> {
     let entry = find("virtio-net").ok_or("virtio-net is not registered")?;
     let mut adapter = (entry.create)(&Settings::new(Mac([2, 0, 0, 0, 0, 2])))?;
     let (mut out, mut counters, mut batch) = (Outbox::default(), Counters::default(), Batch::new());
-    let mut cx =
-        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
     let Face::Rings(rings) = adapter.face() else { return Err("virtio-net has rings".into()) };
     let place = RingPlace { size: RING, descriptors: 0, driver: DRIVER, device: DEVICE };
     rings.enable(1, true, &mut cx);

@@ -26,7 +26,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// What the store was asked for, and has told.
+/// The calls that the store has had, and the changes that it has told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     reads: u64,

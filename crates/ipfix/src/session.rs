@@ -37,7 +37,7 @@ pub struct Terms {
 /// The ports' names, by number.
 pub type Names = std::collections::BTreeMap<u16, Arc<Port>>;
 
-/// What a collector has to be told beside records.
+/// The messages that a collector needs beside records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Nothing.
@@ -86,7 +86,7 @@ impl Session {
         self.has_new_names = true;
     }
 
-    /// What is due beside records.
+    /// The messages beside records that are due.
     pub fn due(&self, now_ns: u64) -> Due {
         let are_templates_due = match (self.told_ns, self.terms.again) {
             (None, _) => true,

@@ -385,7 +385,7 @@ fn waits(plan: &Plan) -> bool {
     plan.after_restart().next().is_some()
 }
 
-/// What came of a change.
+/// The outcome of a change.
 struct Told {
     answer: Answer,
     /// The changes that were made. An error: it was not wholly made, or could not be printed.

@@ -56,7 +56,7 @@ fn note_not_kept(not_kept: Option<String>) {
     }
 }
 
-/// What a daemon has answered to a change.
+/// A daemon's answer to a change.
 #[derive(Debug)]
 pub enum Answer {
     /// Nothing was done.

@@ -96,14 +96,7 @@ mod tests {
         let adapter = (find("vmxnet3").unwrap().create)(settings).unwrap();
         let mut adapter = Recorder::new(adapter, Box::new(note));
         let (memory, mut out, mut counters) = (Map::empty(), Outbox::default(), Counters::default());
-        let mut cx = Context {
-            memory: &memory,
-            page: None,
-            polls: false,
-            out: &mut out,
-            counters: &mut counters,
-            now: Time::ZERO,
-        };
+        let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
         let Face::Pci(pci) = adapter.face() else { panic!("a PCI function") };
         for command in [0xf00d_0003_u32, 0xf00d_0004] {
             pci.write(1, 0x20, &command.to_le_bytes(), &mut cx);

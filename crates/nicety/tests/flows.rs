@@ -44,7 +44,7 @@ const INTERFACES: u16 = 265;
 
 type Record = BTreeMap<u16, Vec<u8>>;
 
-/// How messages come.
+/// The transport by which messages come.
 enum Transport {
     Udp(UdpSocket),
     Tcp {
@@ -186,7 +186,7 @@ impl Collector {
         self.messages.push(message);
     }
 
-    /// How many times the templates have come.
+    /// The number of times that the templates have come.
     fn templates_came(&self) -> usize {
         self.messages.iter().filter(|message| has_templates(message)).count()
     }
@@ -332,14 +332,19 @@ fn export(to: &str) -> String {
     format!("[[flow_export]]\nname = \"watch\"\ncollector = \"{to}\"\nidle_timeout = \"1s\"\n")
 }
 
+/// A host whose flows this collector gets, and two guests that have exchanged frames. The collector was told of all of them.
+fn told_of_an_exchange(collector: &mut Collector) -> (Host, Station, Station) {
+    let host = Host::start(&export(&collector.place()));
+    let (mut one, two) = (host.guest(1), host.guest(2));
+    exchange(&mut one, &two);
+    host.until_all_is_told(collector);
+    (host, one, two)
+}
+
 #[test]
 fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_upgrade() {
     let mut collector = Collector::udp();
-    let to = collector.place();
-    let host = Host::start(&export(&to));
-    let (mut one, two) = (host.guest(1), host.guest(2));
-    exchange(&mut one, &two);
-    host.until_all_is_told(&mut collector);
+    let (host, mut one, two) = told_of_an_exchange(&mut collector);
     let is_tcp = |(_, record): &&(SocketAddr, Record)| record.get(&PROTOCOL).is_some_and(|protocol| *protocol == [6]);
     let tcp = collector.records.iter().find(is_tcp).unwrap().1.clone();
     assert_eq!(tcp[&SOURCE_V4][..3], [10, 0, 0]);
@@ -360,7 +365,7 @@ fn each_frame_of_a_guest_is_in_a_flow_that_a_collector_is_told_of_also_after_an_
     pmacct_agrees(&collector, host.dir.path());
 
     // A change while it runs: one in ten, then nothing more.
-    let planned = host.apply(&(export(&to) + "sampling = 10\n"));
+    let planned = host.apply(&(export(&collector.place()) + "sampling = 10\n"));
     assert_eq!(planned, "~ flow_export.watch: sampling (not set) → 10\n");
     let before = (collector.packets("vm1", 0), host.frames("vm1", "transmit"));
     exchange(&mut one, &two);
@@ -439,11 +444,7 @@ fn what_a_receiving_port_drops_is_told_by_both_ports() {
 #[test]
 fn a_collector_by_tcp_is_told_of_each_frame_and_of_the_templates_once() {
     let mut collector = Collector::tcp();
-    let to = collector.place();
-    let host = Host::start(&export(&to));
-    let (mut one, two) = (host.guest(1), host.guest(2));
-    exchange(&mut one, &two);
-    host.until_all_is_told(&mut collector);
+    let (host, mut one, two) = told_of_an_exchange(&mut collector);
     // There is another port: only the names are sent again.
     let names =
         |collector: &Collector| collector.messages.iter().filter(|message| word(message, 16) == INTERFACES).count();
@@ -462,11 +463,7 @@ fn a_collector_by_tcp_is_told_of_each_frame_and_of_the_templates_once() {
 #[test]
 fn a_collector_that_has_lost_the_templates_knows_the_flows_when_they_come_again() {
     let mut collector = Collector::udp();
-    let to = collector.place();
-    let host = Host::start(&export(&to));
-    let (mut one, two) = (host.guest(1), host.guest(2));
-    exchange(&mut one, &two);
-    host.until_all_is_told(&mut collector);
+    let (host, mut one, two) = told_of_an_exchange(&mut collector);
     assert_eq!(collector.templates_came(), 1);
     let end = Instant::now() + SOON;
     while collector.templates_came() < 2 {

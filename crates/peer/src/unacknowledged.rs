@@ -1,6 +1,6 @@
 //! Bytes of a TCP connection that its other end has not acknowledged (tcp(7), SIOCOUTQ).
 //!
-//! What send(2) has taken is in the kernel's buffer: a host that is gone has got none of it.
+//! Bytes that send(2) has taken are in the kernel's buffer: a host that is gone has got none of them.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};

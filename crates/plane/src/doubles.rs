@@ -276,10 +276,7 @@ impl<T: Traffic> Linked<T> {
 
     fn with<R>(&mut self, counters: &mut Counters, now: Time, act: impl FnOnce(&mut T, &mut Context<'_>) -> R) -> R {
         let mut out = Outbox::default();
-        act(
-            &mut self.traffic,
-            &mut Context { memory: &self.memory, page: None, polls: false, out: &mut out, counters, now },
-        )
+        act(&mut self.traffic, &mut Context::new(&self.memory, &mut out, counters, now))
     }
 }
 

@@ -162,8 +162,7 @@ pub fn every_register_answers(entry: &Entry) {
     let mut adapter = adapter(entry);
     let mut random = Random::new(5);
     let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
-    let mut cx =
-        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
     let Face::Pci(pci) = adapter.face() else { return };
     for bar in 0..6u8 {
         let Some(size) = pci.function().bar_kind(usize::from(bar)).map(|bar| bar.size) else { continue };
@@ -187,8 +186,7 @@ pub fn wide_and_narrow_reads_agree(entry: &Entry) {
     let (mut by_dwords, mut by_width) = (adapter(entry), adapter(entry));
     let (Face::Pci(by_dwords), Face::Pci(by_width)) = (by_dwords.face(), by_width.face()) else { return };
     let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
-    let mut cx =
-        Context { memory: &memory, page: None, polls: false, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
     let mut random = Random::new(11);
     for bar in 0..6u8 {
         let Some(Bar { kind, size }) = by_dwords.function().bar_kind(usize::from(bar)) else { continue };
@@ -232,14 +230,7 @@ pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
     let looked_at = pci.doorbells();
     for offset in (0..place.len as u32).step_by(4) {
         let mut counters = Counters::default();
-        let mut cx = Context {
-            memory: &memory,
-            page: None,
-            polls: false,
-            out: &mut out,
-            counters: &mut counters,
-            now: Time::ZERO,
-        };
+        let mut cx = Context::new(&memory, &mut out, &mut counters, Time::ZERO);
         pci.write(place.bar, place.offset + u64::from(offset), &[1, 0, 0, 0], &mut cx);
         let register = counters.bad_accesses() == 0;
         assert_eq!(register, looked_at.contains(&offset), "{}: offset {offset:#x}", entry.about.name);

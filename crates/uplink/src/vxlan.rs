@@ -110,7 +110,7 @@ pub struct Vxlan {
     /// Sockets whose room the watch reports, a bit each.
     watched: u32,
     room: bool,
-    /// As of the last turn.
+    /// The value of the last turn.
     reach: Reach,
     /// The state that the log has already reported. `None`: nothing.
     logged: Option<Said>,

@@ -50,7 +50,7 @@ impl Bench {
     fn with<R>(&mut self, act: impl FnOnce(&mut Function, &mut Context<'_>) -> R) -> R {
         let memory = Map::empty();
         let Self { function, out, counters, now } = self;
-        act(function, &mut Context { memory: &memory, page: None, polls: false, out, counters, now: *now })
+        act(function, &mut Context::new(&memory, out, counters, *now))
     }
 
     fn mode_changed(&mut self, interrupts: &mut Interrupts) {

@@ -67,14 +67,7 @@ impl Ear {
             Some(bytes) => self.tape.play(bytes),
             None => self.tape.record(),
         }
-        let mut own = Context {
-            memory: &self.taped,
-            page: None,
-            polls: false,
-            out: &mut out,
-            counters: &mut *cx.counters,
-            now: cx.now,
-        };
+        let mut own = Context::new(&self.taped, &mut out, &mut *cx.counters, cx.now);
         let result = act(self.adapter.as_mut(), &mut own, &mut sum);
         let taped = self.tape.close();
         sum.outbox(&out);

@@ -137,7 +137,7 @@ impl Player {
             }
             _ => {}
         }
-        let mut cx = Context { memory: &*memory, page: None, polls: false, out, counters, now: *at };
+        let mut cx = Context::new(&*memory, out, counters, *at);
         if let Call::Deliver(offer) = call {
             return Some(ear.offer(offer, &mut cx, Some(read.clone())).1);
         }

@@ -65,7 +65,7 @@ impl Daemon {
     }
 }
 
-/// Who uses a part of a port, for other hosts.
+/// The use of a part of a port, for other hosts.
 fn presence(part: &Arc<Port>) -> Presence {
     let Some(epochs) = part.epochs() else { return part.presence() };
     // A twin receives nothing. Until the first epoch is closed, a shut gate says that nobody knows yet whose the VM is. Afterwards the VM is

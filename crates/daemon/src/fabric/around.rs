@@ -49,3 +49,22 @@ pub(crate) struct InForce {
     /// Why the change is lost at a restart.
     pub not_kept: Option<String>,
 }
+
+/// A daemon without ports, for tests.
+#[cfg(test)]
+pub(crate) struct Nobody;
+
+#[cfg(test)]
+impl Around for Nobody {
+    fn each_fabric_port(&self, _visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {}
+
+    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
+
+    fn learned(&self) -> Vec<Learned> {
+        Vec::new()
+    }
+
+    fn leads_to_uplink(&self, _uplink: &str, _mac: Mac, _vlan: u16) {}
+
+    fn leads_to_port(&self, _id: PortId, _mac: Mac, _vlan: u16) {}
+}

@@ -3,33 +3,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, mpsc};
 
-use nicety_adapter::PortId;
 use nicety_etcd::Client;
 use nicety_fabric::{Entry, Found, Me, Name, Outcome, Terms};
-use nicety_frame::Mac;
-use nicety_plane::Presence;
-use nicety_switch::{Learned, Vlan};
 use nicety_uplink::Hops;
 
 use super::*;
-use crate::spec::PortSpec;
-
-/// A host without ports.
-struct Nobody;
-
-impl Around for Nobody {
-    fn each_fabric_port(&self, _visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {}
-
-    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
-
-    fn learned(&self) -> Vec<Learned> {
-        Vec::new()
-    }
-
-    fn leads_to_uplink(&self, _uplink: &str, _mac: Mac, _vlan: u16) {}
-
-    fn leads_to_port(&self, _id: PortId, _mac: Mac, _vlan: u16) {}
-}
+use crate::fabric::around::Nobody;
 
 /// A server that answers nothing but that a lease has ended. It tells each request: its path and body.
 fn etcd() -> (String, Receiver<String>) {

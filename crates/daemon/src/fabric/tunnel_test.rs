@@ -1,27 +1,8 @@
-use nicety_adapter::{PortId, Time};
-use nicety_plane::Presence;
-use nicety_switch::{Learned, Vlan};
+use nicety_adapter::Time;
 use nicety_uplink::{Network, Place, Way};
 
 use super::*;
-use crate::spec::PortSpec;
-
-/// A daemon without ports.
-struct Empty;
-
-impl Around for Empty {
-    fn each_fabric_port(&self, _visit: &mut dyn FnMut(PortId, &PortSpec, Presence)) {}
-
-    fn each_way_out(&self, _without: &str, _visit: &mut dyn FnMut(&str, &Vlan)) {}
-
-    fn learned(&self) -> Vec<Learned> {
-        Vec::new()
-    }
-
-    fn leads_to_uplink(&self, _uplink: &str, _mac: Mac, _vlan: u16) {}
-
-    fn leads_to_port(&self, _id: PortId, _mac: Mac, _vlan: u16) {}
-}
+use crate::fabric::around::Nobody;
 
 #[test]
 fn a_host_with_another_address_is_reached_there_once_its_guests_are_told_again() {
@@ -32,7 +13,7 @@ fn a_host_with_another_address_is_reached_there_once_its_guests_are_told_again()
     let mut tunnel = Tunnel::new("tunnel".to_owned(), hops.clone());
     let mut carry_out = |actions: &[Action]| {
         for action in actions {
-            assert_eq!(tunnel.carry_out(action.clone(), &Empty), None);
+            assert_eq!(tunnel.carry_out(action.clone(), &Nobody), None);
         }
         tunnel.told_all();
     };

@@ -94,7 +94,7 @@ fn datagrams_reach_a_collector_by_udp_and_one_that_refuses_is_tried_again() {
     assert!(stage.connection.why().is_some());
     assert_eq!((stage.connection.look(stage.now), stage.connection.why()), (Look::Open, None), "nobody has refused");
     assert_eq!(collector.recv(&mut bytes).unwrap(), 5);
-    // What was refused counts as sent as long as nobody has said so.
+    // Refused records count as sent as long as nobody has said so.
     assert_eq!((stage.connection.take_sent(), stage.lost()), (sent + 1, 0));
 }
 

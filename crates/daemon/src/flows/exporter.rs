@@ -328,7 +328,8 @@ fn forget(taken: &mut VecDeque<Waiting>, reports: u32) {
     }
 }
 
-/// What a record says where its frames came in, or where they left. `None`: nothing there. `names` are those that the collector knows.
+/// The fields of a record for the port where its frames came in, or where they left. `None`: there is no such port. `names` are those that the
+/// collector knows.
 fn report<'a>(one: &'a Waiting, direction: Direction, names: &Names) -> Option<Report<'a>> {
     let Waiting { record, from, to, directions } = one;
     if directions & direction.bit() == 0 {

@@ -208,7 +208,7 @@ fn records_wait_for_a_collector_by_udp_that_is_away_and_it_is_not_taken_for_ther
     let sets: Vec<Vec<u16>> = came(&collector).into_iter().map(|message| message.sets).collect();
     assert_eq!(sets, [vec![2, 3, 264], vec![265], vec![FLOWS]]);
 
-    // It ends. The first message is refused when it has left; the others wait.
+    // Its collector ends. The message that is then on its way is refused; the others wait.
     drop(collector);
     let mut reported = 5;
     stage.until("it is away", |stage| {

@@ -156,7 +156,7 @@ impl Queue {
     }
 }
 
-/// Where workers put records while ports have these names.
+/// The sink for workers' records while ports have these names.
 #[derive(Debug)]
 pub(super) struct Inlet {
     queue: Arc<Queue>,

@@ -142,7 +142,7 @@ fn golden(adapter: &str, format: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/observe/attach/golden/{adapter}.{format}"))
 }
 
-/// What attaches a VM to a port with this adapter, by the ends of its files' names.
+/// The texts that attach a VM to a port with this adapter, by the ends of their golden files' names.
 fn all_formats(adapter: &str, more: &str) -> [(&'static str, Attach); 4] {
     let text = format!(
         "[[port]]\nname = \"vm_1\"\nadapter = {adapter:?}\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/n/a b's.sock\"\n{more}\n"

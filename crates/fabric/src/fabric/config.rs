@@ -172,7 +172,7 @@ impl Fabric {
         self.configs.refused = Some(format!("version {revision} of the configuration is refused: {why}; {stays}"));
     }
 
-    /// What is in force in place of a newer version, as a part of a sentence.
+    /// The version in force in place of a newer one, as a part of a sentence.
     fn stays(&self) -> String {
         let Some((old, config)) = &self.configs.in_force else { return "there is no earlier one".to_owned() };
         let has_left = |(_, vni): &(&Name, &Vni)| self.configs.left.contains(vni);

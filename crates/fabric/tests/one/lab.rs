@@ -202,7 +202,7 @@ impl Lab {
             Action::Hop { hop, peer: Some(peer) } => {
                 let is_taken = host.hops.iter().any(|(of, known)| *of != hop && known.address == peer.address);
                 assert!(!is_taken, "two hosts are told with the address {}", peer.address);
-                // As the tunnel does: what was told is behind an address.
+                // The tunnel does the same: told addresses are behind a host's address.
                 if host.hops.insert(hop, peer).is_some_and(|before| before.address != peer.address) {
                     host.table.retain(|_, of| *of != hop);
                 }

@@ -167,7 +167,7 @@ impl Measurement for Between {
         let gbit = measured.rate * measured.seconds / 1000.0;
         let mut taken = measured.taken();
         taken.figures.extend(spent.per(gbit, ""));
-        // What carried nothing gives no figure.
+        // A run that carried nothing gives no figure.
         let busy = busy.map(|busy| busy.as_secs_f64() / gbit).filter(|busy| busy.is_finite());
         taken.figures.extend(busy.map(|busy| (MACHINE_CPU.name.to_owned(), busy)));
         Ok(Taken { steal_percent, ..taken })

@@ -12,7 +12,7 @@ use crate::{Connection, GROUPS, Host, carried, until};
 /// Years in which a certificate is valid.
 const EXPIRED: (i32, i32) = (2020, 2021);
 const VALID: (i32, i32) = (2020, 2999);
-/// As a machine sees it whose clock is far behind.
+/// The same, seen by a machine whose clock is far behind.
 const NOT_YET: (i32, i32) = (2998, 2999);
 
 /// A CA, and its files.

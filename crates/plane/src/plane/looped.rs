@@ -10,8 +10,9 @@
 //!
 //! Each raises a suspicion, and that alone blocks nobody. The guard sends a *probe* by the other uplink, as often as the suspicion grows: a
 //! broadcast with a number that only this process knows. If the probe comes in here, the two lead into one network, and the newer one is
-//! blocked, unless it is [spared](Plane::spare_uplink). If none comes, they lead into different networks, and frames are forwarded as before. A probe has the form of a reply of the
-//! Configuration Testing Protocol (Ethernet 2.0, 1982, section 8), which stations ignore that have not asked.
+//! blocked, unless it is [spared](Plane::spare_uplink). If none comes, they lead into different networks, and frames are forwarded as before.
+//! A probe has the form of a reply of the Configuration Testing Protocol (Ethernet 2.0, 1982, section 8), which stations ignore that have
+//! not asked.
 //!
 //! A loop may lead through another such switch, which probes, too. If both blocked an uplink, one of them would be cut off. So a guard that
 //! hears another one's probe waits for [`HOLD_NS`], unless it had sent one before and its own name is the lower one.

@@ -1,4 +1,4 @@
-//! What a tunnel has on the wire: Wireshark's dissector (`tshark` of Debian's package) judges what leaves, and a peer's IP fragments come in.
+//! A tunnel's frames on the wire: Wireshark's dissector (`tshark` of Debian's package) judges what leaves, and a peer's IP fragments come in.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -62,7 +62,7 @@ fn read(program: &Tool, folder: &Path, frames: &[Vec<u8>]) -> Vec<[String; FIELD
     String::from_utf8(output.stdout).unwrap().lines().map(fields).collect()
 }
 
-/// What is wrong with a frame that should be as RFC 7348 says, in network 5010, if it is VXLAN at all.
+/// The faults of a frame that should be as RFC 7348 says, in network 5010, if it is VXLAN at all.
 fn wrong(fields: &[String; FIELDS.len()]) -> Vec<&'static str> {
     let [flags, vni, udp, tcp, ip, more, offset, fragment6, malformed] = fields.each_ref().map(String::as_str);
     let all = |list: &str, good: &[&str]| list.is_empty() || list.split(',').all(|value| good.contains(&value));

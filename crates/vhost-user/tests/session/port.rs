@@ -33,7 +33,7 @@ pub struct Inside {
 impl Inside {
     fn split(&mut self) -> (&mut dyn Adapter, Context<'_>) {
         let Self { adapter, memory, out, counters, now, .. } = self;
-        (&mut **adapter, Context { memory, page: None, polls: false, out, counters, now: *now })
+        (&mut **adapter, Context::new(memory, out, counters, *now))
     }
 
     /// Runs the tick that the adapter has requested, if any.

@@ -49,7 +49,7 @@ impl Looks {
         self.last = now;
     }
 
-    /// When the last look began.
+    /// The time at which the last look began.
     pub fn last(&self) -> Time {
         self.last
     }

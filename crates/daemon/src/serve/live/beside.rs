@@ -9,7 +9,7 @@ use toml::Table;
 use super::confirm::Terms;
 use super::{ChangeError, Changed, Live, Running, blocked};
 
-/// The key of a port that a program has made for a VM.
+/// The key that names the program which has made a port for a VM.
 const ORIGIN: &str = "origin";
 
 /// Whether an entry is a port that comes and goes with a VM.
@@ -43,7 +43,7 @@ impl Live {
     }
 }
 
-/// What an undo brings back after such a change: without the new ports that could not be opened.
+/// The host that an undo brings back after such a change: without the new ports that could not be opened.
 pub(super) fn opened(confirmed: Host, before: &Host, running: &Host) -> Host {
     let is_missing = |name: &&str| before.port(name).is_none() && running.port(name).is_none();
     let missing: Vec<&str> = confirmed.ports.iter().map(|port| port.name.as_str()).filter(is_missing).collect();

@@ -28,7 +28,7 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Requests and answers so far.
 #[derive(Debug, Default)]
 struct Seen {
-    /// When each request was sent, by its number.
+    /// The time at which each request was sent, by its number.
     sent: Vec<SystemTime>,
     /// The numbers of the answers, as they came.
     answered: Vec<u16>,
@@ -46,9 +46,9 @@ pub struct Requests {
 /// A time in which the guest need not answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
-    /// When it began.
+    /// The time at which it began.
     pub begin: SystemTime,
-    /// When the guest went on.
+    /// The time at which the guest went on.
     pub end: SystemTime,
     /// When the sender's host knew its place. Before this its frames may be lost, too.
     pub known: SystemTime,

@@ -39,7 +39,7 @@ fn two_hosts_whose_wire_is_cut_reach_etcd_and_the_third_host_and_each_other_when
         if is_both {
             three.cut(other, one);
         }
-        // What was on its way has arrived.
+        // Frames that were on their way have arrived.
         three.during(Duration::from_millis(100));
         three.traffic.mark();
         three.during(time);
