@@ -1,5 +1,5 @@
 //! `pps`: frames per second through the switch, at frames of 64 to 1518 bytes. The loss-free rate by binary search (RFC 2544, 26.1), and the
-//! latency at 50 and 90 % of it (26.2). One generator for all rows: our drivers at two ports of Nicety, of DPDK's testpmd or of Open vSwitch,
+//! latency at 50 and 90 % of it (26.2), and at one rate for all rows. One generator for all rows: our drivers at two ports of Nicety, of DPDK's testpmd or of Open vSwitch,
 //! and two taps of the kernel's bridge.
 
 use std::collections::BTreeMap;
@@ -44,8 +44,10 @@ const ADAPTERS: Adapters = Adapters {
 };
 /// Halvings of the range of rates. The last one is a 64th of the first trial's rate.
 const HALVINGS: u32 = 6;
-/// Trials of a run: at full rate, the halvings, two latencies.
-const TRIALS: u32 = 1 + 1 + HALVINGS + 2;
+/// A rate at which the rows' latencies compare: half of a faster row's own rate is a higher load. Frames a second.
+const COMMON_RATE: f64 = 500_000.0;
+/// Trials of a run: at full rate, the halvings, three latencies.
+const TRIALS: u32 = 1 + 1 + HALVINGS + 3;
 /// Time limit for the first frame to come through.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Rate and duration of the offers until then.
@@ -56,9 +58,11 @@ const SENT_MIN: f64 = 0.99;
 /// A rate beyond any: the generator sends as fast as it can.
 const FULL_RATE: f64 = 1e9;
 
-const FIGURES: [Figure; 6] = [
+const FIGURES: [Figure; 8] = [
     Figure::new("loss_free", "Loss-free rate", "frames/s", Direction::Higher),
     Figure::new("through", "Frames that arrive at full rate", "frames/s", Direction::Higher),
+    Figure::new("p50_at_common", "Latency at 500,000 frames/s, median", "µs", Direction::Lower),
+    Figure::new("p99_at_common", "Latency at 500,000 frames/s, 99th percentile", "µs", Direction::Lower),
     Figure::new("p50_at_50", "Latency at 50 %, median", "µs", Direction::Lower),
     Figure::new("p99_at_50", "Latency at 50 %, 99th percentile", "µs", Direction::Lower),
     Figure::new("p50_at_90", "Latency at 90 %, median", "µs", Direction::Lower),
@@ -148,8 +152,12 @@ impl Method for Pps {
                     "The highest rate tried at which each frame arrived, and at least 99 % of the due frames were sent: what a full ring holds back is not offered. A search that found no such rate counts as 0, a lower bound: it is below a 64th of the first trial's.",
                 ),
                 ("through", "Frames that arrive while the generator sends as fast as it can."),
-                ("p50_at_50", "From the generator's driver to the generator's driver."),
-                ("p99_at_90", "From the generator's driver to the generator's driver."),
+                (
+                    "p50_at_common",
+                    "From the generator's driver to the generator's driver, at one rate for all rows whose loss-free rate is as high.",
+                ),
+                ("p50_at_50", "The same at half of each row's own loss-free rate: a faster row has the higher load."),
+                ("p99_at_90", "The same at 90 % of each row's own loss-free rate."),
             ] {
                 let title = FIGURES.iter().find(|known| known.name == figure).map_or(figure, |known| known.title);
                 tables.push(Table {
@@ -308,8 +316,11 @@ impl Measurement for Forwarding {
         match mark {
             Some(mark) => taken.marks.push(mark),
             None => {
-                for (share, name) in [(0.5, "at_50"), (0.9, "at_90")] {
-                    let offered = forwarder.offer(bytes, rate * share, trial, stop)?;
+                for (rate, name) in [(COMMON_RATE, "at_common"), (rate * 0.5, "at_50"), (rate * 0.9, "at_90")] {
+                    if rate > loss_free.unwrap_or_default() {
+                        continue;
+                    }
+                    let offered = forwarder.offer(bytes, rate, trial, stop)?;
                     for known in &offered.latency {
                         if [50.0, 99.0].contains(&known.percent) {
                             figures.insert(format!("p{}_{name}", known.percent), known.us);
