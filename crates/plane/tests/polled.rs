@@ -79,3 +79,29 @@ fn frames_are_found_without_a_notification_until_the_owner_sleeps_again() {
     port.with_rings(Time(1), |rings, cx| rings.kick(0, cx)).unwrap();
     assert_eq!(turn().packets, 1);
 }
+
+#[test]
+fn a_port_that_is_silent_for_a_tenth_of_a_second_is_not_polled_until_its_guest_notifies() {
+    let (plane, owner, guest) = (Plane::new(Limits::default()), Owner::default(), Guest::default());
+    owner.always.store(true, Ordering::Relaxed);
+    let end = End::guest(Box::new(Ringed(guest.clone())));
+    let port = Arc::new(Port::new(PortId(0), end, Box::new(owner), 4 << 20).unwrap());
+    plane.join(Arc::clone(&port)).unwrap();
+    port.attach();
+    port.set_memory(Arc::new(Map::private(1 << 16).unwrap()), Time::ZERO);
+    let mut turn = Turn::new();
+    let mut turn_at = |ms: u64| plane.turn(&port, &mut turn, Time(ms * 1_000_000));
+    for second in 1..4 {
+        // After a silence the first frame comes with a notification, and then without.
+        for after in [0, 90, 180] {
+            guest.has_frame.store(true, Ordering::Relaxed);
+            if after == 0 {
+                port.with_rings(Time(second * 1_000_000_000), |rings, cx| rings.kick(0, cx)).unwrap();
+            }
+            assert_eq!(turn_at(second * 1000 + after).packets, 1, "{second} s, {after} ms");
+            assert!(turn_at(second * 1000 + after).more, "it is polled in the next round too");
+        }
+        assert!(turn_at(second * 1000 + 279).more);
+        assert!(!turn_at(second * 1000 + 281).more && guest.is_asked.load(Ordering::Relaxed));
+    }
+}

@@ -87,14 +87,19 @@ pub struct Addresses {
     shares: Box<[Share]>,
     seed: [u64; 2],
     ageing_s: u32,
-    /// The next set to sweep.
-    hand: AtomicUsize,
+    hand: Hand,
     /// The epoch of each shard.
     epochs: Box<[AtomicU32; SHARDS]>,
     /// The bits of a set's number that are its shard's.
     shard_mask: usize,
     id: u64,
 }
+
+/// The next set to sweep. It moves with each address that is new, so it has its lines to itself: what stands beside it is read for each frame,
+/// by other workers too. (Two lines: processors fetch them in pairs.)
+#[derive(Debug)]
+#[repr(align(128))]
+struct Hand(AtomicUsize);
 
 /// The table's entry for an address.
 #[derive(Clone, Copy)]
@@ -256,7 +261,7 @@ impl Addresses {
             // A multiplication by an odd word loses nothing of the other one.
             seed: [first, mix(first.wrapping_add(0x9e37_79b9_7f4a_7c15)) | 1],
             ageing_s: u32::try_from(ageing.as_secs()).unwrap_or(u32::MAX),
-            hand: AtomicUsize::new(0),
+            hand: Hand(AtomicUsize::new(0)),
             epochs: Box::new([const { AtomicU32::new(0) }; SHARDS]),
             shard_mask: sets.min(SHARDS) - 1,
             id: TABLES.fetch_add(1, Ordering::Relaxed),
@@ -426,7 +431,7 @@ impl Addresses {
 
     /// Frees aged entries in the next sets, so that old addresses do not count towards their port.
     fn sweep(&self, now: Time) {
-        let first = self.hand.fetch_add(SWEPT, Ordering::Relaxed);
+        let first = self.hand.0.fetch_add(SWEPT, Ordering::Relaxed);
         for at in first..first.wrapping_add(SWEPT) {
             let at = at & (self.sets.len() - 1);
             for entry in &self.sets[at].entries {

@@ -231,6 +231,8 @@ impl<P: Clone> Switch<P> {
         if usize::from(port.0) >= PORTS {
             return Err(Full);
         }
+        // A worker that was late may have learned addresses of a port that had this number before.
+        self.addresses.forget(port);
         self.addresses.limit(port, if is_uplink { u32::MAX } else { self.port_addresses });
         self.change(|joined| joined.put(port, Some(slot.clone()), is_uplink));
         Ok(())

@@ -159,11 +159,37 @@ impl Pairs {
         let entry = Entry { target, source, second, stamp, receiver: receiver.0.into(), shards };
         if pair.is_in(other) {
             *other = entry;
-        } else {
-            if !pair.is_in(one) {
-                *other = *one;
-            }
+        } else if pair.is_in(one) || one.second != second {
             *one = entry;
+        } else {
+            (*one, *other) = (entry, *one);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_takes_the_place_of_one_of_an_earlier_second_first() {
+        let (mut pairs, table) = (Pairs::default(), Addresses::new(crate::Limits::default()));
+        let pair = |target| Pair { target, source: 1, line: 5 };
+        let stamp = || Stamp { shards: 0, sum: table.sum(0) };
+        let (a, b, c) = (pair(10), pair(11), pair(12));
+        for (pair, port) in [(a, 1), (b, 2)] {
+            assert_eq!(pairs.place(pair, 7), Place::Free);
+            pairs.keep(pair, stamp(), 7, PortId(port));
+        }
+        assert_eq!([a, b].map(|pair| pairs.find(pair, &table, 7)), [Some(PortId(1)), Some(PortId(2))]);
+        // In the next second only one of them is renewed.
+        assert_eq!(pairs.find(a, &table, 8), None);
+        pairs.keep(a, stamp(), 8, PortId(1));
+        assert_eq!(pairs.place(c, 8), Place::Free);
+        pairs.keep(c, stamp(), 8, PortId(3));
+        assert_eq!([a, b, c].map(|pair| pairs.find(pair, &table, 8)), [Some(PortId(1)), None, Some(PortId(3))]);
+        // Both are of this second now: another one has to wait for its chance.
+        let kept = (0..16).filter(|_| pairs.place(b, 8) == Place::Free).count();
+        assert_eq!(kept, 16 / KEEPS as usize);
     }
 }

@@ -28,14 +28,12 @@ fn frame(target: Mac, source: Mac) -> Vec<u8> {
     [&target.0[..], &source.0, &[0x88, 0xb5], &[0; 46]].concat()
 }
 
-/// The set of an address in a table of 256 sets whose hash has no seed: the finaliser of SplitMix64 (Steele, Lea and Flood 2014,
-/// figure 16, with Stafford's variant 13), as this switch once used it.
+/// The set of an address in a table of 256 sets whose hash has a seed that everybody knows: 0.
 fn unseeded_set(Mac(bytes): Mac) -> u64 {
     let [a, b, c, d, e, f] = bytes;
-    let x = 1 << 63 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ (x >> 31)) % 256
+    let key = 1 << 63 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let product = u128::from(key) * u128::from(key.rotate_left(32));
+    ((product >> 64) as u64 ^ product as u64) % 256
 }
 
 #[test]

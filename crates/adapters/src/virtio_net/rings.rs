@@ -107,6 +107,9 @@ impl RingFace for VirtioNet {
         if std::mem::replace(&mut ring.enabled, on) != on {
             ring.discards = false;
             self.wake(number, cx);
+            if let (Role::Transmit(queue), false) = (self.role(number), on) {
+                self.quit(number, queue, cx);
+            }
         }
     }
 
@@ -160,6 +163,25 @@ impl VirtioNet {
         (ring.started, ring.starved) = (false, false);
         // Chains taken but not completed are taken again.
         if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
+    }
+
+    /// A transmit ring was disabled. Its driver was told not to notify while the ring was polled, so from now on it is asked to; and what
+    /// it has added without is discarded as after its kick. Now, while the front end waits: the memory may be reused afterwards.
+    fn quit(&mut self, number: u16, queue: u16, cx: &mut Context<'_>) {
+        let features = self.taken;
+        let is_packed = self.is_packed();
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        if !cx.polls || !ring.started || ring.broken.is_some() {
+            return;
+        }
+        let armed = match is_packed {
+            true => ring.open::<true>(cx.memory, features).map(|areas| areas.arm(ring, ring.next)),
+            false => ring.open::<false>(cx.memory, features).map(|areas| areas.arm(ring, ring.next)),
+        };
+        if armed.is_ok_and(|has_chains| has_chains) {
+            ring.discards = true;
+            cx.out.work.insert(queue);
+        }
     }
 
     /// Frames do not wait for stopped rings any more: those that wait are offered once more, and dropped.

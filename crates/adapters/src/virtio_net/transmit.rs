@@ -365,14 +365,16 @@ impl Sender<'_> {
     }
 }
 
-/// An empty ring: asks its driver to notify of the next chain, unless the ring is polled.
+/// An empty ring: asks its driver to notify of the next chain, unless the ring is polled. A disabled one is not looked at again before its
+/// driver's next kick.
 #[inline]
 fn sleeps<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>, is_polled: bool) -> Progress {
-    if is_polled {
+    if is_polled && ring.enabled {
         areas.disarm(ring);
         return Progress { more: false, armed: false };
     }
     let more = areas.arm(ring, ring.next);
+    ring.discards &= more;
     Progress { more, armed: !more }
 }
 

@@ -267,6 +267,42 @@ fn the_driver_of_a_ring_that_is_polled_all_the_time_is_never_asked_to_notify() {
 }
 
 #[test]
+fn a_polled_ring_that_is_disabled_asks_for_kicks_and_is_looked_at_once_for_each() {
+    for ring in [0, bit(VIRTIO_F_RING_PACKED)] {
+        for left in [false, true] {
+            let mut guest = Guest::new(plain() | ring, 16);
+            guest.polls = true;
+            let place = guest.queues[1].place;
+            let is_asked = |guest: &Guest| match ring {
+                0 => guest.get16(place.device) & 1 == 0,
+                _ => guest.get16(place.device + 2) == 0,
+            };
+            assert!(!guest.fetch_of(0).armed && !is_asked(&guest), "{ring:x}");
+            // A frame that its driver has not notified of, as it was not asked to.
+            let before =
+                if left { vec![(guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000).into(), 0)] } else { vec![] };
+            rings(&mut *guest.nic).enable(1, false, cx!(guest));
+            assert!(is_asked(&guest), "{ring:x}");
+            assert_eq!(guest.out.work.pop(), left.then_some(0), "{ring:x}: what is there is discarded");
+            assert!(guest.fetch_of(0).armed && guest.batch.is_empty());
+            assert_eq!(guest.used(1), before, "{ring:x}");
+            let head = guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+            assert!(guest.fetch_of(0).armed && guest.used(1).is_empty(), "{ring:x}: its driver has not kicked");
+            guest.kick(1);
+            let progress = guest.fetch_of(0);
+            assert_eq!(guest.used(1), [(head.into(), 0)], "{ring:x}");
+            // Empty by now: the memory may be another's, so it is not looked at again.
+            if progress.more {
+                guest.fetch_of(0);
+            }
+            guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+            let progress = guest.fetch_of(0);
+            assert!((progress.more, progress.armed) == (false, true) && guest.used(1).is_empty(), "{ring:x}");
+        }
+    }
+}
+
+#[test]
 fn a_ring_that_had_frames_is_looked_at_once_more_before_its_driver_is_asked_to_notify() {
     for (event_index, packed) in [(false, false), (true, false), (false, true), (true, true)] {
         let event = if event_index { bit(VIRTIO_RING_F_EVENT_IDX) } else { 0 };

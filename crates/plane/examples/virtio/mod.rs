@@ -125,6 +125,8 @@ pub struct Addresses {
     pub numbers: Vec<u32>,
     /// Each frame is for a random address, from another one.
     random: bool,
+    /// Each frame comes from an address that never sent before.
+    pub invents: bool,
 }
 
 impl Addresses {
@@ -143,7 +145,7 @@ impl Addresses {
             numbers.extend(taught);
             numbers.retain(|&number| Self::is_known(plane, guests, number, policed));
         }
-        Ok(Self { numbers, random })
+        Ok(Self { numbers, random, invents: false })
     }
 
     pub fn is_known(plane: &Plane, guests: &[Guest], number: u32, policed: bool) -> bool {
@@ -156,6 +158,9 @@ impl Addresses {
     /// The numbers of a frame's destination and source.
     fn pair(&self, guest: &mut Guest) -> [u32; 2] {
         let len = self.numbers.len();
+        if self.invents {
+            return [self.numbers[guest.sent % len], guest.sent as u32 % NUMBERS];
+        }
         if !self.random {
             return [self.numbers[guest.sent % len]; 2];
         }

@@ -38,6 +38,9 @@ pub(crate) struct Gathered {
 const DRAINED: Budget = Budget { packets: 2 * Budget::TURN.packets, bytes: 2 * Budget::TURN.bytes };
 /// Most senders that are released in a turn by the lanes that it drains; the other lanes are drained in the next one.
 const RELEASED_MAX: usize = 8;
+/// An owner that polls all the time does so for this long after a port's last frame. Then its guest is asked to notify: else each port that
+/// ever sent would cost every round.
+const POLLED_NS: u64 = 100_000_000;
 /// Most frames that wait in a tap (its `txqueuelen`, 1000 as Linux makes it) before the first that came after them.
 const WAITING_MAX: u32 = 1024;
 
@@ -263,7 +266,7 @@ impl Port {
         if let Some(at) = inner.stage.limited_until {
             self.shell.wake_at(at);
         }
-        let always = self.shell.always_polls();
+        let always = self.shell.always_polls() && now < inner.active.after_ns(POLLED_NS);
         let changed = always != inner.is_polled_always;
         if changed {
             inner.is_polled_always = always;

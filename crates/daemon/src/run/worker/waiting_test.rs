@@ -111,18 +111,21 @@ fn a_worker_that_polls_its_ports_all_the_time_looks_for_events_only_now_and_then
     pair.worker.inbox.set_always_polls(true);
     pair.worker.inbox.rung();
     pair.worker.enqueue(FLOODED);
-    pair.worker.round_cost = 0;
-    let look = |worker: &mut Worker, after: Duration| {
+    let look = |worker: &mut Worker, round_cost: u64, after: Duration| {
         let before = worker.looks.last();
         worker.read_at = before.after(after);
+        worker.round_cost = round_cost;
         wait(worker);
         worker.looks.last() > before
     };
-    assert!(look(&mut pair.worker, Duration::from_micros(20)));
+    assert!(!look(&mut pair.worker, 100, Duration::from_micros(19)));
+    assert!(look(&mut pair.worker, 100, Duration::from_micros(20)));
+    // What comes otherwise than by polls must not wait for nothing.
+    assert!(look(&mut pair.worker, 0, Duration::from_micros(2)));
     let inbox = Arc::clone(&pair.worker.inbox);
     let worked = inbox.worked_ns(pair.worker.read_at);
-    assert!(!look(&mut pair.worker, Duration::from_micros(19)));
-    assert!(look(&mut pair.worker, Duration::from_micros(20)));
+    assert!(!look(&mut pair.worker, 0, Duration::from_nanos(1900)));
+    assert!(look(&mut pair.worker, 0, Duration::from_micros(2)));
     assert_eq!(inbox.worked_ns(pair.worker.read_at.after_ns(1)), worked, "rounds without a frame are no work");
 }
 
