@@ -20,7 +20,7 @@ pub struct State {
     pub features: Vec<&'static str>,
     /// Packets that the attached VM has received; `counters` includes those of earlier VMs.
     pub received: u64,
-    /// Frames for it that were dropped because of its receive buffers: where they lie, or that they have no length.
+    /// Frames for it that were dropped because of its receive buffers, which lie in no memory or have no length.
     pub misplaced: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
