@@ -50,7 +50,7 @@ pub struct State {
     pub damaged: bool,
     /// The classes of an uplink with I/O control.
     pub classes: Vec<ClassState>,
-    /// The classes of what comes in by it, if that is controlled.
+    /// The classes of the frames that come in by this uplink, if I/O control divides them.
     pub inward_classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,
