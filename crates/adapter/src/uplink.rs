@@ -39,7 +39,7 @@ pub enum HandOver<'a> {
         /// The state in [its envelope](crate::snapshot). Empty: there is none.
         state: Vec<u8>,
     },
-    /// Not at all, for this reason.
+    /// No process can go on with the uplink, for this reason.
     Never(&'static str),
 }
 

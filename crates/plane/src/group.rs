@@ -113,7 +113,7 @@ impl Group {
         }
     }
 
-    /// The part that serves a queue pair: pairs are dealt in turn, so that a guest that uses few of them uses many parts.
+    /// The part that serves a queue pair. Pairs are dealt to the parts in turn. So even a guest that uses few pairs uses many parts.
     pub fn of_pair(&self, pair: u16) -> Option<&Arc<Port>> {
         self.at(usize::from(pair) % self.ports.len().max(1))
     }

@@ -214,7 +214,7 @@ impl Port {
         self.shell.now(given)
     }
 
-    /// The uplink's descriptor is ready: it can receive or send. The caller, its owner, gives it a turn.
+    /// The uplink's descriptor is ready: the uplink can receive or send. The port's owner calls this, and then gives the port a turn.
     pub fn ready(&self) {
         let mut inner = self.lock();
         inner.room.insert(0);
