@@ -88,7 +88,7 @@ pub enum Call {
     Reset(Reset),
     /// It is restored from this state.
     Restore(Vec<u8>),
-    /// The adapter is asked for its next [`Ask`](crate::Ask).
+    /// The adapter is asked for its next [ask](crate::Adapter::ask).
     Ask,
 }
 
