@@ -14,8 +14,8 @@ use crate::stall::Stall;
 pub enum Reset {
     /// Power on, for another VM: everything is reset.
     Bus,
-    /// Function-level, D3hot → D0, or asked for by the VMM: its VM restarts, or its guest wakes from suspend to RAM. In the last case the
-    /// driver goes on with what it had.
+    /// A function-level reset, a change from D3hot to D0, or a reset by the VMM. The VMM resets when its VM restarts, or when its guest
+    /// wakes from suspend to RAM. A driver that wakes goes on with the settings that it had.
     Function,
 }
 
@@ -26,20 +26,21 @@ pub enum Event {
     Link(bool),
     /// The guest's memory map was replaced: addresses must be translated anew.
     Memory,
-    /// The guest's mapped doorbell page is new, all zeros, or its device state was replaced: from now on it must show the register values.
+    /// The guest's mapped doorbell page is new, with all zeros, or the device's state was replaced. From now on the page must show the
+    /// register values.
     Page,
-    /// Its state was restored: signal all due interrupts now, and check the queues without a doorbell.
+    /// The adapter's state was restored. Signal all due interrupts now, and check the queues without a doorbell.
     Restored,
-    /// The process that served it was killed. A state was restored that is older than the driver's: only its configuration space holds,
-    /// and registers at whose change the adapter has asked to [keep](crate::Outbox::KEEP) its state. Touch no ring: the driver has
-    /// gone on. Have the driver reset the adapter, by the event that it answers soonest.
+    /// The process that served the adapter was killed, and an older state was restored. Two parts of this state are valid: the
+    /// configuration space, and registers at whose change the adapter has asked to [keep](crate::Outbox::KEEP) its state. Touch no ring,
+    /// because the driver has gone on. Make the driver reset the adapter, by the event to which it reacts soonest.
     Lost,
-    /// Its family has answered an [ask](Adapter::ask).
+    /// The adapter's family has answered an [ask](Adapter::ask).
     Answer(Answer),
     /// The port dropped this many frames for its guest, because they found no buffer and no room to wait.
     Missed(u32),
-    /// The VMM has given up accesses that were not answered in time: reads gave ones, and writes took effect later than the driver knew.
-    /// Unlike after [`Event::Lost`], the state holds. An adapter whose driver may have believed the ones has its driver reset it.
+    /// The VMM has given up accesses that were not answered in time. The driver's reads returned ones, and its writes took effect later
+    /// than it knew. Unlike after [`Event::Lost`], the state is valid. If the driver may have believed the ones, make it reset the adapter.
     Unanswered,
 }
 
@@ -111,18 +112,18 @@ pub trait Adapter: Snapshot + Send {
         None
     }
 
-    /// Why its receiver takes no frame now, as far as its registers tell, in words for a person: "its receiver is off (CSR0.RXON)".
-    /// `None` also if it is not driven, or if only its rings in guest memory tell.
+    /// Why the receiver takes no frame now, in words for a person: "its receiver is off (CSR0.RXON)". Only registers are looked at: `None`
+    /// also if the reason lies in a ring in guest memory, or if the adapter is not driven.
     fn receive_block(&self) -> Option<&'static str> {
         None
     }
 
-    /// Takes its next ask for its family, after [`Outbox::ASK`](crate::Outbox::ASK). The answer comes as [`Event::Answer`].
+    /// Takes the adapter's next ask for its family, after [`Outbox::ASK`](crate::Outbox::ASK). The answer comes as [`Event::Answer`].
     fn ask(&mut self) -> Option<Ask> {
         None
     }
 
-    /// A family of this adapter alone, as its function 0: for a port that belongs to no card.
+    /// Makes a family for a port that belongs to no card. This adapter is its only function, number 0.
     fn family_of_one(&self) -> Option<Box<dyn Family>> {
         None
     }

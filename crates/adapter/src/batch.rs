@@ -190,11 +190,11 @@ pub struct Batch {
     nothing: Arc<Map>,
     /// The port that the packets come from.
     pub origin: PortId,
-    /// The sender for which they wait at an uplink: `origin`, or the part of it that one worker serves.
+    /// The sender under which these packets wait at an uplink: `origin`, or the part of it that one worker serves.
     pub sender: PortId,
     /// Its transmit queue.
     pub queue: u16,
-    /// The adapter's generation when the packets were fetched. If it has changed by their completion, that is stale.
+    /// The adapter's generation when the packets were fetched. If the generation has changed since, the completion of the batch is stale.
     pub generation: u32,
     packets: Box<[Packet; PACKETS]>,
     len: usize,
@@ -304,8 +304,8 @@ impl Batch {
         self.bytes
     }
 
-    /// Bytes behind the heads that were read to make checksums, for packets that joined and for others. A copy of as many bytes takes as
-    /// long, and the packets may go to nobody.
+    /// Bytes behind the heads that were read to make checksums, for packets that joined the batch and for others. The port is charged for
+    /// them, because reading takes as long as a copy, and the packets may have no receiver.
     #[inline]
     pub fn summed(&self) -> u64 {
         self.summed

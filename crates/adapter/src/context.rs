@@ -21,7 +21,7 @@ pub struct Context<'a> {
     pub memory: &'a Arc<Map>,
     /// The register page that the guest has mapped, if its doorbells are mapped.
     pub page: Option<&'a Window<'a>>,
-    /// The port's worker looks at its queues in each round, so an adapter need not ask its driver for notifications.
+    /// The port's worker looks at the adapter's queues in each round. So the adapter need not ask its driver for notifications.
     pub polls: bool,
     /// Its requests to the port.
     pub out: &'a mut Outbox,
@@ -69,8 +69,8 @@ impl<'a> Context<'a> {
         self.out.stalled.insert(Outbox::GUEST_ERROR);
     }
 
-    /// Counts a dropped packet from this port's guest. If its driver caused that, it is a guest error at `place`; `expected` says
-    /// more than [`Reason::sender_expected`], if given.
+    /// Counts a dropped packet from this port's guest. If the guest's driver caused the drop, a guest error at `place` is noted. Its
+    /// expectation is `expected`, or else [`Reason::sender_expected`].
     #[cold]
     pub fn drop_transmit(&mut self, reason: Reason, place: ErrorPlace, value: u64, expected: Option<&'static str>) {
         self.counters.transmit_drop(reason);
@@ -79,8 +79,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Counts a dropped packet for this port's guest. If its driver caused that, it is a guest error; `found` is then called for its
-    /// place and the value there. `expected` says more than [`Reason::receiver_expected`], if given.
+    /// Counts a dropped packet for this port's guest. If the guest's driver caused the drop, a guest error is noted, and `found` is called
+    /// for its place and the value there. Its expectation is `expected`, or else [`Reason::receiver_expected`].
     #[cold]
     #[inline(never)]
     pub fn drop_receive(

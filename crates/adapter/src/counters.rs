@@ -133,7 +133,7 @@ impl Reason {
 }
 
 impl Reason {
-    /// The sender's driver's duty, if this drop is its mistake.
+    /// What the sender's driver should have done, if this drop is its mistake.
     pub fn sender_expected(self) -> Option<&'static str> {
         Some(match self {
             Self::BadAddress => "the address of a buffer in guest memory that the device may read",
@@ -146,7 +146,7 @@ impl Reason {
         })
     }
 
-    /// The receiver's driver's duty, if this drop is its mistake.
+    /// What the receiver's driver should have done, if this drop is its mistake.
     pub fn receiver_expected(self) -> Option<&'static str> {
         match self {
             Self::BadAddress => Some("the address of a receive buffer in guest memory that the device may write"),
@@ -292,7 +292,7 @@ impl Counters {
         &self.errors
     }
 
-    /// The adapter's clock is ahead of the port's by this many nanoseconds from now on.
+    /// Sets by how many nanoseconds the adapter's clock is ahead of the port's.
     pub fn set_shift(&mut self, shift_ns: i64) {
         self.errors.set_shift(shift_ns);
     }
@@ -309,7 +309,7 @@ impl Counters {
         self.errors.note(error, now);
     }
 
-    /// Adds what an adapter beside this one has counted, of other queues of the same device.
+    /// Adds the counters of another adapter, which serves other queues of the same device.
     pub fn add_part(&mut self, other: &Self) {
         let Self { transmit, receive, transmit_drops, receive_drops, .. } = self;
         for (sums, parts) in [(transmit, &other.transmit), (receive, &other.receive)] {

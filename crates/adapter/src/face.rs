@@ -74,12 +74,13 @@ pub trait PciFace {
         None
     }
 
-    /// Bytes of a file in which it keeps the positions of its rings, in case its process is killed. 0: it keeps none.
+    /// The size in bytes of the file in which the adapter keeps the positions of its rings, in case its process is killed. 0: it needs no
+    /// file.
     fn kept_bytes(&self) -> u64 {
         0
     }
 
-    /// Keeps them in this file, or finds them there at the next [`Event::Lost`](crate::Event::Lost).
+    /// Keeps the positions of the rings in this file. At the next [`Event::Lost`](crate::Event::Lost) the adapter finds them there.
     fn keep(&mut self, _file: Arc<Map>) {}
 
     /// The bytes behind [`nicety_pci::ROM_BAR`], if it has an option ROM: read by the transport, never written.
@@ -121,12 +122,12 @@ pub trait RingFace {
     /// Stops a ring; returns its position.
     fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
 
-    /// Like [`stop`](RingFace::stop), of a ring that its front end may soon start again: frames for a receive ring may wait until then.
+    /// Stops a ring like [`stop`](RingFace::stop). Its front end may soon start it again, so frames for a receive ring may wait until then.
     fn pause(&mut self, ring: u16, cx: &mut Context<'_>) -> u32 {
         self.stop(ring, cx)
     }
 
-    /// Keeps the state in a file for a successor server, a page per ring, in case this server is killed; `None` ends this.
+    /// Keeps the state of the rings in a file, a page per ring, for the next server in case this one is killed. `None` ends this.
     fn keep(&mut self, _file: Option<Arc<Map>>) {}
 
     /// Enables or disables a started ring. A disabled receive ring drops its frames. A disabled transmit ring discards each frame that its
@@ -136,8 +137,8 @@ pub trait RingFace {
     /// The driver rang the doorbell.
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
 
-    /// Other adapters serve some of the device's queue pairs from now on. So this one offers nothing that takes a control queue, which
-    /// would have to command all of them: the front end runs that queue itself.
+    /// Other adapters serve some of the device's queue pairs from now on. A control queue would have to command all of them, so the front
+    /// end runs it. This adapter then offers no feature that needs a control queue.
     fn share(&mut self) {}
 
     /// Whether a receive ring takes frames.

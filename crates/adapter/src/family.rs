@@ -31,7 +31,7 @@ pub enum Request {
     Message(Message),
     /// Its driver has read a message.
     Acknowledged,
-    /// The function goes on from a saved state: another host may have granted what it has.
+    /// The function goes on from a saved state. Another host may have granted its rights.
     Restored(Held),
 }
 
@@ -55,7 +55,7 @@ pub struct Standing {
     pub addresses: u8,
     /// VLANs besides 0.
     pub vlans: u8,
-    /// The time from which the family counts its silence, see [`Answer::silent_from`].
+    /// The start of the time in which the family does not answer the function, see [`Answer::silent_from`].
     pub silent_from: Option<Time>,
 }
 
@@ -66,7 +66,7 @@ pub struct Ask {
     pub request: Request,
     /// The function's standing before.
     pub standing: Standing,
-    /// The address that it had last, since power-on or a reset of the bus; also after its driver's reset.
+    /// The address that the function had last since power-on or a reset of the bus. A reset by its driver keeps it.
     pub address: Option<Mac>,
     /// The time, by the function's clock.
     pub at: Time,
@@ -99,7 +99,7 @@ impl Reply {
 pub enum Grant {
     /// A version of the messages.
     Version(u8),
-    /// Nothing but broadcasts without a tag, and its own address if it has one.
+    /// The function gets only broadcasts without a tag, and frames to its own address if it has one.
     Reset {
         /// The function may ask.
         ready: bool,
@@ -124,7 +124,7 @@ pub enum Grant {
     },
     /// All multicast frames, or no longer.
     AllMulticast(bool),
-    /// No address but its own, and then perhaps one more.
+    /// Removes all addresses but its own, and adds this one if there is one.
     OnlyAddress(#[serde(with = "some_mac")] Option<Mac>),
     /// No VLAN but 0.
     NoVlans,
@@ -139,14 +139,14 @@ pub enum Grant {
     FrameMax(u32),
     /// Its driver has asked for all multicast frames. It gets them as soon as its [`Rights`] have them.
     WantsAllMulticast,
-    /// The host has changed what it may have. Its queues run on.
+    /// The host has changed the function's rights. Its queues run on.
     Rights(Rights),
 }
 
 /// Rights of a function, which limit its driver's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
-    /// Its address from now on, if it is another one.
+    /// The function's new address, if the address changes.
     #[serde(with = "some_mac")]
     pub address: Option<Mac>,
     /// It keeps addresses besides its own.
@@ -155,7 +155,7 @@ pub struct Rights {
     pub all_multicast: bool,
     /// It keeps VLANs besides 0.
     pub vlans: bool,
-    /// If it loses an address by this, its driver is told to reset it.
+    /// If the function loses an address by this change, its driver is told to reset it.
     pub tells: bool,
 }
 
@@ -164,26 +164,25 @@ pub struct Rights {
 pub struct Answer {
     /// The message was read.
     pub acknowledged: bool,
-    /// The reply, if there is one. Where no message was [read](Answer::acknowledged), the driver may hold the mailbox: then the function
-    /// keeps the mailbox as it is, and tells the driver as soon as it is free.
+    /// The reply, if there is one. If no message was [read](Answer::acknowledged), the driver may hold the mailbox. The function then
+    /// leaves the mailbox as it is, and tells the driver as soon as the mailbox is free.
     pub reply: Option<Reply>,
     /// The change of the function's rights, if there is one.
     pub grant: Option<Grant>,
-    /// The new [`Standing::silent_from`], if it changes: a family does not refuse a stranger's every message.
+    /// The new [`Standing::silent_from`], if it changes. By it a family refuses only some messages of a driver that has not sent RESET.
     pub silent_from: Option<Time>,
     /// [`FunctionPolicy::checks_tags`] as it is now. `None`: as before.
     pub checks_tags: Option<bool>,
 }
 
-/// The host's policy for a function. The port's own policy, which the switch applies, stands beside it: a function may do what both
-/// allow.
+/// The host's policy for a function. The switch also applies the port's own policy. A function may do what both allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionPolicy {
     /// Its address.
     pub address: Mac,
     /// It may change its address, add others, and receive all multicast frames.
     pub trusted: bool,
-    /// Its port tags its frames, so that it has no VLANs of its own.
+    /// The port tags the function's frames, so the function has no VLANs of its own.
     pub tagged: bool,
     /// Its driver may ask how frames are spread over its queues.
     pub queries_rss: bool,
@@ -212,11 +211,11 @@ pub trait Family: Send {
     /// Changes a function's policy. The answer, if there is one, is for the function, which did not ask.
     fn set_policy(&mut self, function: u16, policy: FunctionPolicy) -> Option<Answer>;
 
-    /// The card was reset: what the function was granted is void. The answer is for the function.
+    /// The card was reset. The function loses all granted rights. The answer is for the function.
     fn reset(&mut self, function: u16) -> Answer;
 
-    /// The function was another one until now, perhaps with another address: it may have what this one may. The answer is for the
-    /// function.
+    /// A port that was another function until now becomes this one. It keeps those of its rights that this function may have.
+    /// `has_new_address`: its address is another one. The answer is for the function.
     fn moved(&mut self, function: u16, has_new_address: bool) -> Answer;
 }
 

@@ -14,7 +14,7 @@ use crate::words::count;
 /// Number of entries that are kept: the last ones.
 pub const GUEST_ERRORS_KEPT: usize = 32;
 
-/// The place of a mistake. A number in words is at most a queue's, a descriptor's or an offset: nothing that a guest wrote becomes text.
+/// The place of a mistake. Its words have only numbers of queues and descriptors, and offsets: nothing that a guest wrote becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorPlace {
     /// A register's value.
@@ -95,7 +95,7 @@ impl fmt::Display for GuestError {
 pub struct NotedError {
     /// The number of mistakes up to and including this one, from 1.
     pub number: u64,
-    /// The time, by the port's clock. Of several in a row that are equal, the last one's.
+    /// The time, by the port's clock. If equal mistakes follow each other, this is the time of the last one.
     pub at: Time,
     /// Number of errors in a row with this place, value and expectation.
     pub times: u64,
@@ -145,12 +145,12 @@ impl GuestErrors {
         self.next = (self.next + 1) % GUEST_ERRORS_KEPT;
     }
 
-    /// The adapter's clock is ahead of the port's by this many nanoseconds from now on, as after a restore.
+    /// Sets by how many nanoseconds the adapter's clock is ahead of the port's, as after a restore.
     pub fn set_shift(&mut self, shift_ns: i64) {
         self.shift_ns = shift_ns;
     }
 
-    /// The number of mistakes so far, of which the last ones are kept.
+    /// The number of mistakes so far. Only the last ones are kept.
     pub fn noted(&self) -> u64 {
         self.noted
     }

@@ -76,8 +76,8 @@ pub struct Outbox {
     /// Queues that have just broken; [`stall`](crate::Adapter::stall) gives the reason. Receive queue n has number 2n, transmit queue n
     /// has 2n + 1, as virtio-net's rings. [`Outbox::GUEST_ERROR`], [`Outbox::ASK`] and [`Outbox::KEEP`] are no queues.
     pub stalled: Set,
-    /// Descriptors read beyond the usual number for the carried frames. The frames' bytes do not show this work, so the port is
-    /// charged for it.
+    /// Descriptors read beyond the usual number for the carried frames. The port is charged for them, because the frames' bytes do not
+    /// include this work.
     pub excess: u32,
     /// The new level of the INTx line, if it changed.
     pub line: Option<bool>,
@@ -86,15 +86,15 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The member of [`stalled`](Outbox::stalled) that stands for new entries in the [list of guest
-    /// errors](crate::Counters::errors). It shares the set, so that a call without any costs no further check.
+    /// The member of [`stalled`](Outbox::stalled) that stands for new entries in the [list of guest errors](crate::Counters::errors). It
+    /// shares the set with queues, so that a call without new entries needs no check of its own.
     pub const GUEST_ERROR: u16 = Set::NUMBERS - 1;
     /// The member of [`stalled`](Outbox::stalled) that stands for [asks](crate::Adapter::ask) to the adapter's family, for the same
     /// reason.
     pub const ASK: u16 = Set::NUMBERS - 2;
 
     /// The member of [`stalled`](Outbox::stalled) that stands for a change of registers that must survive this process, see
-    /// [`Event::Lost`](crate::Event::Lost). The configuration space is kept without it.
+    /// [`Event::Lost`](crate::Event::Lost). Changes of the configuration space are kept in any case.
     pub const KEEP: u16 = Set::NUMBERS - 3;
 
     /// Charges the port for descriptors, see [`Outbox::excess`].

@@ -155,7 +155,7 @@ impl Bucket {
         SavedBucket { full_at, late_ns, late_until, carry }
     }
 
-    /// Has the tokens of a saved bucket of the same rate and depth.
+    /// Takes over the tokens of a saved bucket of the same rate and depth.
     pub fn restore(&mut self, saved: SavedBucket) {
         let SavedBucket { full_at, late_ns, late_until, carry } = saved;
         (self.full_at, self.late_ns, self.late_until) = (full_at, late_ns, late_until);
@@ -174,7 +174,7 @@ impl Bucket {
         self.full_at.0.saturating_sub(now.0) < self.burst_ns
     }
 
-    /// The next time to try: not for each packet, but when there are tokens for a few.
+    /// The next time to try. It is the time at which there are tokens for several packets, and not for one alone.
     pub fn ready_at(&self) -> Time {
         let first = self.full_at.0.saturating_sub(self.burst_ns).saturating_add(1);
         Time(first.saturating_add(GATHER_NS.min(self.burst_ns / 2)))
@@ -246,7 +246,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Depth of the peak's own bucket: with it a port at its peak is not woken for each frame.
+/// Depth of the peak's own bucket. It is so deep that a port at its peak is not woken for each frame.
 pub const PEAK_NS: u64 = 200_000;
 
 /// The buckets of a [`Shape`].
@@ -266,7 +266,7 @@ impl Shaper {
         (self.average.save(), self.peak.as_ref().map(Bucket::save))
     }
 
-    /// Has the tokens of a saved shaper of the same shape.
+    /// Takes over the tokens of a saved shaper of the same shape.
     pub fn restore(&mut self, (average, peak): (SavedBucket, Option<SavedBucket>)) {
         self.average.restore(average);
         if let (Some(own), Some(peak)) = (&mut self.peak, peak) {
@@ -298,7 +298,7 @@ impl Shaper {
         unready(&self.average).max(peak)
     }
 
-    /// Bytes that may go now; the packet with the last of them may go whole.
+    /// Bytes that may go now. The packet that contains the last of these bytes may go whole.
     pub fn bytes(&self, now: Time) -> u64 {
         let peak = self.peak.as_ref().map_or(u64::MAX, |peak| peak.bytes(now));
         self.average.bytes(now).min(peak)

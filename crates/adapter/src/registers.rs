@@ -23,8 +23,8 @@ pub trait Registers {
         self.bank().table().region(bar)
     }
 
-    /// The value for [`write_register`](Self::write_register) of an access with this `data`. `None` if the register takes only whole
-    /// writes, and this is none: it counts as a write to a hole.
+    /// The value that [`write_register`](Self::write_register) gets for an access with this `data`. `None` if the register takes only whole
+    /// writes and this write is partial: it then counts as a write to a hole.
     fn written(&self, part: &Part<Self::Name>, place: &Place<Self::Name>, data: &[u8]) -> Option<u32> {
         (part.bytes.len() == usize::from(place.row.width)).then(|| part.take(data, 0))
     }

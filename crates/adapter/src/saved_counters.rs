@@ -11,7 +11,7 @@ pub struct SavedCounters {
     pub transmit: Vec<(u64, u64, u64)>,
     /// The same, received.
     pub receive: Vec<(u64, u64, u64)>,
-    /// Drops by the reason's name, where there are any: another version may know others.
+    /// Drops by the reason's name, without zeros. Names are saved because another version may know other reasons.
     pub transmit_drops: Vec<(String, u64)>,
     /// The same, received.
     pub receive_drops: Vec<(String, u64)>,
@@ -32,7 +32,7 @@ pub struct SavedCounters {
 }
 
 impl SavedCounters {
-    /// Whether no count is so large that sums of them could overflow. A count that grows by 10^9 a second gets there in two years.
+    /// Whether all counts are so small that their sums cannot overflow. A count that grows by 10^9 a second reaches the limit in two years.
     pub fn are_plausible(&self) -> bool {
         const MAX: u64 = 1 << 56;
         let Self { transmit, receive, transmit_drops, receive_drops, .. } = self;

@@ -55,7 +55,7 @@ pub trait Snapshot {
         self.save()
     }
 
-    /// Restores a whole saved state, or refuses it and changes nothing. It can make no requests here: the caller sends
+    /// Restores a whole saved state, or refuses it and changes nothing. The adapter cannot make requests here. So the caller sends
     /// [`Event::Restored`](crate::Event::Restored) before the adapter continues.
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError>;
 }

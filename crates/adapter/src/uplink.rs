@@ -30,16 +30,16 @@ pub struct UplinkSettings {
 /// The way in which another process goes on with an uplink.
 #[derive(Debug)]
 pub enum HandOver<'a> {
-    /// It makes the uplink again: nothing is lost.
+    /// The next process makes the uplink again. Nothing is lost by that.
     Again,
-    /// It takes these descriptors, and this state, which the same kind of uplink reads.
+    /// The next process takes these descriptors and this state, which the same kind of uplink reads.
     Parts {
         /// The descriptors, in an order that the kind of uplink defines.
         descriptors: Vec<std::os::fd::BorrowedFd<'a>>,
         /// The state in [its envelope](crate::snapshot). Empty: there is none.
         state: Vec<u8>,
     },
-    /// Not at all, for this reason.
+    /// No process can go on with the uplink, for this reason.
     Never(&'static str),
 }
 
@@ -52,7 +52,7 @@ pub enum HandOver<'a> {
 /// 3. After each `fetch` and `deliver` the owner asks for the next [wake](Uplink::wake). At that time, or when the descriptor is readable, it
 ///    offers the refused frames again.
 pub trait Uplink: Send {
-    /// Takes received frames into `batch`, which it [starts](Batch::start) with its own memory as the source.
+    /// Takes received frames into `batch`. The uplink [starts](Batch::start) the batch, with its own memory as the source.
     fn fetch(
         &mut self,
         port: PortId,
@@ -72,17 +72,17 @@ pub trait Uplink: Send {
     /// offered again, which [`wake`](Uplink::wake) then reports.
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
-    /// The time of its next turn, in which refused frames are offered again, independent of its descriptor; a past time means at once.
-    /// Call it after each `fetch` and `deliver`; the result is valid until the next call of these.
+    /// The time at which refused frames are offered again, even if the descriptor is silent; a past time means at once. Call it after each
+    /// `fetch` and `deliver`. The result is valid until the next such call.
     fn wake(&self) -> Option<Time> {
         None
     }
 
-    /// A turn ends although frames for it still wait, and it has refused none of them: the worker has other ports to serve. A limit loses
-    /// no tokens until the next turn.
+    /// A turn ends because the worker has other ports to serve. Frames for the uplink still wait, although it has refused none. Its rate
+    /// limit must lose no tokens until the next turn.
     fn pause(&mut self, _now: Time) {}
 
-    /// Whether frames may have come that the last fetch left where they wait, because of a limit.
+    /// Whether a limit made the last fetch leave frames behind.
     fn withholds(&self) -> bool {
         false
     }
@@ -92,7 +92,7 @@ pub trait Uplink: Send {
         HandOver::Never("an uplink of this kind cannot be handed over yet")
     }
 
-    /// The process that has handed it over has let go: it is this one's alone.
+    /// The process that handed the uplink over uses it no more: now only this process has it.
     fn own(&mut self) {}
 
     /// Whether frames can pass: there is a peer, or the link is up. Asked in each turn of a port with agents, so it must be quick.
@@ -100,12 +100,12 @@ pub trait Uplink: Send {
         true
     }
 
-    /// Words for a person about how it works here, such as whether the kernel copies each frame. They do not change.
+    /// Words for a person about how this uplink works on this machine, such as whether the kernel copies each frame. They do not change.
     fn features(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// The reason why it has no peer, as a sentence for a person. `None` if it has one, or if that is unknown.
+    /// The reason why the uplink has no peer, as a sentence for a person. `None` if there is a peer, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None
     }
@@ -115,14 +115,13 @@ pub trait Uplink: Send {
         None
     }
 
-    /// Takes over new settings, for which the link itself stays open. Those that it does not know are ignored. The
-    /// [`descriptor`](Uplink::descriptor) may be another one afterwards. On an error the old settings remain.
+    /// Takes over new settings. The link stays open. Settings that this kind of uplink does not know are ignored. Afterwards
+    /// [`descriptor`](Uplink::descriptor) may return another one. On an error the old settings remain.
     fn set(&mut self, _settings: &UplinkSettings) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// News of the peer for the log. Call it after each `fetch` and `deliver`. It may know less than [`vacant`](Uplink::vacant),
-    /// which checks.
+    /// News of the peer for the log. Call it after each `fetch` and `deliver`. [`vacant`](Uplink::vacant) may know more, because it checks.
     fn news(&mut self) -> Option<News> {
         None
     }

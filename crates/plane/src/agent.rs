@@ -33,15 +33,15 @@ pub struct Neighbour {
     pub until: Time,
 }
 
-/// Hears and speaks on a port, in the port's own turns: to the neighbour of the link or, by its [`Role`], to the switch. Its calls are
-/// made with the port's lock held: it must not call back into the port, nor block.
+/// Hears and speaks on a port, in the port's own turns: to the neighbour of the link or, by its [`Role`], to the switch. The port makes
+/// these calls with its lock held, so an agent must not call back into the port, nor block.
 pub trait Agent: Send {
     /// The port's state, at the end of each of its turns, before [`speak`](Agent::speak).
     fn link(&mut self, _state: LinkState, _now: Time) {}
 
-    /// A frame came in that the switch does not forward: its destination is reserved for the neighbour (IEEE 802.1Q-2018, table 8-1), or
-    /// this link carries no traffic now. At most 1514 bytes of it are here, and a tag if it has one. True if it was for this agent: then it
-    /// is counted as `taken`, and not as dropped.
+    /// A frame came in that the switch does not forward. Its destination is reserved for the neighbour (IEEE 802.1Q-2018, table 8-1), or
+    /// this link carries no traffic now. `frame` has at most 1514 bytes, and its tag. Returns true if the frame was for this agent: it then
+    /// counts as `taken`, and not as dropped.
     fn hear(&mut self, _frame: &[u8], _now: Time) -> bool {
         false
     }
@@ -49,30 +49,30 @@ pub trait Agent: Send {
     /// The switch sends these frames to the port. Only a [`Role::Querier`] is shown them.
     fn receive(&mut self, _frames: &Frames<'_>, _now: Time) {}
 
-    /// Sends what is due, each whole frame by a call of `send`, which is false if there is no room now. A frame for the neighbour has
-    /// at most 1514 bytes, one for the switch 128.
+    /// Sends the frames that are due, each by one call of `send`, which returns false if there is no room now. A frame for the neighbour
+    /// has at most 1514 bytes, a frame for the switch at most 128.
     fn speak(&mut self, now: Time, send: &mut dyn FnMut(&[u8]) -> bool);
 
-    /// The time of the next turn that it needs; a past time means at once.
+    /// The time of the next turn that this agent needs; a past time means at once.
     fn wake(&self) -> Option<Time>;
 
-    /// Whether it has done all that it was for: then it leaves the port.
+    /// Whether the agent's work is done. It then leaves the port.
     fn is_done(&self) -> bool {
         false
     }
 
-    /// Its state, for another process; `None` if it begins anew there.
+    /// The agent's state, for another process; `None` if the agent begins anew there.
     fn save(&self) -> Option<SavedAgent> {
         None
     }
 
-    /// Goes on from the state of an agent in the same role. It has not had a turn.
+    /// Goes on from the state of an agent in the same role. Call it before the first turn.
     fn restore(&mut self, _saved: &SavedAgent) {}
 
     /// Another process has heard this neighbour on the same link.
     fn meet(&mut self, _neighbour: &Neighbour) {}
 
-    /// The neighbour that it has heard, if that is what it is for.
+    /// The neighbour that this agent has heard, if it listens for one.
     fn neighbour(&self, _now: Time) -> Option<&Neighbour> {
         None
     }
@@ -89,9 +89,10 @@ pub enum Role {
     Listener,
     /// Asks the switch's other ports for their multicast groups: [`Querier`](crate::Querier).
     Querier,
-    /// Announces addresses that are reached by this port from now on, once: on an uplink to the neighbour, on a guest's port to the switch.
+    /// Announces once the addresses that are behind this port from now on. On an uplink it tells the neighbour, on a guest's port the
+    /// switch.
     Herald,
-    /// Sends a probe to the neighbour, once, to find out whether it comes back by another uplink.
+    /// Sends a probe to the neighbour once, to find out whether the probe comes back by another uplink.
     Probe,
     /// Another protocol.
     Other,

@@ -32,8 +32,8 @@ pub(crate) use saved::SavedOffload;
 
 /// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;
-/// The lane size that a sender to an uplink needs to lose nothing. The sender is not held below a quarter of it, and then a batch must
-/// still fit: at most 64 packets, 64 KiB and the rest of the last packet.
+/// The lane size with which a sender to an uplink loses nothing. The sender is held only while it uses more than a quarter. A batch must
+/// still fit then: at most 64 packets, 64 KiB and the rest of the last packet.
 pub const SENDER_BYTES: u32 = 256 << 10;
 /// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
@@ -69,7 +69,7 @@ pub(crate) struct Arrival<'a> {
     /// Its private head, or another of the same length.
     pub head: &'a [u8],
     pub pick: Pick,
-    /// Whether it is charged elsewhere: a further copy of a packet for several receivers.
+    /// Whether the packet is charged elsewhere, as a further copy of a packet for several receivers.
     pub is_free: bool,
 }
 
@@ -243,7 +243,7 @@ impl Backlog {
         self.queues
     }
 
-    /// The time since which the oldest packet waits, of the receive queues outside `open`.
+    /// The time since which the oldest packet has waited for a receive queue that is not in `open`.
     pub fn starved_since(&self, open: Set) -> Option<Time> {
         let mut queues = self.queues;
         std::iter::from_fn(|| queues.pop())
@@ -429,8 +429,8 @@ impl Backlog {
         true
     }
 
-    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. The error: no packet
-    /// waits in such a lane, or limits hold all that wait until the given time.
+    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. On an error nothing was
+    /// offered: no packet waits in such a lane, or limits hold all of them until the given time.
     pub fn drain(
         &mut self,
         open: impl Fn(LaneKey) -> bool,
@@ -551,8 +551,8 @@ impl Backlog {
         }
     }
 
-    /// Names the port that is held, by its tenure: a port may leave, and its number become another's, while it is held. False if it was
-    /// released meanwhile.
+    /// Names the held port by its tenure, because a port may leave while it is held, and another port may get its number. False if the
+    /// sender was released meanwhile.
     pub fn name_holder(&mut self, sender: PortId, tenure: u64) -> bool {
         let Some(sender) = self.peers.get_mut(usize::from(sender.0)) else { return false };
         if sender.is_held {
@@ -580,14 +580,14 @@ impl Backlog {
         }
     }
 
-    /// Drops the hold on a port that was not named, and has left.
+    /// Drops the hold on a port that has left before it was named.
     pub fn forget_unnamed(&mut self, sender: PortId) {
         if self.peers.get(usize::from(sender.0)).is_some_and(|sender| sender.tenure == 0) {
             self.forget(sender);
         }
     }
 
-    /// Whether any sender is held of which frames wait.
+    /// Whether any sender is held that still has frames waiting.
     pub fn holds(&self) -> bool {
         !self.is_empty() && self.peers.iter().any(|sender| sender.is_held && sender.bytes > 0)
     }

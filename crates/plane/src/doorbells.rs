@@ -38,8 +38,8 @@ impl Doorbells {
         this
     }
 
-    /// The doorbells of a page that another process has served: `seen` is [its list](Doorbells::seen). What the guest has written since
-    /// takes effect at the next [restore](Doorbells::restore_with). `None` if the adapter has other doorbells.
+    /// The doorbells of a page that another process has served: `seen` is [its list](Doorbells::seen). Words that the guest has written
+    /// since then take effect at the next [restore](Doorbells::restore_with). `None` if the adapter has other doorbells.
     pub fn again(port: &Port, place: Mappable, map: Arc<Map>, seen: Vec<(u32, u32)>, now: Time) -> Option<Self> {
         let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
         if !registers.iter().eq(seen.iter().map(|(offset, _)| offset)) {
@@ -62,9 +62,9 @@ impl Doorbells {
         }
     }
 
-    /// Restores the device by `restore`. The guest's writes since the last scan, while a saved port was stopped, take effect
-    /// afterwards; the rest of the page shows the restored registers. [A page that goes on](Doorbells::again) is only read: the guest
-    /// writes to it meanwhile, such as a mask that it lifts, and would not write it again.
+    /// Restores the device by `restore`. The guest may have written words since the last scan, while the saved port was stopped: these take
+    /// effect afterwards. The rest of the page then shows the restored registers. [A page that goes on](Doorbells::again) is only read,
+    /// because the guest writes to it meanwhile, and would not repeat a write.
     pub fn restore_with<E>(
         &mut self,
         port: &Port,

@@ -28,8 +28,8 @@ const _: () = assert!(PACKETS <= u64::BITS as usize);
 
 /// Takes records from workers. It must not block.
 pub trait FlowSink: Send + Sync + Debug {
-    /// Takes all records out of the list. Those for which there is no room are lost, and counted. The numbers of ports in them are those of
-    /// the [`FlowExport`] that the sink belongs to.
+    /// Takes all records out of the list. Records for which there is no room are lost, and counted. Port numbers in records are those of
+    /// the [`FlowExport`] to which the sink belongs.
     fn take(&self, records: &mut Vec<Record>);
 
     /// A flow had to make room for another one of its port, and was reported early.
@@ -39,7 +39,7 @@ pub trait FlowSink: Send + Sync + Debug {
 /// Whether a port's flows are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Covered {
-    /// Tells the port from others that have its number at other times. 0: no port has it.
+    /// Tells this port from other ports that have the same number at other times. 0: no port.
     pub identity: u64,
     /// Directions, a bit each ([`Direction::bit`]).
     pub directions: u8,
@@ -53,9 +53,10 @@ impl Covered {
 /// What is counted for one collector.
 #[derive(Clone, Debug)]
 pub struct FlowExport {
-    /// Tells it from others. One with the number of an earlier one goes on with its tables.
+    /// Identifies the export. An export with the identifier of an earlier one goes on with the tables of that one.
     pub id: u64,
-    /// By port number: those of teams and of ports with several workers, and not their members' and parts'.
+    /// The ports that are counted, by port number. A team and a port with several workers have one entry, their members and parts have
+    /// none.
     pub ports: Vec<Covered>,
     /// One frame in so many is counted; at least 1.
     pub sampling: u32,

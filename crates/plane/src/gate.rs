@@ -38,7 +38,7 @@ pub(crate) const RELEASED: u16 = Set::NUMBERS - 1;
 pub enum GateMode {
     /// All leave at once.
     Open,
-    /// All leave at once, until an epoch is closed: then it is [`GateMode::Shut`].
+    /// All frames leave at once, until an epoch is closed. The mode then becomes [`GateMode::Shut`].
     Armed,
     /// Frames of released epochs leave, while the lease lasts.
     Shut,
@@ -50,7 +50,7 @@ impl GateMode {
     const ALL: [Self; 4] = [Self::Open, Self::Armed, Self::Shut, Self::Mute];
 }
 
-/// The epochs of a port. All gates of its parts share them with whoever knows what the twin has.
+/// The epochs of a port. The gates of all its parts share them with the caller that knows which copy the twin has.
 pub struct Epochs {
     mode: AtomicU8,
     /// The number of the epoch that goes on, from 1.
@@ -75,8 +75,8 @@ impl std::fmt::Debug for Epochs {
     }
 }
 
-/// How far the gates of a port are in what the guest has sent since the protection began. Neither count of packets ever goes back, nor does
-/// one of bytes.
+/// The number of packets and bytes that the guest has sent since the protection began, and that have left the gates. No count ever goes
+/// back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatePosition {
     /// The packets that the guest has sent.
@@ -92,7 +92,7 @@ impl GatePosition {
         Some(Waiting { packets, bytes: self.taken.bytes.checked_sub(self.left.bytes)? })
     }
 
-    /// Whether it can be of a later copy than this one.
+    /// Whether this position can belong to a later copy than the position `before`.
     pub fn follows(&self, before: &Self) -> bool {
         let is_so = |now: Waiting, then: Waiting| now.packets >= then.packets && now.bytes >= then.bytes;
         is_so(self.taken, before.taken) && is_so(self.left, before.left)
@@ -123,7 +123,8 @@ impl Epochs {
         }
     }
 
-    /// Epochs of another process go on. A twin stays mute. Nothing else leaves before the next release: the lease may have ended.
+    /// Goes on with the epochs of another process. A twin stays mute. For any other guest no frame leaves before the next release, because
+    /// the lease may have ended.
     pub fn again(saved: SavedEpochs) -> Self {
         let SavedEpochs { is_mute, current, released, taken } = saved;
         let mode = if is_mute { GateMode::Mute } else { GateMode::Shut };
@@ -154,8 +155,8 @@ impl Epochs {
         GateMode::ALL[usize::from(self.mode.load(Ordering::Acquire)) % GateMode::ALL.len()]
     }
 
-    /// From now on this happens. Then [`Port::release_frames`](crate::Port::release_frames) has frames leave that may.
-    /// [`GateMode::Shut`] takes back what was released and has not left: nothing leaves before the next release.
+    /// Sets the mode. Call [`Port::release_frames`](crate::Port::release_frames) afterwards, which lets the frames leave that may leave.
+    /// [`GateMode::Shut`] takes back each release: frames that have not left wait for the next one.
     pub fn set_mode(&self, mode: GateMode) {
         if mode == GateMode::Shut {
             self.until_ns.store(0, Ordering::Release);
@@ -173,16 +174,16 @@ impl Epochs {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Closes the epoch that goes on: its number. Call it while the guest stands still.
+    /// Closes the current epoch, and returns its number. Call it while the guest stands still.
     pub fn close(&self) -> u64 {
         let armed = (GateMode::Armed as u8, GateMode::Shut as u8);
         let _other_mode = self.mode.compare_exchange(armed.0, armed.1, Ordering::AcqRel, Ordering::Relaxed);
         self.current.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The twin has the copy that closed this epoch, and the lease lasts until then, by the port's clock. A later end holds for all that
-    /// was released before, too. Then [`Port::release_frames`](crate::Port::release_frames) has the frames leave. An epoch that was not closed
-    /// is not released.
+    /// Releases an epoch: the twin has the copy that closed it. `until` is the end of the lease, by the port's clock; a later end also
+    /// counts for earlier releases. Call [`Port::release_frames`](crate::Port::release_frames) afterwards, which lets the frames leave. An
+    /// epoch that is not closed is not released.
     pub fn release(&self, epoch: u64, until: Time) {
         self.until_ns.fetch_max(until.0, Ordering::AcqRel);
         if epoch < self.current() {
@@ -196,7 +197,7 @@ impl Epochs {
         Waiting { packets, bytes }
     }
 
-    /// The position of the gates. It is exact while the guest stands still, but for packets that leave meanwhile.
+    /// The position of the gates. It is exact while the guest stands still and no packet leaves.
     pub fn position(&self) -> GatePosition {
         let waiting = self.waiting();
         let [packets, bytes] = self.taken.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -290,7 +291,7 @@ impl Gate {
         SavedGate { epochs: self.epochs.save(), held: self.held.iter().map(packet).collect() }
     }
 
-    /// Packets of another process wait here, behind none. Returns how many are impossible, and are dropped.
+    /// Takes the packets that waited in another process, into an empty gate. Returns the number of invalid packets, which are dropped.
     pub fn restore(&mut self, saved: SavedGate) -> usize {
         let all = saved.held.len();
         let is_possible = |packet: &SavedPacket| {
@@ -310,8 +311,8 @@ impl Gate {
         &self.staging
     }
 
-    /// Fetches for a batch that has its origin and queue, and was begun in [`source`](Self::source). `now`: by the port's clock, which was
-    /// just read. The adapter's may be another one.
+    /// Fetches packets into a batch that has its origin and queue, and was begun in [`source`](Self::source). `now` is the time of the
+    /// port's clock, which was just read. The adapter's clock may differ.
     pub fn fetch(
         &mut self,
         adapter: &mut dyn Adapter,

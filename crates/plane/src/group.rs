@@ -113,13 +113,13 @@ impl Group {
         }
     }
 
-    /// The part that serves a queue pair: pairs are dealt in turn, so that a guest that uses few of them uses many parts.
+    /// The part that serves a queue pair. Pairs are dealt to the parts in turn. So even a guest that uses few pairs uses many parts.
     pub fn of_pair(&self, pair: u16) -> Option<&Arc<Port>> {
         self.at(usize::from(pair) % self.ports.len().max(1))
     }
 
-    /// Looks which parts have queues on which the guest receives. Call it when the guest's queues have changed. A flow may change its part
-    /// then, and frames of it that wait at the old one may be overtaken.
+    /// Finds out on which parts the guest receives. Call it when the guest's queues have changed. A flow may then change its part, and
+    /// overtake its own frames that wait at the old part.
     pub fn look(&self, now: Time) {
         let Chooser::Parts(live) = &self.chooser else { return };
         if self.ports.len() > 1 {

@@ -18,13 +18,13 @@ pub enum Hash {
     /// MAC and IP addresses: `layer2+3`.
     Layer23,
     /// IP addresses, ports of TCP and UDP, and the identifier of an ICMP echo; of an ICMP error, addresses and ports of the packet that it
-    /// reports: `layer3+4`. All fragments of a packet have the same value, but not that of the flow's whole packets.
+    /// reports: `layer3+4`. All fragments of a packet have the same value. It differs from the value of the flow's whole packets.
     Layer34,
     /// As [`Layer23`](Hash::Layer23), with the innermost IP addresses of a packet in tunnels that the kernel's flow dissector knows (IP in
     /// IP, GRE, PPPoE; not those over UDP): `encap2+3`.
     Encap23,
-    /// As [`Layer34`](Hash::Layer34), of the innermost packet: `encap3+4`. The kernel uses a socket's own hash for packets that it sends
-    /// itself; this is the value of those that it forwards.
+    /// As [`Layer34`](Hash::Layer34), of the innermost packet: `encap3+4`. This is the value that the kernel gives to packets that it
+    /// forwards. For packets that it sends itself it uses the socket's own hash.
     Encap34,
     /// The VLAN and the source address: `vlan+srcmac`.
     VlanSource,
@@ -32,7 +32,7 @@ pub enum Hash {
     Port,
     /// Its source address.
     Source,
-    /// The port from which it comes; but ports have moved to other members.
+    /// The port from which it comes, unless the team has moved that port to another member.
     Moved,
     /// The port from which it comes, or the part of that port.
     Sender,

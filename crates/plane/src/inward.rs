@@ -30,7 +30,7 @@ pub struct InwardControl {
     pub rate: Rate,
     /// Most bytes that wait for one class and port.
     pub buffer_bytes: u32,
-    /// The classes, that of all other frames first. Ports are receivers here.
+    /// The classes. The first one has all frames that fit no other class. Ports are receivers here.
     pub classes: Vec<Class>,
 }
 
@@ -101,7 +101,7 @@ impl InwardSlot {
         due != 0 && due <= now.0
     }
 
-    /// Replaces the control, and returns the old one, to be freed elsewhere. What waits in it is lost: the number of packets is returned.
+    /// Replaces the control. Returns the old one, to be freed elsewhere, and the number of packets that waited in it, which are lost.
     pub fn replace(&self, mut new: Option<Box<Inward>>) -> (Option<Box<Inward>>, u64) {
         let mut held = self.inward.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let (Some(new), Some(old)) = (&mut new, &*held) {
@@ -113,7 +113,7 @@ impl InwardSlot {
         (old, lost)
     }
 
-    /// Calls the control, if there is one, with nobody else in it. No port's lock may be held that the call takes.
+    /// Calls the control, if there is one, with its lock held. The caller must hold no port's lock that the call takes.
     pub fn with<R>(&self, act: impl FnOnce(&mut Inward) -> R) -> Option<R> {
         let mut held = self.inward.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let inward = held.as_mut()?;
@@ -135,14 +135,14 @@ impl Inward {
         self.stage.backlog.size()
     }
 
-    /// Other rates and classes from now on: see [`Stage::change`].
+    /// Sets other rates and classes: see [`Stage::change`].
     pub fn change(&mut self, terms: Terms, now: Time) -> Terms {
         let old = self.stage.change(terms, now);
         self.recount();
         old
     }
 
-    /// These receivers have left: what waits for them is dropped. Returns the number of packets.
+    /// Drops the packets that wait for these receivers, which have left. Returns the number of packets.
     pub fn forget(&mut self, receivers: &[PortId]) -> u64 {
         let packets: u64 = receivers.iter().map(|receiver| self.stage.clear_receiver(*receiver) as u64).sum();
         if packets > 0 {
@@ -163,7 +163,7 @@ impl Inward {
         self.stage.backlog.save()
     }
 
-    /// Such frames wait here. Returns how many found room.
+    /// Takes frames that waited in another process. Returns how many found room.
     pub fn restore(&mut self, frames: &[SavedFrame], now: Time) -> u64 {
         let kept = frames.iter().filter(|frame| self.stage.backlog.push_saved(frame, now)).count() as u64;
         self.stage.recount();
@@ -176,7 +176,7 @@ impl Inward {
         self.stage.states()
     }
 
-    /// Counts on from another process's counts of its classes.
+    /// Adds the counts of another process, class by class.
     pub fn count_on(&mut self, before: &[ClassState]) {
         self.stage.count_on(before);
     }
@@ -259,7 +259,7 @@ impl Inward {
         u64::from(backlog.lane_bytes(lane)) + u64::from(in_blocks(len)) <= free
     }
 
-    /// Frames may go past all others: none waits, and there are tokens and no limit.
+    /// Whether these frames may go at once: no frame waits, there are tokens, and no limit holds them.
     pub fn passes(
         &mut self,
         receiver: PortId,
@@ -286,8 +286,8 @@ impl Inward {
         true
     }
 
-    /// Passes on what may go now, within the budget. `deliver` gets the frames of one receiver, whose number is the batch's origin.
-    /// Returns the packets and bytes.
+    /// Passes on the frames that may go now, within the budget. Each call of `deliver` gets the frames of one receiver, whose number is the
+    /// batch's origin. Returns the packets and bytes.
     pub fn drain(&mut self, mut left: Budget, now: Time, mut deliver: impl FnMut(&Batch, &[Pick])) -> (usize, u64) {
         let Self { stage, reserved_bytes, .. } = self;
         let (mut packets, mut bytes) = (0, 0);

@@ -59,7 +59,7 @@ impl Losses {
         }
     }
 
-    /// Those that were noted.
+    /// All losses that were noted.
     #[inline]
     pub fn all(&self) -> &[Loss] {
         &self.all

@@ -11,7 +11,8 @@ use crate::rounds::{Grant, Rounds};
 pub enum LaneKey {
     /// A receive queue of a guest's adapter.
     Queue(u16),
-    /// Of a link: a class, and the port that sent the frames or, of what comes in, gets them. Without I/O control all frames are of class 0.
+    /// At a link: a class and a port. Outward this is the port that sent the frames, inward the port that gets them. Without I/O control
+    /// all frames are of class 0.
     Peer(Lane),
 }
 
@@ -61,7 +62,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// The first packet of a lane waits: `request` bytes on the wire.
+    /// A lane that was empty has its first packet, of `request` bytes on the wire.
     pub fn add(&mut self, lane: u16, request: u32, now: Time) {
         match self {
             Self::Rounds(rounds) => rounds.add(lane),
@@ -69,7 +70,7 @@ impl Order {
         }
     }
 
-    /// The lane that is served next. The error is the time until which all that wait are held by limits, if any waits.
+    /// The lane that is served next. If limits hold all packets that wait, the error is the time until which they do.
     pub fn pick(&mut self, open: impl Fn(u16) -> bool, now: Time) -> Result<Grant, Option<Time>> {
         match self {
             Self::Rounds(rounds) => rounds.pick(open).ok_or(None),

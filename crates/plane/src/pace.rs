@@ -26,7 +26,7 @@ impl Pace {
         Self { frames: MIN, least: MIN }
     }
 
-    /// For an uplink: a whole batch, which may cost one system call. At least half of it, even if each frame costs a system call.
+    /// The pace of an uplink. It starts with a whole batch, which may cost one system call, and never goes below half a batch.
     pub fn whole() -> Self {
         Self { frames: PACKETS, least: PACKETS / 2 }
     }

@@ -171,7 +171,7 @@ impl Plane {
         joined.map_err(PlaneError::Full)
     }
 
-    /// A port with parts joins, with a policy. Its other parts join before it, so that no frame comes from a number that nobody has.
+    /// A port with parts joins, with a policy. The other parts join before it, so that no frame comes from an unknown number.
     pub fn join_parts(&self, parts: &Arc<Group>, policy: &Policy) -> Result<(), PlaneError> {
         let id = parts.id();
         self.is_free(id)?;
@@ -202,7 +202,7 @@ impl Plane {
         if self.switch.slots().get(id).is_some() { Err(PlaneError::Taken(id)) } else { Ok(()) }
     }
 
-    /// A team joins with a policy, in the place of an earlier one with its number if there is one. Its members join after it.
+    /// A team joins with a policy. It replaces an earlier team with the same number. Its members join after it.
     pub fn join_team(&self, team: Arc<Group>, policy: &Policy) -> Result<(), PlaneError> {
         let id = team.id();
         if self.port(id).is_some() {
@@ -220,7 +220,7 @@ impl Plane {
         }
     }
 
-    /// The port at this place of a team has left the switch: the team uses others.
+    /// The port at this place of a team has left the switch. The team then uses its other members.
     pub fn leave_team(&self, id: PortId, place: usize, now: Time) {
         if let Some(team) = self.team(id) {
             team.steering().inspect(|steering| steering.leave(place, now));
@@ -229,8 +229,7 @@ impl Plane {
         }
     }
 
-    /// A team uses its members in this way from now on. Its members stay.
-    /// `hash` counts in modes that [leave it open](Mode::hash).
+    /// Changes the mode in which a team uses its members, which stay. `hash` counts in modes that [leave it open](Mode::hash).
     pub fn change_team(&self, id: PortId, mode: &Mode, hash: Hash, now: Time) {
         if let Some(team) = self.team(id) {
             team.steering().inspect(|steering| steering.change(mode, mode.hash().unwrap_or(hash), now));
@@ -282,7 +281,7 @@ impl Plane {
         self.leave_all(&[id]).pop()
     }
 
-    /// Ports leave, like [`leave`](Self::leave). The switch's tables and the other ports are visited once, however many leave.
+    /// Removes ports as [`leave`](Self::leave) does. It visits the switch's tables and the other ports once, whatever the number of ports.
     pub fn leave_all(&self, ids: &[PortId]) -> Vec<Arc<Port>> {
         let left = self.switch.leave_all(ids);
         let ports: Vec<Arc<Port>> = left.iter().filter_map(|slot| slot.port().cloned()).collect();
@@ -294,7 +293,7 @@ impl Plane {
         ports
     }
 
-    /// Times that frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    /// How long frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
     pub fn times(&self) -> Histogram {
         self.times.histogram()
     }

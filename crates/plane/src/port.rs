@@ -122,7 +122,7 @@ pub struct Saved {
 pub(crate) struct Place {
     /// Its number: no other port has it.
     pub number: PortId,
-    /// The number that its frames come from: its own, its team's, or that of the port that it is a part of.
+    /// The number under which the switch sees its frames: its own number, its team's, or that of the port that it is a part of.
     pub origin: PortId,
     /// The number of its lane in the backlog of a link.
     pub sender: PortId,
@@ -268,8 +268,8 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes. An uplink has one such buffer
-    /// per sender, of at most [`SENDER_BYTES`](crate::SENDER_BYTES).
+    /// A new port with a receive buffer of `buffer_bytes`. A guest's port has no VM attached yet; an uplink always counts as attached. An
+    /// uplink has one such buffer per sender, of at most [`SENDER_BYTES`](crate::SENDER_BYTES).
     pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
         let (is_link, backlog, pace) = match &end {
             End::Guest(_) => (false, Backlog::of_queues(buffer_bytes)?, Pace::careful()),
@@ -321,7 +321,7 @@ impl Port {
         })
     }
 
-    /// This port, an uplink, is a member of the team with this number, at this place. It joins the switch after its team.
+    /// Makes this uplink a member of the team with this number, at this place. It joins the switch after its team.
     pub fn in_team(self, team: PortId, steering: &Arc<Steering>, index: usize) -> Self {
         let agent = MemberAgent::new(Arc::clone(steering), index);
         let mut this = self.with_agent(Role::Member, Box::new(agent));
@@ -334,7 +334,8 @@ impl Port {
         this
     }
 
-    /// This port is a part of the one with this number, and not the first ([`Group`](crate::Group)). It joins the switch before that.
+    /// Makes this port a part of the port with this number ([`Group`](crate::Group)), but not its first part. It joins the switch before
+    /// that port.
     pub fn part_of(self, port: PortId) -> Self {
         Self { place: self.place.part_of(port), ..self }
     }
@@ -471,8 +472,8 @@ impl Port {
         self.inner.hold()
     }
 
-    /// The adapter is this function of a card from now on, if it is a function at all, under this policy of its host. `None`: the
-    /// policy that the card has for it. Its queues run on, and it keeps what it may have there.
+    /// Makes the adapter this function of a card, if it is a virtual function, with the host's `policy`. `None`: the policy that the card
+    /// has for it. Its queues run on. It keeps those addresses and VLANs that it may have there.
     pub fn join_family(&self, family: &SharedFamily, function: u16, policy: Option<FunctionPolicy>) {
         self.change_rights(|membership| match policy {
             _ if !membership.is(family, function) => Some(membership.move_to(family, function, policy)),
@@ -481,7 +482,7 @@ impl Port {
         });
     }
 
-    /// The host changes a function's policy. The change is made, and the function told, before its driver's next access.
+    /// Changes the host's policy for a function. The change is made, and the function is told, before its driver's next access.
     pub fn set_function_policy(&self, policy: FunctionPolicy) {
         self.change_rights(|family| family.set_host(policy));
     }
@@ -589,7 +590,7 @@ impl Port {
         self.has_left.load(Ordering::Relaxed)
     }
 
-    /// Gives the port a receive buffer of another size, as soon as the old one is empty. Not for an uplink.
+    /// Gives a guest's port a receive buffer of another size, as soon as the old one is empty.
     pub fn set_buffer(&self, bytes: u32) -> Result<(), MapError> {
         let new = Backlog::of_queues(bytes)?;
         let mut inner = self.lock();
@@ -608,8 +609,8 @@ impl Port {
         ports.iter().for_each(|&sender| inner.stage.backlog.forget(sender));
     }
 
-    /// Its adapter's state; `None` for an uplink or a failed port. Changes nothing. Call it from a thread other than the owner's:
-    /// it waits until no batch is in flight.
+    /// The state of its adapter; `None` for an uplink or a failed port. It changes nothing, and waits until no batch is in flight. So call
+    /// it from a thread other than the owner's.
     pub fn save(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
@@ -621,8 +622,8 @@ impl Port {
         saved
     }
 
-    /// Like [`Port::save`], and stops the port. Until it is restored or its VM detaches, it fetches nothing, its timers wait, it
-    /// sends no interrupts, and frames for it are dropped. Its owner may also call this, between two turns.
+    /// Saves like [`Port::save`], and stops the port. A stopped port fetches nothing and sends no interrupts, its timers wait, and frames
+    /// for it are dropped. This ends when it is restored or its VM detaches. The owner may also call this, between two turns.
     pub fn stop(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
@@ -632,8 +633,8 @@ impl Port {
         saved
     }
 
-    /// Restores its adapter from a saved state and lets it continue; its clock continues from the time of saving. `None` for an
-    /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, like [`Port::save`].
+    /// Restores the adapter from a saved state and lets it continue. The adapter's clock continues from the time of saving. The backlog of
+    /// the old state is dropped. `None` for an uplink. Call it from a thread other than the owner's, like [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
         self.restore_then(saved, now, &mut |_| {})
     }
@@ -731,7 +732,7 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// The link of its guest's adapter goes up or down. It is the host's: a restored state does not change it.
+    /// Sets the link of the guest's adapter up or down. The host decides it, so a restored state does not change it.
     pub fn set_link(&self, up: bool, now: Time) {
         let mut inner = self.lock();
         either!(&mut inner.end, end => end.set_link(up));

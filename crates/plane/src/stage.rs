@@ -25,11 +25,11 @@ pub struct ClassState {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that were dropped because no room was left, or, of what comes in, to tell their sender.
+    /// Packets that were dropped because no room was left. Inward also packets that were dropped to tell their sender of congestion.
     pub dropped: u64,
     /// Packets that wait now.
     pub waiting: u64,
-    /// Packets whose sender was told of congestion by a mark (ECN). Only of what comes in.
+    /// Packets that come in and got a mark (ECN), which tells their sender of congestion.
     pub marked: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Of these classes, the first of which is that of all frames that fit no other. None: peers have equal parts.
+    /// Terms of these classes. The first class has all frames that fit no other. Without classes peers have equal parts.
     pub fn new(classes: &[Class], rate: Option<Rate>) -> Self {
         let terms: Vec<_> = classes.iter().map(|class| class.terms.clone()).collect();
         let is_controlled = !classes.is_empty();
@@ -117,7 +117,7 @@ impl Pacing {
         Self { rate, bucket: Bucket::new(rate, burst), asked: None, left_at: None }
     }
 
-    /// A turn begins: time for which frames waited for the worker, and not for tokens, is not lost.
+    /// A turn begins. No tokens are lost for the time in which frames waited for the worker, and not for tokens.
     pub fn begin(&mut self, now: Time) {
         if let Some(at) = self.left_at.take() {
             self.bucket.resume(at, now);
@@ -140,7 +140,8 @@ impl Pacing {
         if self.bucket.ready(now) { self.bucket.bytes(now).max(1) } else { 0 }
     }
 
-    /// Whether packets may go now: only the last of them may be longer than the tokens.
+    /// Whether packets of `bytes` in all may go now, the last of them with `last` bytes. The tokens must exceed the bytes before the last
+    /// packet.
     pub fn admits(&self, bytes: u64, last: u64, now: Time) -> bool {
         let before = bytes - last;
         bytes == 0 || self.bucket.ready(now) && (before == 0 || self.bucket.bytes(now) > before)
@@ -168,8 +169,8 @@ impl Stage {
         self.classes.is_some()
     }
 
-    /// Other terms from now on; the old ones are returned, to be freed elsewhere. Nothing that waits is lost: the frames of a class that is
-    /// not there any more are of the first.
+    /// Sets other terms. Returns the old ones, to be freed elsewhere. No frame that waits is lost: frames of a class that is no longer
+    /// there go into the first class.
     pub fn change(&mut self, mut terms: Terms, now: Time) -> Terms {
         let mut places = Vec::new();
         if let (Some(new), Some(old)) = (&mut terms.classes, &self.classes) {
@@ -202,7 +203,7 @@ impl Stage {
         self.classes.as_ref().map_or_else(Vec::new, |classes| classes.states.clone())
     }
 
-    /// Counts on from the counts of classes of the same names. What waits here stays counted.
+    /// Adds saved counts, class by class, by their names. Packets that wait here stay counted.
     pub fn count_on(&mut self, before: &[ClassState]) {
         if let Some(classes) = &mut self.classes {
             classes.count_on(before);
@@ -233,7 +234,7 @@ impl Stage {
         is_kept
     }
 
-    /// A frame of this class was dropped before it came in.
+    /// Counts a frame of this class that was dropped before it came in.
     pub fn dropped(&mut self, class: u16) {
         if let Some(state) = self.state(class) {
             state.dropped += 1;
@@ -247,8 +248,8 @@ impl Stage {
         }
     }
 
-    /// Whether a lane's frames may be sent before those that wait: neither it nor its class is at a limit, and no reservation would be
-    /// served late.
+    /// Whether frames of this lane may go before the frames that wait. Neither the lane nor its class may be at a limit, and no reservation
+    /// may be served late.
     #[inline]
     pub fn admits(&mut self, lane: Lane, now: Time) -> bool {
         self.backlog.scheduler().is_some_and(|scheduler| !scheduler.is_limited(lane) && scheduler.admits(lane, now))
@@ -259,7 +260,7 @@ impl Stage {
         self.backlog.scheduler().is_none_or(|scheduler| scheduler.is_limited(lane))
     }
 
-    /// Frames of a lane went past those that wait.
+    /// Charges frames of a lane that went before the frames that wait.
     #[inline]
     pub fn passed(&mut self, lane: Lane, packets: usize, bytes: u64, now: Time) {
         if bytes > 0 {
@@ -309,7 +310,7 @@ impl Stage {
         packets
     }
 
-    /// When frames that wait may go: `None` if none waits.
+    /// The time at which waiting frames may go; `None` if no frame waits.
     pub fn due_at(&self) -> Option<Time> {
         let paced = self.pacing.as_ref().map(|pacing| pacing.bucket.ready_at());
         (!self.backlog.is_empty()).then(|| paced.max(self.limited_until).unwrap_or_default())

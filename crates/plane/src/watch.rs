@@ -18,7 +18,7 @@ pub enum Fate {
 
 /// A watcher of frames. Workers call it: it must not block, nor call back into the plane.
 pub trait Watcher: Send + Sync + Debug {
-    /// Whether it watches frames offered to this port: each is then offered alone, so that its fate is known.
+    /// Whether it watches frames that are offered to this port. Each frame is then offered alone, so that its fate is known.
     fn watches_egress(&self, port: PortId) -> bool;
 
     /// A batch came in from [`Batch::origin`]; `plan` is the switch's decision.

@@ -173,7 +173,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The keys of no frame.
+    /// Keys that no frame has.
     pub const NONE: Self = Self { target: Key::NONE, source: Key::NONE };
 
     /// The keys of a header's first bytes.

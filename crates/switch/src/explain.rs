@@ -15,7 +15,7 @@ pub enum Step {
     Vlan(Result<u16, Reason>),
     /// Whether its source may send from this port.
     Source(Result<(), Reason>),
-    /// Its source is learned; the port at which it was known before.
+    /// The switch learns its source. The port is the one at which the source was known before.
     Learns(Mac, Option<PortId>),
     /// Its source is a group address, and is not learned.
     LearnsNothing(Mac),
@@ -55,11 +55,11 @@ pub(crate) trait Follower {
 /// Packets that are not forwarded, a bit each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skipped {
-    /// Copies of frames that came in by another link of a team: dropped as `unused-link`.
+    /// Copies of frames that came in by another link of a team. They are dropped as `unused-link`.
     pub duplicates: u64,
-    /// Frames that went round by two uplinks: dropped as `looped`.
+    /// Frames that left by one uplink and came in by another. They are dropped as `looped`.
     pub looped: u64,
-    /// Frames of the switch's own, which come back: `taken`.
+    /// The switch's own frames that come back. They are `taken`.
     pub taken: u64,
 }
 

@@ -53,12 +53,13 @@ pub struct Limits {
     pub addresses: usize,
     /// An address that sends nothing is kept for this long: 300 s by IEEE 802.1Q-2018, table 8-6.
     pub ageing: Duration,
-    /// Most addresses of one guest's port at once. Of more, each set keeps the newest; the others stay unknown.
+    /// Most addresses of one guest's port at once. If the guest has more, each set keeps the newest ones, and the others stay unknown.
     pub port_addresses: u32,
     /// The seed of the address table's hash: random where guests do not trust each other, constant in a simulation. With a
     /// known seed a guest can compute which addresses compete with its neighbour's.
     pub seed: u64,
-    /// It is a wire with two ends, and forwards what is for the neighbour, too (a two-port MAC relay, IEEE 802.1Q-2018, 5.15).
+    /// The switch is a wire with two ends (a two-port MAC relay, IEEE 802.1Q-2018, 5.15). It also forwards frames that are reserved for the
+    /// next bridge.
     pub relays: bool,
 }
 
@@ -164,8 +165,8 @@ impl<P> Joined<P> {
     }
 }
 
-/// The caller's values of the ports at one moment. The receivers of a plan are looked up here: even if another port has taken a number
-/// since, the number still means the port that the plan was made for.
+/// The caller's values of the ports at one moment. Look the receivers of a plan up here. Another port may have taken a number since, but
+/// here the number still means the port for which the plan was made.
 #[derive(Debug)]
 pub struct Slots<P>(Guard<Arc<Joined<P>>>);
 
@@ -181,7 +182,7 @@ impl<P> Slots<P> {
         self.0.slots.iter().flatten()
     }
 
-    /// A copy to keep for longer than a call, or in great number: a thread has few slots for short-lived guards.
+    /// A copy that may be kept for longer than a call, or in great number. Short-lived guards use slots, of which a thread has few.
     #[must_use]
     pub fn kept(self) -> Self {
         Self(Guard::from_inner(Guard::into_inner(self.0)))
@@ -208,12 +209,12 @@ impl<P: Clone> Switch<P> {
         self.join_limited(port, slot, false)
     }
 
-    /// A port to other networks joins: any number of addresses may be behind it.
+    /// A port that leads to other networks joins. Any number of addresses may be behind it.
     pub fn join_uplink(&self, port: PortId, slot: P) -> Result<(), Full> {
         self.join_limited(port, slot, true)
     }
 
-    /// Keeps a value for a number on which it decides nothing: a member of a team, which is behind another number. It
+    /// Keeps the value of a port that the switch does not see, such as a member of a team: the switch decides on the team's number. It
     /// [leaves](Self::leave) like a port.
     pub fn keep(&self, port: PortId, slot: P) -> Result<(), Full> {
         if usize::from(port.0) >= PORTS {
@@ -243,8 +244,8 @@ impl<P: Clone> Switch<P> {
         self.leave_all(&[port]).pop()
     }
 
-    /// Ports leave, like [`leave`](Self::leave). The tables are replaced and searched once, however many leave. Returns the
-    /// caller's values of those that had joined.
+    /// Removes ports as [`leave`](Self::leave) does. It replaces and searches the tables once, whatever the number of ports. Returns the
+    /// caller's values of the ports that had joined.
     pub fn leave_all(&self, ports: &[PortId]) -> Vec<P> {
         let before = self.change(|joined| {
             for &port in ports {
@@ -365,7 +366,7 @@ impl<P> Switch<P> {
         self.snoop.list(now)
     }
 
-    /// Ports have these interests and no others: those of another process, whose ports have joined here.
+    /// Replaces all interests by those of another process, whose ports have joined here.
     pub fn want_again(&self, wanted: &[Wanted], now: Time) {
         self.snoop.restore(wanted, now);
     }
@@ -378,20 +379,20 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
-    /// Like [`forward`](Switch::forward), without these packets: they are dropped, and nothing is learned of them.
+    /// Like [`forward`](Switch::forward), but drops the `skipped` packets, and learns nothing from them.
     #[inline(never)]
     pub fn forward_except(&self, batch: &Batch, skipped: Skipped, now: Time, plan: &mut Plan) -> Slots<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }
 
-    /// The networks by which the addresses of a frame that comes in at a port are known. None: the port is not in the frame's VLAN. Two: a
-    /// VLAN's and the flat one, see [`Vlan::Flat`].
+    /// The networks in which a frame's addresses are looked up, if it comes in at this port. None: the port is not in the frame's VLAN.
+    /// Two: a VLAN's network and the flat one, see [`Vlan::Flat`].
     pub fn networks(&self, port: PortId, head: &[u8]) -> impl Iterator<Item = u16> + use<P> {
         let joined = self.joined.load();
         policed::networks(&joined.members, port, head).into_iter().flatten()
     }
 
-    /// Whether a neighbour may return frames to the uplink by which they left, as some port reaches uplinks alone (VEPA).
+    /// Whether a neighbour may return frames to the uplink by which they left, because some port reaches only uplinks (VEPA).
     pub fn reflects(&self) -> bool {
         self.joined.load().members.vepa
     }

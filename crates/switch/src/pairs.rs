@@ -102,7 +102,7 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// It is about this table from now on.
+    /// Prepares for look-ups in this table. Pairs of another table are forgotten.
     #[inline(always)]
     pub fn begin(&mut self, table: &Addresses) {
         if self.table != table.id() {

@@ -22,8 +22,8 @@ struct List {
     edited: [u64; EDITS],
 }
 
-/// The picks of each receiver, in the order of the batch, and the dropped packets. Made once, reused; it also has what the switch keeps from
-/// batch to batch.
+/// The picks of each receiver, in the order of the batch, and the dropped packets. A plan is made once and reused, because it also holds
+/// what the switch keeps from batch to batch.
 #[derive(Debug)]
 pub struct Plan {
     lists: Vec<List>,
@@ -163,7 +163,7 @@ impl Plan {
         (0..packets as u16).for_each(|packet| self.drop(packet, reason));
     }
 
-    /// These packets, a bit each, were dropped for the switch, and are for an agent of their port: no drop.
+    /// Counts these packets, a bit each, as taken by an agent of their port, and not as dropped.
     #[cold]
     pub fn take(&mut self, packets: u64) {
         let is_taken = |packet: u16| packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0;

@@ -184,8 +184,8 @@ pub enum Private {
     Isolated,
     /// It reaches promiscuous ports, and ports of the community with the same number.
     Community(u16),
-    /// It reaches uplinks alone, and only they reach it: a station behind a virtual Ethernet port aggregator (IEEE 802.1Q-2018, clause
-    /// 40). The neighbour beyond the uplink returns frames for its fellows; a frame of its own that returns does not reach it.
+    /// It reaches uplinks alone, and only they reach it: a station behind a virtual Ethernet port aggregator (IEEE 802.1Q-2018, clause 40).
+    /// The neighbour beyond the uplink returns frames for other such ports. A port's own frame that returns does not reach it.
     Vepa,
 }
 
@@ -225,8 +225,8 @@ pub struct Policy {
     pub vlan: Vlan,
     /// Priority of the tags that its frames get, with [`Vlan::Access`]: 0 to 7 (IEEE 802.1Q-2018, 6.9.3).
     pub priority: u8,
-    /// The priority in its frames' tags is its guest's choice, which does not count: frames in a VLAN have [`Policy::priority`] instead
-    /// (IEEE 802.1Q-2018, 6.9.4: priority regeneration).
+    /// The priority that the guest writes into tags does not count. Frames in a VLAN get [`Policy::priority`] instead (IEEE 802.1Q-2018,
+    /// 6.9.4: priority regeneration).
     pub regenerates: bool,
     /// Beyond this uplink is no network, but a service of the switch, such as the querier of multicast groups.
     pub is_service: bool,

@@ -23,7 +23,7 @@ pub(crate) struct FrameVlan {
     /// `None` if another tag follows: the next switch would take it for the VLAN's.
     untagged: Option<Edit>,
     tagged: Edit,
-    /// It came in by an uplink of the flat network. Other uplinks of that network get it there.
+    /// The frame came in by an uplink of the flat network. Other uplinks of that network get it there.
     pub comes_in: bool,
 }
 

@@ -262,8 +262,8 @@ impl Snoop {
         }
     }
 
-    /// A query for a group goes to a port: a member there that does not answer expires. Members that the query does not reach cannot
-    /// answer, and stay.
+    /// A query for a group goes to a port. A member there that does not answer expires. Members at ports that the query does not reach
+    /// stay, because they cannot answer.
     pub fn asks(&self, asked: &Asked, port: PortId) {
         let table = self.table.load();
         let members = table.find(asked.fid, asked.group).map(|members| members.wants.as_slice()).unwrap_or_default();
@@ -365,7 +365,7 @@ impl Snoop {
             .collect()
     }
 
-    /// Has these interests and no others: those of another process, whose ports go on here.
+    /// Replaces all interests by those of another process, whose ports go on here.
     pub fn restore(&self, wanted: &[Wanted], now: Time) {
         let mut table = Table::default();
         for Wanted { fid, port, interest, left } in wanted {

@@ -17,7 +17,7 @@ use super::{
 /// Reasons why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftError {
-    /// Its memory is not accessible.
+    /// The packet's memory is not accessible.
     Fault(Fault),
     /// More pieces than [`SPANS_PER_PACKET`].
     TooManyPieces,

@@ -51,7 +51,7 @@ impl CompletionDelay {
         }
     }
 
-    /// Makes the waiting completions, and those added to them, urgent.
+    /// Makes the waiting completions urgent, and those that join them.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(now);
     }
@@ -65,8 +65,8 @@ impl CompletionDelay {
         }
     }
 
-    /// An interrupt for received frames was sent. Its driver may check for completions too: they are not signalled yet, but can
-    /// wait longer.
+    /// An interrupt for received frames was sent. The driver may check for completions in it, so they can wait longer. They still count as
+    /// not signalled.
     pub fn accompanied(&mut self) {
         if self.due.is_some() {
             self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MAX_NS);

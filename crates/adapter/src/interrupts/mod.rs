@@ -43,8 +43,8 @@ pub const THROTTLES: usize = 25;
 pub enum Line {
     /// Asserted while any cause is pending and enabled: Intel's, pcnet, NE2000, RTL8139.
     Level,
-    /// An interrupting cause is no longer pending. It holds the line until it is [taken](Interrupts::take) or disabled; with
-    /// messages it ends when its message is sent. vmxnet3's ICR, virtio's ISR.
+    /// A cause is no longer pending once it has interrupted. With the line it holds the line until it is [taken](Interrupts::take) or
+    /// disabled. With messages it ends when its message is sent. vmxnet3's ICR, virtio's ISR.
     Latched,
 }
 
@@ -90,7 +90,7 @@ impl Interrupts {
         self.enabled
     }
 
-    /// Causes that hold the line, or whose message was sent and that have not ended since.
+    /// Causes that hold the line, and causes whose message was sent but that have not ended yet.
     pub fn signalled(&self) -> u128 {
         self.signalled
     }
@@ -105,12 +105,12 @@ impl Interrupts {
         self.throttles.get_mut(usize::from(vector))
     }
 
-    /// Causes that are disabled when their message is sent (or when they hold a [latched](Line::Latched) line).
+    /// Sets the causes that are disabled when their message is sent, or when they hold a [latched](Line::Latched) line.
     pub fn set_auto_mask(&mut self, causes: u128) {
         self.auto_mask = causes & self.causes;
     }
 
-    /// Causes that are no longer pending once their message is sent.
+    /// Sets the causes that are no longer pending once their message is sent.
     pub fn set_auto_clear(&mut self, causes: u128) {
         self.auto_clear = causes & self.causes;
     }
@@ -130,7 +130,7 @@ impl Interrupts {
         self.enabled |= causes & self.causes;
     }
 
-    /// Disables causes. Those that hold a latched line release it, and are not pending any more.
+    /// Disables causes. If they hold a latched line, they release it, and are no longer pending.
     pub fn disable(&mut self, causes: u128) {
         self.enabled &= !causes;
         self.signalled &= !causes;

@@ -28,7 +28,8 @@ pub struct ReceiveModeration {
 }
 
 impl ReceiveModeration {
-    /// Frames must be signalled. False if they wait until [`ReceiveModeration::due`]. `carried`: bytes received and sent so far.
+    /// Frames have to be signalled. Returns whether to interrupt now; otherwise they wait until [`ReceiveModeration::due`]. `carried`:
+    /// bytes received and sent so far.
     pub fn may_interrupt(&mut self, carried: u64, now: Time) -> bool {
         self.held = now < self.until && carried.wrapping_sub(self.carried) < MODERATION_BYTES;
         !self.held

@@ -63,7 +63,7 @@ pub enum Call {
         /// Enabled.
         on: bool,
     },
-    /// Positions of rings are kept in a file of this many bytes, or not any more.
+    /// Positions of rings are kept in a file of this many bytes from now on. `None`: in no file.
     Keep(Option<u64>),
     /// The driver rings a ring's doorbell.
     Kick(u16),
@@ -88,7 +88,7 @@ pub enum Call {
     Reset(Reset),
     /// It is restored from this state.
     Restore(Vec<u8>),
-    /// It is asked for its next ask.
+    /// The adapter is asked for its next [ask](crate::Adapter::ask).
     Ask,
 }
 
@@ -121,11 +121,11 @@ pub struct Entry {
     pub at: Time,
     /// The call.
     pub call: Call,
-    /// The bytes of guest memory that it read, in order.
+    /// The bytes of guest memory that the call read, in order.
     pub read: Vec<u8>,
-    /// A digest of everything that it answered, asked for, sent and wrote.
+    /// A digest of the call's answer, its requests, and the frames and memory that it wrote.
     pub sum: u64,
-    /// A digest of its state after it. Not with each entry.
+    /// A digest of the adapter's state after the call. Only some entries have it.
     pub state: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Ear {
 pub(super) struct Heard {
     pub read: Vec<u8>,
     pub sum: u64,
-    /// A call that was played read exactly what was recorded.
+    /// Whether a played call read exactly the recorded bytes.
     pub is_whole: bool,
 }
 
@@ -54,8 +54,8 @@ impl Ear {
         is_new
     }
 
-    /// Makes one call; `played`: with these bytes in place of those in guest memory. Requests are summed alone, and then added to the
-    /// caller's.
+    /// Makes one call. With `played` it reads these bytes in place of guest memory. The call's requests get a digest of their own, and are
+    /// then added to the caller's.
     pub fn call<R>(
         &mut self,
         cx: &mut Context<'_>,

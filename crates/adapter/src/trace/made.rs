@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use nicety_frame::Mac;
 
-/// `made mac 52:54:00:12:34:01 mtu 9000 queues 4 subsystem 0x15ad 0x07b0 standby`; all behind the address may be missing. An option ROM is left out: no
-/// call of an adapter reads it.
+/// `made mac 52:54:00:12:34:01 mtu 9000 queues 4 subsystem 0x15ad 0x07b0 standby`; everything after the address may be missing. An option
+/// ROM is left out, because no call of an adapter reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The permanent address.

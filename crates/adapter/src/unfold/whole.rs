@@ -34,8 +34,8 @@ impl<'a> Whole<'a> {
         Some(Self { batch: frames.batch, packet })
     }
 
-    /// The bytes of a pick that are all in the packet's private head, unchanged, with no checksum work: in one step what most short frames
-    /// are. For a receiver without wishes for such a frame ([`Wants::strip`], [`Wants::verify`]).
+    /// The bytes of a pick, if the private head has all of them, and they need no change and no checksum work. Most short frames are such.
+    /// Only for a receiver that wants no tag stripped and no checksum verified ([`Wants::strip`], [`Wants::verify`]).
     #[inline(always)]
     pub fn short(frames: &Frames<'a>, pick: Pick) -> Option<&'a [u8]> {
         let packet = frames.batch.packet(pick.packet)?;
@@ -93,8 +93,8 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// A frame that its receiver gets unchanged, and whose bytes are all in the packet's private head, as those of most short frames are. Its
-/// receiver may want it verified.
+/// A frame that its receiver gets unchanged, and whose bytes are all in the packet's private head. Most short frames are such. The receiver
+/// may want its checksum verified.
 #[derive(Debug)]
 pub struct Short<'a> {
     batch: &'a Batch,

@@ -45,7 +45,7 @@ impl<const PERIOD_NS: u64> Clock<PERIOD_NS> {
         self.set(if less { value.wrapping_sub(by) } else { value.wrapping_add(by) }, now);
     }
 
-    /// A read of SYSTIML: latches the high half for its own read.
+    /// A read of SYSTIML. It keeps the high half until the driver reads that too.
     pub fn read_low(&mut self, now: Time) -> u32 {
         let value = self.value(now);
         self.high = (value >> 32) as u32;

@@ -52,7 +52,8 @@ impl Fault {
         Some(Self { register, queue, value: of(register), expected })
     }
 
-    /// Why a ring with these registers stands still; noted as the driver's mistake. `None` if it does not.
+    /// The reason why a ring with these registers stands still, which is noted as the driver's mistake. `None` if the ring does not stand
+    /// still.
     #[inline]
     pub fn seen(registers: &Bank, ring: &Ring<'_>, queue: usize, cx: &mut Context<'_>) -> Option<&'static str> {
         if ring.head.max(ring.tail) < ring.size {
@@ -71,8 +72,8 @@ impl Fault {
     }
 }
 
-/// Notes a length of a whole number of descriptors of which the chip cannot keep all. A test that writes patterns, as e1000_reg_test in
-/// Linux's e1000_ethtool.c, writes none like this; Zephyr's eth_e1000.c writes 16 on purpose (`e1000/mod.rs`).
+/// Notes a guest error if a ring's length is a whole number of descriptors, but has bits that the chip cannot keep. A test that writes
+/// patterns (e1000_reg_test in Linux's e1000_ethtool.c) writes no such length. Zephyr's eth_e1000.c writes 16 on purpose (`e1000/mod.rs`).
 pub fn check_length(registers: &Bank, place: &Place, value: u32, cx: &mut Context<'_>) {
     let bytes = DESCRIPTOR as u32;
     let is_length = matches!(place.name, RDLEN | TDLEN) && value > bytes && value.is_multiple_of(bytes);
@@ -82,7 +83,7 @@ pub fn check_length(registers: &Bank, place: &Place, value: u32, cx: &mut Contex
     }
 }
 
-/// Why a receiver that is on takes no frame by any of these queues, or by its filter.
+/// The reason why a receiver that is on takes no frame: no queue of these can take one, or the filter accepts none.
 pub fn block(
     registers: &Bank,
     filter: &Filter,

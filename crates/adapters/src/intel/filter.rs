@@ -68,8 +68,8 @@ impl Filter {
         self.exact.is_empty() && registers[RCTL] & some == 0 && registers.of(MTA).iter().all(|word| *word == 0)
     }
 
-    /// The rule by which a frame passes, with this head and this outer tag if it has the VET register's type; `None` if it does
-    /// not.
+    /// The rule by which a frame with this head passes; `None` if it does not pass. `tag`: the frame's outer tag, if its type is that of
+    /// the VET register.
     #[inline]
     pub fn wants(&self, registers: &Bank, head: &[u8], tag: Option<Tci>) -> Option<Match> {
         let control = registers[RCTL];

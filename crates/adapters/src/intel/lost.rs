@@ -27,7 +27,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// The chip's rings are lost. Unplug its cable, whose true state this is.
+    /// The chip's rings are lost, so its cable is shown as unplugged. `cable`: the cable's true state.
     pub fn begin(cable: bool, now: Time) -> Self {
         Self { cable, shown: false, until: now.after_ns(UNPLUGGED_NS) }
     }
@@ -44,7 +44,7 @@ impl Lost {
         self.until
     }
 
-    /// The state of the cable to show from now on, if it is time to change it. Asks to be called when it is.
+    /// The state of the cable to show from now on, if it is time to change it. Otherwise asks for a tick at that time.
     pub fn look(&mut self, cx: &mut Context<'_>) -> Option<bool> {
         let is_due = cx.now >= self.until;
         if is_due {

@@ -14,8 +14,8 @@ pub const GIGABIT: u64 = 0x2000;
 /// Offset of the first ring of an 82599's functions. Counters lie between the rings.
 pub const TEN_GIGABIT: u64 = 0x1000;
 
-/// The registers there. Mapped, a page reads back the written values, reserved bits included, until the device reads it: `ethtool -t`
-/// sees that.
+/// The registers in a page that a guest may map. Until the device looks at the page, a read returns what was written, reserved bits
+/// included. `ethtool -t` notices that.
 #[derive(Debug)]
 pub struct Pages {
     part: Mappable,

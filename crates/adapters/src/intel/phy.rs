@@ -123,7 +123,7 @@ pub const IGP03E1000: [Rule; 17] = [
 /// Effect of a write to the PHY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Negotiation restarted and completed at once: the link came up again.
+    /// Whether negotiation was restarted. It completed at once, and the link came up again.
     pub negotiated: bool,
 }
 

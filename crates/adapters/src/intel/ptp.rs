@@ -42,7 +42,7 @@ impl<'a> Message<'a> {
         self.byte(0).map(|byte| byte & 0xf)
     }
 
-    /// Whether TSYNCRXCTL selects it, with another register's control field and type.
+    /// Whether TSYNCRXCTL selects this message. `control` and `kind`: the control field and the type that another register names.
     pub fn is_asked(&self, tsyncrxctl: u32, control: u8, kind: u8) -> bool {
         let same = self.kind() == Some(kind & 0xf);
         match tsyncrxctl >> 1 & 7 {

@@ -104,11 +104,11 @@ pub struct Ring<'m> {
     pub check: u32,
     /// A small frame arrived (RSRPD).
     pub small: bool,
-    /// The ring is one descriptor, owned by the chip while the tail is 1.
+    /// The ring is a lone descriptor. The chip owns it while the tail is 1.
     pub lone: bool,
     /// The tail lies beyond the ring and never meets the head: the chip owns each descriptor without DD (see [`Ring::owns`]).
     pub open_ended: bool,
-    /// The descriptor that lost the last frame, and the address in it that the device may not write.
+    /// The descriptor by which the last frame was lost, and the address in it that the device may not write.
     pub blamed: Option<(u32, u64)>,
 }
 
@@ -371,7 +371,7 @@ impl<'m> Ring<'m> {
 pub struct Receiver<'a> {
     /// The chip's registers.
     pub registers: &'a mut Bank,
-    /// Its address filter.
+    /// The receiver's address filter.
     pub filter: &'a Filter,
     /// Offloads that it accepts.
     pub wants: Wants,

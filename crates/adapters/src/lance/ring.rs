@@ -13,7 +13,7 @@ use nicety_memory::{Map, Rights, Window};
 
 /// The chip owns the descriptor.
 pub const OWN: u32 = 1 << 31;
-/// Any of the second status' errors, or a bus error.
+/// Any error of the second status word, or a bus error.
 pub const ERR: u32 = 1 << 30;
 /// Transmit: append a check sequence in spite of MODE.DXMTFCS.
 pub const ADD_FCS: u32 = 1 << 29;

@@ -38,12 +38,12 @@ impl Ring {
         self.stop - self.start
     }
 
-    /// Whether the boundary is one that drivers mean: a page of the ring, or the one before.
+    /// Whether the boundary is one that a driver sets on purpose: a page of the ring, or the page before it.
     pub fn has_boundary(self) -> bool {
         (self.start.saturating_sub(1)..self.stop).contains(&self.boundary)
     }
 
-    /// Pages free for frames. The current page never reaches the boundary: all pages would seem free.
+    /// Pages free for frames. The current page must never reach the boundary, because all pages would then seem free.
     pub fn free(self) -> u32 {
         let (len, current) = (self.len(), self.current - self.start);
         // Linux's ei_receive (lib8390.c) sets the boundary a page before the ring's first when it means its last.

@@ -84,7 +84,7 @@ impl Pace {
         waits
     }
 
-    /// The driver has acknowledged, and leaves frames in the ring.
+    /// The driver has acknowledged its frames, although it leaves some in the ring.
     pub fn leaves(&mut self) {
         self.given = 0;
     }

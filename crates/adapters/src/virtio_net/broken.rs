@@ -31,7 +31,7 @@ pub(super) enum Broken {
 }
 
 impl Broken {
-    /// The breakage that a fault means where memory is needed: `otherwise`, unless the memory is filled on demand.
+    /// The breakage for a memory fault: `otherwise`, unless the memory is filled on demand.
     #[cold]
     pub fn of(fault: Fault, memory: &Map, otherwise: Broken) -> Broken {
         match fault {

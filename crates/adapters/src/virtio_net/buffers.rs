@@ -28,7 +28,7 @@ impl FrameBuffers {
         Self { chains: ArrayVec::new(), slots: 0, header: ArrayVec::new(), spans: ArrayVec::new(), room: 0 }
     }
 
-    /// Adds a span: its first bytes are for the header, as far as that is incomplete.
+    /// Adds a span. Its first bytes are for the header, until the header is complete.
     pub fn push(&mut self, span: Span, header_len: u32) -> Option<()> {
         let for_header = header_len.saturating_sub(self.room).min(span.len());
         if for_header > 0 {

@@ -86,8 +86,8 @@ impl<'m, const PACKED: bool> Burst<'m, PACKED> {
         Some((Token(*self.chains.get(number)? as u32), span))
     }
 
-    /// Adds packets to the batch, which the budget allows, from the ring's next chain on: as long as they are one buffer that requests
-    /// nothing, and the budget and the limit of descriptors allow it. Returns what it has taken.
+    /// Adds packets to the batch, from the ring's next chain on. It stops at a packet that has several buffers or requests an offload, and
+    /// at the limits of the budget and of descriptors. The budget must allow the first packet. Returns the counts of what it has taken.
     #[inline(never)]
     pub fn take(
         &mut self,

@@ -47,8 +47,8 @@ impl<'m> Kept<'m> {
         before & VALID != 0 && before as u32 != base
     }
 
-    /// Records that these chains are completed next, from a position on. The count stays 0 until all of them are recorded: a server
-    /// killed in between has completed none.
+    /// Records that these chains are completed next, from a position on. The count stays 0 until all of them are recorded. So if the server
+    /// is killed in between, no chain counts as completed.
     pub fn write(&self, place: u16, chains: &[u64]) {
         self.write_around(place, chains, || ());
     }

@@ -49,13 +49,13 @@ pub(super) struct Ring {
     pub unsignalled: u16,
     /// The driver was asked not to notify (used without EVENT_IDX only).
     pub quiet: bool,
-    /// Memory says so as well: the flag was written since the ring's start or its restore. Not saved.
+    /// The flag for [`quiet`](Self::quiet) was written to guest memory since the ring's start or its restore. Not saved.
     #[serde(skip)]
     pub flagged: bool,
     /// A frame was refused for lack of buffers; the ring waits for the driver's notification.
     pub starved: bool,
-    /// The driver has been notified of all completions. After a restart or a restore this is unknown, so the driver is notified
-    /// once unconditionally (QEMU's `signalled_used_valid`).
+    /// It is known which completions the driver was notified of. After a restart or a restore this is unknown, so the driver is notified
+    /// once in any case (QEMU's `signalled_used_valid`).
     #[serde(skip)]
     pub settled: bool,
     /// Receive ring only: time of the next allowed notification.
@@ -77,7 +77,7 @@ pub(super) struct Ring {
     /// Its statistics since the last reset or restore.
     #[serde(skip)]
     pub tally: Tally,
-    /// The place of its areas in guest memory. Not saved.
+    /// The place of the ring's areas in guest memory. Not saved.
     #[serde(skip)]
     pub found: Found,
 }
@@ -198,7 +198,8 @@ impl Ring {
         late <= now || (limits.packets > 0 && self.held >= limits.packets)
     }
 
-    /// The same, if the ring's areas can be translated. A driver whose areas must be asked for is notified in any case.
+    /// Does the same as [`mark_notified`](Self::mark_notified), if the ring's areas can be translated. Otherwise the driver is notified in
+    /// any case.
     pub fn mark_notified_in(&mut self, memory: &Map, features: u128) -> bool {
         match features & feature::RING_PACKED != 0 {
             true => match self.open::<true>(memory, features) {

@@ -80,8 +80,8 @@ impl Coalescing {
         Ok(memory.write(Self::place(memory, shared)?, &bytes)?)
     }
 
-    /// Weight of these sent packets, of this many descriptors, and the sum above which an interrupt is sent at once, for a ring of
-    /// this size.
+    /// The weight of `packets` sent packets with `descriptors` descriptors, and the sum of weights above which an interrupt is sent at
+    /// once. `ring`: the size of the ring.
     pub fn completions(self, packets: u32, descriptors: u32, ring: u32) -> (u32, u32) {
         match self {
             Self::Disabled => (packets, 0),

@@ -33,8 +33,8 @@ fn tag(vlan: &Vlan, fid: u16) -> Option<Option<Tag>> {
 }
 
 impl Plane {
-    /// These stations, each with the identifier of its network, are reached by a guest's port from now on: says so to the switch as its
-    /// guest would. The port's IP addresses are those of its own address.
+    /// Announces to the switch, as the guest would, that these stations are behind the guest's port from now on. Each has the identifier of
+    /// its network. The port's IP addresses are announced with the port's own address.
     pub fn announce_port(&self, port: &Port, stations: &[(u16, Mac)]) {
         let policy = self.switch().policy(port.id());
         let own = policy.addresses.first().copied();

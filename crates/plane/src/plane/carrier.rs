@@ -34,7 +34,7 @@ impl Followers {
 }
 
 impl Plane {
-    /// This is the link of this port's adapter from now on.
+    /// Makes `link` the link of this port's adapter.
     pub fn follow(&self, port: &Arc<Port>, link: AdapterLink, now: Time) {
         self.followers.lock().insert(port.id(), (Arc::clone(port), link));
         self.show_link(port, now);

@@ -10,8 +10,8 @@ use crate::losses::Losses;
 use nicety_adapter::{Batch, Time};
 
 impl Plane {
-    /// Replaces all exports of flows. `version` differs from the last ones. Workers follow with their next batch or
-    /// [sweep](Self::sweep_flows): until then they report to the sinks of the exports before.
+    /// Replaces all exports of flows. `version` must differ from those of earlier calls. A worker follows with its next batch or
+    /// [sweep](Self::sweep_flows). Until then it reports to the sinks of the old exports.
     pub fn set_flows(&self, version: u32, exports: Vec<FlowExport>) {
         let is_on = !exports.is_empty();
         self.flows.store(Arc::new(FlowPlan { version, exports: exports.into_iter().map(Arc::new).collect() }));
@@ -36,7 +36,8 @@ impl Plane {
         flows.count(batch, decided, losses, now);
     }
 
-    /// Reports some of a worker's flows that are due: at most so many that its ports wait for some 50 µs. Call it again and again.
+    /// Reports some of a worker's flows that are due. The number is limited, so that the worker's ports wait for some 50 µs at most. Call
+    /// this again and again.
     pub fn sweep_flows(&self, turn: &mut Turn, now: Time) {
         self.follow_flows(&mut turn.flows);
         turn.flows.sweep(now);

@@ -68,9 +68,9 @@ const BEFORE_NUMBER: usize = 6;
 /// An uplink or a team that was blocked because it leads into the network of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// The one that is blocked: the newer, unless that is spared.
+    /// The uplink or team that is blocked. It is the newer one, unless that is spared.
     pub blocked: PortId,
-    /// Its name.
+    /// The name of the blocked uplink or team.
     pub name: String,
     /// The name of the one that goes on.
     pub other: String,
@@ -399,7 +399,7 @@ impl LoopGuard {
 }
 
 impl Plane {
-    /// This uplink, or this team, leads into a network: the plane finds out if another one leads into the same. Call it after it has
+    /// Guards an uplink or a team: from now on the plane finds out if another one leads into the same network. Call this after it has
     /// joined. An uplink that is guarded already keeps its place in the order.
     pub fn guard_uplink(&self, id: PortId, name: &str) {
         self.guard_changes(|uplinks| {
@@ -411,8 +411,8 @@ impl Plane {
         });
     }
 
-    /// Of a loop with this guarded uplink the other one is blocked, whichever is newer: so much depends on this one that it is to go on. Of two
-    /// such uplinks the newer one is blocked.
+    /// Spares a guarded uplink on which much depends: if it is part of a loop, the other uplink is blocked, even if that is older. Of two
+    /// spared uplinks the newer one is blocked.
     pub fn spare_uplink(&self, id: PortId) {
         if self.guard.uplinks.load().iter().any(|known| known.id == id && !known.is_spared) {
             let is_it = |known: &&mut Guarded| known.id == id;
@@ -450,7 +450,7 @@ impl Plane {
         self.guard.memory().loops.clone()
     }
 
-    /// An uplink, or a team, was blocked for this loop before: it stays so until it is [told](Self::unloop) otherwise.
+    /// Blocks an uplink or a team again that was blocked for this loop before. It stays blocked until [`unloop`](Self::unloop).
     pub fn loop_again(&self, mut found: Loop) {
         found.is_spared = self.guard.uplinks.load().iter().any(|known| known.name == found.other && known.is_spared);
         let mut memory = self.guard.memory();
@@ -637,7 +637,8 @@ impl Plane {
         self.switch().set_policy(id, &Policy { blocked: policy.blocked || is_looped, ..policy.clone() });
     }
 
-    /// Calls this once an uplink, or a team, was blocked for a loop: in a turn, so it must not wait. Only the first call counts.
+    /// Sets the function that is called after an uplink or a team was blocked for a loop. It is called in a turn, so it must not wait. Only
+    /// the first call of `on_loop` counts.
     pub fn on_loop(&self, call: Box<dyn Fn() + Send + Sync>) {
         let _already_set = self.guard.caller.0.set(call);
     }

@@ -22,7 +22,7 @@ const _: () = assert!(MIRRORS_MAX <= u16::BITS as usize);
 pub struct Mirror {
     /// The ports whose frames are copied. Those of a team are its members.
     pub sources: Vec<Mirrored>,
-    /// The port that gets the copies. No source of any mirror, no other mirror's port, and no member of a team.
+    /// The port that gets the copies. It must not be a source of any mirror, another mirror's port, or a member of a team.
     pub to: Arc<Port>,
     /// The most that is copied.
     pub rate: Rate,
@@ -92,8 +92,8 @@ impl Mirrors {
 }
 
 impl Plane {
-    /// Replaces all mirrors; of more than [`MIRRORS_MAX`] the first ones count. A port that was a mirror's and is no longer belongs to
-    /// the networks again. No frame of a mirrored port is lost or delayed by the change.
+    /// Replaces all mirrors. If there are more than [`MIRRORS_MAX`], only the first ones count. A port that no longer gets copies belongs
+    /// to the networks again. The change loses and delays no frame of a mirrored port.
     pub fn set_mirrors(&self, mut list: Vec<Mirror>) {
         list.truncate(MIRRORS_MAX);
         let old = self.mirrors.load_full();

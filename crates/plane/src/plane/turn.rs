@@ -65,7 +65,7 @@ impl Turn {
         self.take_flows(other);
     }
 
-    /// Takes over the flows that another turn has counted. A worker has one set of them: the turn that it runs next must have it.
+    /// Takes over the flows that another turn has counted. A worker has one set of counted flows, which the turn that runs next must have.
     pub fn take_flows(&mut self, other: &mut Self) {
         self.flows = std::mem::take(&mut other.flows);
     }

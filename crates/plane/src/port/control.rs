@@ -24,8 +24,8 @@ struct Passed {
 }
 
 impl Port {
-    /// Divides this uplink among classes from now on; none: its senders have equal parts. The first class is that of all other frames. Nothing
-    /// that waits is lost.
+    /// Divides this uplink among classes. Without classes its senders have equal parts. The first class has all frames that fit no other
+    /// class. No frame that waits is lost.
     pub fn set_io_control(&self, classes: &[Class], now: Time) {
         let terms = Terms::new(classes, None);
         let mut used = if classes.is_empty() { Vec::new() } else { vec![Used::default(); nicety_switch::PORTS] };
@@ -40,8 +40,8 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// Controls what comes in by this uplink from now on, or nothing. Another rate and other classes find what waits, and nothing is lost.
-    /// Frames that waited in a buffer of another size, or are to be controlled no more, are lost, and counted.
+    /// Turns control of the frames that come in by this uplink on, or off with `None`. If only rate and classes change, no waiting frame is
+    /// lost. If the buffer's size changes or control ends, the waiting frames are lost, and counted.
     pub fn set_inward(&self, control: Option<&InwardControl>, now: Time) -> Result<(), MapError> {
         let Some(slot) = self.own_inward() else { return Ok(()) };
         let mut new = None;
@@ -65,8 +65,8 @@ impl Port {
         Ok(())
     }
 
-    /// Counts on from another process's counts of this uplink's classes, outward and inward. Call it when the uplink has its I/O control,
-    /// and before it is served.
+    /// Adds another process's counts of this uplink's classes, outward and inward. Call it when the uplink has its I/O control, and before
+    /// it is served.
     pub fn count_classes_on(&self, outward: &[ClassState], inward: &[ClassState]) {
         self.lock().stage.count_on(outward);
         self.inward().with(|control| control.count_on(inward));

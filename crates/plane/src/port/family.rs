@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::family::{Answer, Ask, Family, FunctionPolicy};
 
-/// A family whose functions are at several ports. Its lock is the last that is taken, and is held for one answer.
+/// A family whose functions are at several ports. Its lock is taken last of all, and held for one answer.
 #[derive(Clone)]
 pub struct SharedFamily(Arc<Mutex<Box<dyn Family>>>);
 
@@ -76,7 +76,7 @@ impl Membership {
         Arc::ptr_eq(&self.family.0, &family.0) && self.function == function
     }
 
-    /// The same port has its place in another family, under this policy of its host. The answer is for the function.
+    /// Moves the port to another family, as this function and with the host's policy. The answer is for the function.
     pub fn move_to(&mut self, family: &SharedFamily, function: u16, policy: Option<FunctionPolicy>) -> Answer {
         let place = Self::of(family, function);
         let new = Self { port: self.port, host: policy.or(place.host), ..place };

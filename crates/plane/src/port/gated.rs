@@ -9,8 +9,8 @@ use super::{End, Port};
 use crate::gate::{Epochs, Gate, RELEASED, SavedGate};
 
 impl Port {
-    /// From now on what the guest sends waits as these epochs say. Waits until no batch is in flight: not for the port's owner. A link has
-    /// no gate.
+    /// Gives the port a gate: frames that the guest sends wait as these epochs say. It waits until no batch is in flight, so the port's
+    /// owner must not call it. A link has no gate.
     ///
     /// # Errors
     /// There is no memory for the packets of a batch.
@@ -23,7 +23,7 @@ impl Port {
         Ok(())
     }
 
-    /// Its gate, for the process that goes on with the port. Changes nothing. Call it while the port stands still.
+    /// The port's gate, for the process that goes on with the port. Changes nothing. Call it while the port stands still.
     pub fn save_gate(&self) -> Option<SavedGate> {
         match &mut self.lock().end {
             End::Guest(guest) => guest.gate().as_ref().map(|gate| gate.save()),
@@ -31,7 +31,8 @@ impl Port {
         }
     }
 
-    /// Does what [`Port::set_gate`] does. Frames that waited in the gate of another process wait here. Call it before the port is served.
+    /// Gives the port a gate like [`Port::set_gate`], with the frames that waited in the gate of another process. Call it before the port
+    /// is served.
     ///
     /// # Errors
     /// There is no memory for the packets of a batch.
@@ -48,8 +49,8 @@ impl Port {
         Ok(())
     }
 
-    /// Removes the gate: frames of the guest do not wait any more. Those that still wait are dropped. Open the gate, and see it empty, before.
-    /// Waits until no batch is in flight.
+    /// Removes the gate: frames of the guest do not wait any more. Before that, open the gate and see that it is empty, because frames that
+    /// still wait are dropped. It waits until no batch is in flight.
     pub fn remove_gate(&self) {
         let mut inner = self.quiet();
         let End::Guest(guest) = &mut inner.end else { return };
@@ -70,7 +71,7 @@ impl Port {
         }
     }
 
-    /// Lets the frames leave that may leave now. Any thread may call this.
+    /// Releases the frames that may leave now. Any thread may call this.
     pub fn release_frames(&self) {
         self.may_go(RELEASED);
     }

@@ -43,8 +43,8 @@ impl Port {
         SavedFrames { outward: self.lock().stage.backlog.save(), inward }
     }
 
-    /// Such frames wait here, behind none. Call it when the port has its adapter's state or its I/O control, and before it is served. Those
-    /// for which this port has no room count as removed.
+    /// Takes frames that waited in another process, into empty queues. Call it when the port has its adapter's state or its I/O control,
+    /// and before it is served. Frames for which this port has no room count as removed.
     pub fn wait_on(&self, SavedFrames { outward, inward }: &SavedFrames, now: Time) {
         if !inward.is_empty() {
             let kept = self.inward().with(|control| control.restore(inward, now)).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Port {
         either!(&mut inner.end, end => end.restore_tokens(saved.tokens));
     }
 
-    /// Passes `act` how another process goes on with this uplink. `None` if it is none, or has failed.
+    /// Calls `act` with the means by which another process goes on with this uplink. `None` if this is no uplink, or has failed.
     pub fn hand_over<R>(&self, act: impl FnOnce(HandOver<'_>) -> R) -> Option<R> {
         either!(&mut self.lock().end, end => end.uplink()).map(|uplink| act(uplink.hand_over()))
     }
@@ -91,7 +91,7 @@ impl Port {
         either!(&mut inner.end, end => end.go_on_after(noted));
     }
 
-    /// A VM is attached that another process has served: like [`Port::attach`], and its packets so far are counted as its own.
+    /// Attaches a VM that another process has served. This is like [`Port::attach`], but the VM's packets so far count as its own.
     pub fn attach_again(&self, saved: &SavedNumbers) {
         self.attach();
         let mut inner = self.lock();

@@ -20,7 +20,7 @@ pub struct State {
     pub features: Vec<&'static str>,
     /// Packets that the attached VM has received; `counters` includes those of earlier VMs.
     pub received: u64,
-    /// Frames for it that were dropped because of its receive buffers: where they lie, or that they have no length.
+    /// Frames for it that were dropped because of its receive buffers, which lie in no memory or have no length.
     pub misplaced: u64,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
@@ -50,7 +50,7 @@ pub struct State {
     pub damaged: bool,
     /// The classes of an uplink with I/O control.
     pub classes: Vec<ClassState>,
-    /// The classes of what comes in by it, if that is controlled.
+    /// The classes of the frames that come in by this uplink, if I/O control divides them.
     pub inward_classes: Vec<ClassState>,
     /// The reason why an uplink can pass no frames for now.
     pub vacant: Option<String>,

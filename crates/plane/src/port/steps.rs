@@ -25,10 +25,10 @@ pub(crate) struct Gathered {
     pub dropped: u64,
     /// The adapter's work beside its frames, in bytes.
     pub owed: u64,
-    /// Senders to release: those of drained lanes, and those of a stuck uplink.
+    /// Held senders to release: those whose lanes were drained, and those of a stuck uplink.
     pub released: ArrayVec<HeldSender, RELEASED_MAX>,
     pub let_go: Vec<HeldSender>,
-    /// All that waited when the member took over in its team was fetched.
+    /// All frames that waited when the member took over in its team were fetched.
     pub is_drained: bool,
 }
 
@@ -217,7 +217,7 @@ impl Port {
         self.shell.now(given)
     }
 
-    /// The uplink's descriptor is ready: it can receive or send. The caller, its owner, gives it a turn.
+    /// The uplink's descriptor is ready: the uplink can receive or send. The port's owner calls this, and then gives the port a turn.
     pub fn ready(&self) {
         let mut inner = self.lock();
         inner.room.insert(0);

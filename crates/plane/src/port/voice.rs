@@ -162,7 +162,7 @@ impl Port {
         self
     }
 
-    /// An agent takes a role from now on, in place of the one that has it, or nobody does.
+    /// Gives a role to an agent, in place of the agent that has it. `None`: nobody has the role.
     pub fn set_agent(&self, role: Role, agent: Option<Box<dyn Agent>>) {
         let faces_switch = role.faces_switch(self.is_link);
         let mut inner = self.lock();
@@ -186,7 +186,8 @@ impl Port {
         self.lock().agents.iter().filter_map(|placed| placed.agent.save()).collect()
     }
 
-    /// Its agents go on from this state: those that it has, and those that leave when they are done. Call it before the port is served.
+    /// Restores the state of agents: of those that the port has already, and of those that leave when their work is done. Call it before
+    /// the port is served.
     pub fn go_on_with_agents(&self, saved: &[SavedAgent]) {
         for saved in saved {
             if let SavedAgent::Herald(frames) = saved {

@@ -33,7 +33,7 @@ pub enum Mode {
     Port,
     /// All that are up, each station by one of them.
     Source,
-    /// All that are up, each port by one of them, which a full link leaves.
+    /// All members that are up, each port by one of them. If a link is full, ports move to other members.
     Load(Vec<Capacity>),
     /// The queues of one interface: [`Queues`](super::Queues).
     Queues {
@@ -43,7 +43,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The only value that may choose a frame's member in this mode, if there is but one.
+    /// The hash that chooses a frame's member, if this mode allows only one.
     pub fn hash(&self) -> Option<Hash> {
         match self {
             Self::Standby { .. } => Some(Hash::default()),

@@ -16,7 +16,7 @@ pub struct Links {
     pub collecting: u32,
     /// Frames leave by these.
     pub distributing: u32,
-    /// These get no new frames to send, but those that wait there leave.
+    /// Members that get no new frames to send. Frames that wait there still leave.
     pub lingering: u32,
 }
 
@@ -49,7 +49,7 @@ pub struct Moved {
 
 /// Decides which members are used. Members are named by their places in the team.
 pub trait Rule: Send + Debug {
-    /// A member's link is up or down: at least each time that this changes.
+    /// A member's link is up or down. Called at least each time that this changes.
     fn link(&mut self, member: usize, is_up: bool, now: Time);
 
     /// Time passes: called in each member's turns, after [`link`](Rule::link).
@@ -74,13 +74,13 @@ pub trait Rule: Send + Debug {
         false
     }
 
-    /// The members by which flooded frames are taken, a bit each, if each comes in by all: see [`Spread`](super::Spread). `None`: they
-    /// come in once.
+    /// The members by which flooded frames are taken, a bit each, if each such frame comes in by all members: see
+    /// [`Spread`](super::Spread). `None`: it comes in once.
     fn floods(&self) -> Option<u32> {
         None
     }
 
-    /// The time at which it wants to know the [`loads`](Rule::loads).
+    /// The time at which the rule wants to know the [`loads`](Rule::loads).
     fn measured_at(&self) -> Option<Time> {
         None
     }
@@ -110,12 +110,12 @@ pub trait Rule: Send + Debug {
         false
     }
 
-    /// Its state without its settings, for another process; `None` if it begins anew there.
+    /// The rule's state without its settings, for another process; `None` if it begins anew there.
     fn save(&self) -> Option<SavedRule> {
         None
     }
 
-    /// Goes on from a saved state. False, and nothing changes, if that is another rule's.
+    /// Restores a saved state. False, and nothing changes, if the state belongs to another rule.
     fn restore(&mut self, _saved: &SavedRule) -> bool {
         false
     }

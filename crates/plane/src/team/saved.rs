@@ -12,11 +12,13 @@ pub struct SavedSteering {
     pub spread: u32,
     /// The hash in use, by its number.
     pub hash: u8,
-    /// Members whose link is up, a bit each; and, in the upper half, those that still drop what waited before they took over.
+    /// Lower half: the members whose link is up, a bit each. Upper half: the members that still drop the frames that waited when they took
+    /// over.
     pub up: u32,
     /// Frames that found no usable member.
     pub lost: u64,
-    /// A change that waits for empty backlogs: its latest time, and the members that have not reported one.
+    /// A change that waits until backlogs are empty: the time at which it happens in any case, and the members that have not reported an
+    /// empty backlog.
     pub settling: Option<(Time, u32)>,
     /// The time of the last change in nanoseconds.
     pub changed_at: u64,

@@ -164,7 +164,7 @@ fn rule_of(mode: &Mode) -> Box<dyn Rule> {
 }
 
 impl Steering {
-    /// Of a team in this mode, whose members are all down. `hash` counts in modes that [leave it open](Mode::hash).
+    /// The steering of a team in this mode, whose members are all down. `hash` counts in modes that [leave it open](Mode::hash).
     pub fn in_mode(mode: &Mode, hash: Hash) -> Self {
         Self::new(rule_of(mode), mode.hash().unwrap_or(hash))
     }
@@ -434,7 +434,8 @@ impl Steering {
         }
     }
 
-    /// Goes on from the state of a steering with the same mode and members, which have not had a turn here. Without it the rule begins anew.
+    /// Restores the state of a steering with the same mode and members, before the members have a turn here. Without a saved rule the rule
+    /// begins anew.
     pub fn restore(&self, saved: &SavedSteering, now: Time) {
         let SavedSteering { rule, spread, hash, up, lost, settling, changed_at, moved_to } = saved;
         let mut state = self.state();

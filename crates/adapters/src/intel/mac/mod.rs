@@ -104,7 +104,7 @@ pub struct Mac<O: Own, const N: usize> {
     pub own: O,
 }
 
-/// Features that the driver may have enabled, and whether it has. Asked for after messages of a VMM: it allocates nothing.
+/// Features that the driver may enable, and whether it has. It allocates nothing, because it is asked for after messages of a VMM.
 pub type Known = ArrayVec<(bool, &'static str), 8>;
 
 /// Facts in which datasheets differ.
@@ -176,13 +176,13 @@ pub trait Chip: Interrupting + Link {
     /// Format of a receive queue's descriptors, and bytes of their buffers.
     fn shape(&self, queue: usize) -> (Format, [u32; 4]);
 
-    /// A packet's queue, and the fields of its descriptor that are known before.
+    /// A packet's queue, and the fields of its descriptor that are known before the packet is written.
     fn steer(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Route;
 
-    /// Changes a ring that was opened, for the sake of a driver.
+    /// Adjusts an opened ring to the quirk of a driver.
     fn adjust(&self, _ring: &mut Ring<'_>, _now: Time) {}
 
-    /// Whether a packet has no frame that is longer than the chip takes, where [`Wants::frame_max`] does not say it.
+    /// Whether the chip takes the length of each frame of a packet, by rules that [`Wants::frame_max`] does not have.
     fn fits(&self, _offer: &Offer<'_, '_>, _packet: &Packet, _wants: Wants) -> bool {
         true
     }
@@ -230,7 +230,7 @@ pub trait Link {
     /// Handles a guest's read of a register that is not a ring's.
     fn read_other(&mut self, place: &Place, cx: &mut Context<'_>) -> u32;
 
-    /// Handles a guest's write to a register that is not a ring's. It has its new value.
+    /// Handles a guest's write to a register that is not a ring's. The register has its new value already.
     fn write_other(&mut self, place: &Place, old: u32, value: u32, cx: &mut Context<'_>);
 
     /// The port's link went up or down.
@@ -242,7 +242,7 @@ pub trait Link {
     /// Resumes from restored state: shows the line, sends waiting interrupts, checks the rings.
     fn resume(&mut self, cx: &mut Context<'_>);
 
-    /// The rings are lost: has the driver reset the chip.
+    /// The rings are lost. Makes the driver reset the chip.
     fn lose(&mut self, cx: &mut Context<'_>);
 
     /// Its family has answered.
@@ -321,7 +321,7 @@ impl<O: Own, const N: usize> Mac<O, N> {
         self.interrupts.throttle(vector).into_iter().for_each(|throttle| throttle.begin(cx.now));
     }
 
-    /// Asks for a tick when the first of these deadlines has come, or a completion's, or the pause's.
+    /// Asks for a tick at the first of these deadlines: the given ones, those of waiting completions, and the pause's.
     pub fn rearm_for(&self, deadlines: impl IntoIterator<Item = Time>, cx: &mut Context<'_>) {
         let completions = self.completions.iter().filter_map(CompletionDelay::due);
         let next = completions.chain(deadlines).chain(self.pause.due()).min();

@@ -26,7 +26,7 @@ pub trait Own: std::fmt::Debug + Send + Sized {
     /// The version of the saved state.
     const VERSION: u16;
 
-    /// The saved parts; the PHY's state is one of them. Other fields are rebuilt, or configuration.
+    /// The saved parts, the PHY's state among them. All other fields are configuration, or are rebuilt.
     fn save(&self, phy: phy::State) -> (Self::Parts, Self::Delays, Self::Clock);
 
     /// State and PHY with these saved parts. `phy`: the present PHY, for its model.

@@ -177,7 +177,7 @@ where
         }
     }
 
-    /// Completions of the 82540's descriptors, and the 82574's: each of these may ask for an interrupt at once. `counted` of them wait.
+    /// Handles completed descriptors of the 82540 or the 82574. Each of them may ask for an interrupt at once. `counted` of them wait.
     pub fn sent_classic(&mut self, queue: usize, done: Completed, counted: u32, cx: &mut Context<'_>) {
         if done.empty {
             self.interrupts.raise(cause::TXQE.into());

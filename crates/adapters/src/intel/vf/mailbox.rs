@@ -56,7 +56,7 @@ impl Mailbox {
         self.unread = true;
     }
 
-    /// Whether this saved state is possible, and these registers grant what it says and nothing else: a family judges by it.
+    /// Whether this saved state is possible. The registers must grant exactly what it says, because a family judges by it.
     pub fn fits(&self, registers: &r::Bank) -> bool {
         let Standing { ready: _, version: _, addresses, vlans, silent_from: _ } = self.standing;
         let valid = registers.of(r::RAH).iter().skip(1).filter(|high| *high & ADDRESS_VALID != 0).count();

@@ -89,7 +89,7 @@ impl<'m, const PACKED: bool> Targets<'m, PACKED> {
             .for_each(|buffer| buffer.prefetch(header::LEN as u32, PREFETCH_BYTES));
     }
 
-    /// Writes frames, from the one with this index on, and completes their chains: as long as a frame needs no change, and its chain is one
+    /// Writes frames from an index on, and completes their chains. It stops at a frame that needs a change, or whose chain is not one
     /// buffer that holds it. Returns the index of the first frame of this queue that it has not written.
     #[inline(never)]
     pub fn fill(

@@ -77,7 +77,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         Ok(Self::with(windows, ring, memory, event_index, indirect))
     }
 
-    /// The same, where they were found in an earlier call, if they are there still.
+    /// Opens the areas where an earlier call found them, if they are still there.
     #[inline(always)]
     pub fn found(ring: &mut Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
         let Found { of, places: [descriptors, driver, device] } = ring.found;

@@ -32,7 +32,7 @@ pub const ADDRESSES_MAX: u8 = 3;
 /// VLANs of a function besides 0: E1000_VLVF_ARRAY_SIZE, of which the first is VLAN 0's.
 pub const VLANS_MAX: u8 = 31;
 
-/// Answers of a chip's driver for the physical function to one message, by the function's policy.
+/// The answer that the driver of a chip's physical function gives to one message, by the function's policy.
 pub type Answers = fn(FunctionPolicy, &Ask, &Message) -> Answer;
 
 /// A card's physical function.
