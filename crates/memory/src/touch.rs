@@ -135,7 +135,9 @@ pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u
     // Not cleared: each piece is written before it is read.
     let mut bytes = MaybeUninit::<[u8; PIECE]>::uninit();
     let first = bytes.as_mut_ptr().cast::<u8>();
-    let (mut sum, mut at, mut gone) = (0, 0, false);
+    // SAFETY: both have `len` bytes.
+    let (mut at, mut sum) = unsafe { native::copy_blocks_summed(source, target, len) };
+    let mut gone = false;
     while at < len {
         let count = PIECE.min(len - at);
         // SAFETY: `at + count <= len` and `count <= PIECE`, and `bytes` is this call's own. The copy writes all but the last `left`
@@ -402,6 +404,71 @@ mod native {
         "movups [{to} + {len} - 64], {e}" "movups [{to} + {len} - 48], {f}"
         "movups [{to} + {len} - 32], {g}" "movups [{to} + {len} - 16], {h}");
 
+    /// Bytes that [`copy_blocks_summed`] copies at a time.
+    const BLOCK: usize = 64;
+
+    /// Copies whole blocks from the start, in one pass with their sum: native-endian 32-bit words, which cannot overflow. Returns the number
+    /// of bytes that were copied and are in the sum. It ends before the first block that is not whole, or of which a page is missing.
+    ///
+    /// # Safety
+    /// So many bytes are mapped at both places.
+    pub unsafe fn copy_blocks_summed(from: *const u8, to: *mut u8, len: usize) -> (usize, u64) {
+        let end = len / BLOCK * BLOCK;
+        let mut at = 0_usize;
+        // SAFETY: SSE2 is part of x86-64. The assembly reads and writes the first `end` bytes, or is skipped. A block is added after its last
+        // store, so `at` and the sums agree wherever it ends. Any 16 bytes are two numbers.
+        let [low, high]: [[u64; 2]; 2] = unsafe {
+            let (mut low, mut high) = (_mm_setzero_si128(), _mm_setzero_si128());
+            asm!(
+                "pcmpeqd {mask}, {mask}",
+                "psrlq {mask}, 32",
+                "2:",
+                "cmp {at}, {end}",
+                "jae 3f",
+                "movups {a}, [{from} + {at}]",
+                "movups {b}, [{from} + {at} + 16]",
+                "movups {c}, [{from} + {at} + 32]",
+                "movups {d}, [{from} + {at} + 48]",
+                "movups [{to} + {at}], {a}",
+                "movups [{to} + {at} + 16], {b}",
+                "movups [{to} + {at} + 32], {c}",
+                "movups [{to} + {at} + 48], {d}",
+                "movdqa {e}, {a}",
+                "movdqa {f}, {b}",
+                "movdqa {g}, {c}",
+                "movdqa {h}, {d}",
+                "pand {a}, {mask}",
+                "pand {b}, {mask}",
+                "pand {c}, {mask}",
+                "pand {d}, {mask}",
+                "psrlq {e}, 32",
+                "psrlq {f}, 32",
+                "psrlq {g}, 32",
+                "psrlq {h}, 32",
+                "paddq {a}, {b}",
+                "paddq {c}, {d}",
+                "paddq {e}, {f}",
+                "paddq {g}, {h}",
+                "paddq {a}, {c}",
+                "paddq {e}, {g}",
+                "paddq {low}, {a}",
+                "paddq {high}, {e}",
+                "add {at}, {block}",
+                "jmp 2b",
+                "3:",
+                fixup!(),
+                block = const BLOCK,
+                from = in(reg) from, to = in(reg) to, end = in(reg) end, at = inout(reg) at,
+                low = inout(xmm_reg) low, high = inout(xmm_reg) high, mask = out(xmm_reg) _,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
+                options(nostack),
+            );
+            std::mem::transmute([low, high])
+        };
+        (at, low.iter().chain(&high).sum())
+    }
+
     /// Copies bytes again after a first attempt faulted.
     #[cold]
     #[inline(never)]
@@ -608,6 +675,10 @@ mod native {
 
     pub unsafe fn copy_few(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
         false
+    }
+
+    pub unsafe fn copy_blocks_summed(_from: *const u8, _to: *mut u8, _len: usize) -> (usize, u64) {
+        (0, 0)
     }
 
     pub unsafe fn clear(to: *mut u8, len: usize) {

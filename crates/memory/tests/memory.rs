@@ -179,6 +179,19 @@ fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_map
         copy(&map, over, &map, over.piece(4, 500));
         copy(&map, over.piece(4, 500), &map, over);
     }
+    // It ends within a block, behind some that were copied and summed.
+    let behind = spans(&map, cut - 200, 600, Rights::BOTH).unwrap()[0];
+    map.write(cut - 200, &[5; 200]).unwrap();
+    own.write(0, &[9; 600]).unwrap();
+    let mut sum = CopySum::default();
+    assert_eq!(copy_sum(&map, behind, &own, target, &mut sum), 600);
+    own.read_span(target, &mut bytes[..600]);
+    assert!(bytes[..200] == [5; 200] && zeros(&bytes[200..600]));
+    assert_eq!(u32::from(sum.fold()), 0x0505 * 100 % 0xffff);
+    own.write(0, &[6; 600]).unwrap();
+    copy_sum(&own, target, &map, behind, &mut sum);
+    map.read(cut - 200, &mut bytes[..200]).unwrap();
+    assert!(bytes[..200] == [6; 200], "what is before the cut arrives");
     assert_eq!(
         (window.read::<16>(0), window.read::<7>(3), window.load_u16(2), window.load_u32(4)),
         ([0; 16], [0; 7], 0, 0)
@@ -345,7 +358,7 @@ fn the_sum_of_copied_bytes_is_that_of_rfc_1071_at_every_length_and_split() {
     let map = Map::private(0x1000).unwrap();
     let bytes: Vec<u8> = (0..256u32).map(|i| (i * 37 + 11) as u8).collect();
     map.write(0, &bytes).unwrap();
-    for len in 0..=200u32 {
+    for len in 0..=256u32 {
         for split in [0, 1, len / 2, len] {
             let split = split.min(len);
             let from = spans(&map, 0, len, Rights::READ).unwrap()[..].first().copied().unwrap_or_default();

@@ -49,7 +49,6 @@ struct Part {
 struct Open {
     first: Part,
     frames: usize,
-    spans: [Span; FRAMES_MAX],
     /// Payload bytes of all its frames.
     payload: u32,
     push: bool,
@@ -59,12 +58,14 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Joining {
     open: Option<Open>,
+    /// The open packet's frames, at most `frames` of them. Not a part of [`Open`]: it would be cleared and moved for each packet.
+    spans: Box<[Span; FRAMES_MAX]>,
     scratch: Box<[u8; FRAME_MAX]>,
 }
 
 impl Joining {
     pub(crate) fn new() -> Self {
-        Self { open: None, scratch: Box::new([0; FRAME_MAX]) }
+        Self { open: None, spans: Box::new([Span::default(); FRAMES_MAX]), scratch: Box::new([0; FRAME_MAX]) }
     }
 
     /// Whether a packet is being joined.
@@ -88,7 +89,9 @@ impl Joining {
             self.close(batch, counters);
         }
         let open = self.open.get_or_insert_with(|| Open::new(part));
-        open.add(&part, span);
+        if let Some(slot) = self.spans.get_mut(open.frames) {
+            *slot = open.add(&part, span);
+        }
         if part.push || part.payload < open.first.payload || open.frames == FRAMES_MAX {
             self.close(batch, counters);
         }
@@ -97,7 +100,7 @@ impl Joining {
     /// Closes the open packet, and puts it into the batch.
     pub(crate) fn close(&mut self, batch: &mut Batch, counters: &mut Counters) {
         if let Some(open) = self.open.take() {
-            let spans = open.spans.get(..open.frames).unwrap_or(&[]);
+            let spans = self.spans.get(..open.frames).unwrap_or(&[]);
             put(spans, Some(&open), batch, counters);
         }
     }
@@ -165,7 +168,7 @@ impl Part {
 
 impl Open {
     fn new(first: Part) -> Self {
-        Self { first, frames: 0, spans: [Span::default(); FRAMES_MAX], payload: 0, push: false }
+        Self { first, frames: 0, payload: 0, push: false }
     }
 
     fn continues_with(&self, next: &Part) -> bool {
@@ -182,13 +185,13 @@ impl Open {
         self.first.identification.wrapping_add(if counts { self.frames as u16 } else { 0 })
     }
 
-    fn add(&mut self, part: &Part, span: Span) {
-        if let Some(slot) = self.spans.get_mut(self.frames) {
-            *slot = if self.frames == 0 { span } else { span.piece(u32::from(part.layout.headers_len), span.len()) };
-            self.frames += 1;
-            self.payload += u32::from(part.payload);
-            self.push = part.push;
-        }
+    /// Adds a frame. Returns its bytes in the packet: of all frames but the first only the payload.
+    fn add(&mut self, part: &Part, span: Span) -> Span {
+        let headers = if self.frames == 0 { 0 } else { u32::from(part.layout.headers_len) };
+        self.frames += 1;
+        self.payload += u32::from(part.payload);
+        self.push = part.push;
+        span.piece(headers, span.len())
     }
 
     /// Turns a first segment's headers into those of the whole packet, and returns how the packet may be cut.

@@ -327,7 +327,15 @@ impl Uplink for Vxlan {
             let bytes = batch.bytes() + joining.bytes();
             batch.len() + 2 > PACKETS || (bytes > 0 && bytes >= budget.bytes)
         };
+        // What the kernel has joined is mostly one packet of the sender. It waits for the next turn rather than become two packets.
+        let divides = |(datagrams, bytes): (u32, u32), frames: usize, batch: &Batch, joining: &Joining| {
+            let bytes = batch.bytes() + joining.bytes() + u64::from(bytes);
+            frames > 0 && (frames + datagrams as usize > budget.packets || bytes > budget.bytes)
+        };
         while frames < budget.packets.max(1) && !enough(batch, &self.joining) {
+            if self.arriving.message().is_some_and(|next| divides(next, frames, batch, &self.joining)) {
+                break;
+            }
             match self.arriving.next(&mut judge) {
                 Some(Ok(span)) => {
                     frames += 1;

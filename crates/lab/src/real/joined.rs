@@ -127,9 +127,11 @@ impl Hosts {
             return Ok(());
         }
         let (uncut, joins) = if cable == Cable::Uncut { ("on", "off") } else { ("off", "on") };
+        // A veth device gives packets to GRO only if it cuts no TCP packets itself (`veth_skb_is_eligible_for_gro()` of drivers/net/veth.c).
         let set = |name: &str| {
             format!(
-                "{} -K {name} tx-udp_tnl-segmentation {uncut} tx-udp_tnl-csum-segmentation {uncut} tx-udp-segmentation {uncut} gro {joins}",
+                "{} -K {name} tx-udp_tnl-segmentation {uncut} tx-udp_tnl-csum-segmentation {uncut} tx-udp-segmentation {uncut} tso {uncut} \
+                 gro {joins}",
                 self.ethtool
             )
         };

@@ -155,6 +155,12 @@ impl Arriving {
         all
     }
 
+    /// The datagrams and bytes of the next message, if none of it was examined yet.
+    pub(super) fn message(&self) -> Option<(u32, u32)> {
+        let (_, landed) = self.ready.get(self.next).filter(|_| self.at == 0)?;
+        Some((landed.len.div_ceil(landed.segment.max(1)), landed.len))
+    }
+
     /// The next frame, with the tag of its VLAN. `None`: all was examined.
     pub(super) fn next(&mut self, judge: &mut Judge<'_>) -> Option<Result<Span, Reason>> {
         let &(slot, landed) = self.ready.get(self.next)?;

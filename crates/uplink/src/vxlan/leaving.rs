@@ -1,6 +1,7 @@
 //! Sending by a tunnel. Frames are written one behind the other, each behind its header. A *run* is frames of one flow to the same hosts, of
 //! one length but for the last: the kernel cuts it into datagrams behind the card's queue (UDP_SEGMENT), or the card does. A packet that was
-//! to be cut is cut here once, and is a run; so are single frames of one flow that follow each other.
+//! to be cut is cut here once, and is a run. Single frames of a batch are written flow by flow, so those of one flow are a run, too, although
+//! guests send in turn. The order within a flow stays.
 //!
 //! Runs that find no room in a socket stay, and no frame is taken until they are sent.
 
@@ -9,14 +10,16 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use nicety_adapter::snapshot::RestoreError;
-use nicety_adapter::{Checked, Counters, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{
+    Checked, Counters, Delivery, Frames, PACKETS, Packet, Pick, Piece, Reason, Scratch, Unfolded, Wants,
+};
 use nicety_frame::ethernet::ethertype;
 use nicety_frame::vxlan;
 use nicety_memory::{MapError, Span};
 use rustix::io::Errno;
 
 use super::answers::{Answers, Limit};
-use super::guide::{Guide, Route};
+use super::guide::{self, Guide, Route};
 use super::hops::{HOPS_MAX, Table};
 use super::saved::{SavedMessage, SavedTunnel};
 use super::sockets::SOURCES;
@@ -212,14 +215,26 @@ impl Leaving {
 
     /// Offers frames.
     pub(super) fn deliver(&mut self, frames: &Frames<'_>, guide: &mut Guide<'_>, counters: &mut Counters) -> Delivery {
+        let delivery = self.write_all(frames, guide, counters);
+        // What waits is sent in the next turn, which then reports that refused frames are wanted.
+        if self.blocked == 0 {
+            self.send(guide, counters);
+        }
+        delivery
+    }
+
+    /// Writes a batch, and sends it as far as it does not fit.
+    fn write_all(&mut self, frames: &Frames<'_>, guide: &mut Guide<'_>, counters: &mut Counters) -> Delivery {
         let mut delivery = Delivery::default();
         let mut scratch = Scratch::new();
-        for (index, pick, packet) in frames.iter() {
+        for Turn { flow, index, .. } in turns(frames, guide) {
+            let index = usize::from(index);
+            let Some((pick, packet)) = of(frames, index) else { continue };
             if self.blocked != 0 {
                 delivery.refuse(index, 0, pick.from.into());
                 continue;
             }
-            match self.packet((frames, pick, packet), guide, &mut scratch, counters) {
+            match self.packet((frames, pick, packet), flow, guide, &mut scratch, counters) {
                 Ok(None) => {}
                 Ok(Some(from)) => delivery.refuse(index, 0, from),
                 Err(reason) => {
@@ -230,10 +245,6 @@ impl Leaving {
                 }
             }
         }
-        // What waits is sent in the next turn, which then reports that refused frames are wanted.
-        if self.blocked == 0 {
-            self.send(guide, counters);
-        }
         delivery
     }
 
@@ -241,6 +252,7 @@ impl Leaving {
     fn packet(
         &mut self,
         (frames, pick, packet): (&Frames<'_>, Pick, &Packet),
+        flow: u64,
         guide: &mut Guide<'_>,
         scratch: &mut Scratch,
         counters: &mut Counters,
@@ -257,7 +269,7 @@ impl Leaving {
             }
             let route = match route {
                 Some(route) => route,
-                None => *route.insert(guide.route(&piece)?),
+                None => *route.insert(guide.route(&piece, flow)?),
             };
             if !self.has_room(HEADER_BYTES + len) {
                 self.send(guide, counters);
@@ -435,6 +447,33 @@ impl Leaving {
     }
 }
 
+/// A pick of a batch that leaves, in the order of sockets, flows and picks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    socket: u8,
+    flow: u64,
+    /// The number of the pick.
+    index: u8,
+}
+
+/// The turns of a batch: flow by flow.
+fn turns(frames: &Frames<'_>, guide: &Guide<'_>) -> ArrayVec<Turn, PACKETS> {
+    let turn = |(index, _, packet): (usize, Pick, &Packet)| {
+        let flow = guide::flow(frames.batch.head(packet), frames.batch.layout(packet), guide.seed);
+        Turn { socket: guide.socket(flow), flow, index: index as u8 }
+    };
+    let mut turns: ArrayVec<Turn, PACKETS> = frames.iter().map(turn).collect();
+    if !turns.is_sorted() {
+        turns.sort_unstable();
+    }
+    turns
+}
+
+fn of<'a>(frames: &Frames<'a>, index: usize) -> Option<(Pick, &'a Packet)> {
+    let pick = *frames.picks.get(index)?;
+    Some((pick, frames.batch.packet(pick.packet)?))
+}
+
 impl Run {
     fn takes(&self, len: u32, route: Route) -> bool {
         self.route == route
@@ -446,3 +485,7 @@ impl Run {
 }
 
 const _: () = assert!(SOURCES <= 32);
+
+#[cfg(test)]
+#[path = "leaving_test.rs"]
+mod tests;

@@ -36,10 +36,9 @@ const FIELDS: [&str; 10] = [
 ];
 /// `PROTO_CHECKSUM_E_GOOD` of Wireshark's epan/proto.h.
 const GOOD: &str = "1";
-
-/// Zero has two forms in ones' complement. Linux and this project write this one for TCP too (`skb_checksum_help`), one packet in 65,536;
-/// tshark calls it bad. [`Wired::judged`] has verified the sum.
-const ALSO_ZERO: &str = "0xffff";
+/// Zero has two forms in one's complement (RFC 1071 section 1, RFC 1624 section 3), and each verifies. Where a sum is zero we write this one,
+/// which tshark calls bad in TCP. [`tcp_both_ways`] verifies these segments, too.
+const OTHER_ZERO: &str = "0xffff";
 
 /// Has tshark read these frames. Returns the fields of each, several of one name with commas between them.
 fn read(program: &Tool, folder: &Path, frames: &[Vec<u8>]) -> Vec<[String; FIELDS.len()]> {
@@ -69,13 +68,13 @@ fn read(program: &Tool, folder: &Path, frames: &[Vec<u8>]) -> Vec<[String; FIELD
 
 /// The faults of a frame that should be as RFC 7348 says, in network 5010, if it is VXLAN at all.
 fn wrong(fields: &[String; FIELDS.len()]) -> Vec<&'static str> {
-    let [flags, vni, udp, tcp, sum, ip, more, offset, fragment6, malformed] = fields.each_ref().map(String::as_str);
+    let [flags, vni, udp, tcp, tcp_sum, ip, more, offset, fragment6, malformed] = fields.each_ref().map(String::as_str);
     let all = |list: &str, good: &[&str]| list.is_empty() || list.split(',').all(|value| good.contains(&value));
     let is_vxlan = !flags.is_empty();
     let checks = [
         ("network", !is_vxlan || (flags, vni) == ("0x0800", "5010")),
         ("outer checksum", !is_vxlan || udp.split(',').next() == Some(GOOD)),
-        ("inner checksum", !is_vxlan || all(tcp, &[GOOD]) || sum == ALSO_ZERO),
+        ("inner checksum", !is_vxlan || all(tcp, &[GOOD]) || tcp_sum == OTHER_ZERO),
         ("checksum of IPv4", all(ip, &[GOOD])),
         ("fragment", all(more, &["0", "False"]) && all(offset, &["0"]) && fragment6.is_empty()),
         ("malformed", malformed.is_empty()),
@@ -99,7 +98,10 @@ fn tshark_judges(program: &Tool, (own, far): (&str, &str), headers: usize) {
     let (whole, carried) = (frames.len(), wired.judged().len());
     // It does see what is wrong.
     let (udp_checksum, flags) = (headers + 6, headers + 8);
-    let longest = frames.iter().max_by_key(|frame| frame.len()).unwrap().clone();
+    // The inner checksum stands behind UDP, VXLAN, Ethernet and IPv4.
+    let inner_checksum = headers + 8 + 8 + 14 + 20 + 16;
+    let is_judged = |frame: &&Vec<u8>| frame.get(inner_checksum..inner_checksum + 2) != Some(&[0xff; 2]);
+    let longest = frames.iter().filter(is_judged).max_by_key(|frame| frame.len()).unwrap().clone();
     let last = longest.len() - 1;
     frames.push(changed(&longest, |frame| frame[udp_checksum..][..2].fill(0)));
     frames.push(changed(&longest, |frame| frame[last] ^= 1));

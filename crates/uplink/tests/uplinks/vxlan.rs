@@ -107,6 +107,28 @@ fn a_packet_of_64_kb_is_cut_once_and_is_one_packet_again_at_the_other_end() {
     assert_eq!(other.hops().traffic(), [(address(1), Traffic { transmit: passed, ..Traffic::default() })]);
 }
 
+#[test]
+fn packets_that_a_turn_cannot_take_whole_are_left_whole_for_the_next_one() {
+    let (mut one, mut other) = (tunnel(&own(12, 1), &[&own(12, 2)]), tunnel(&own(12, 2), &[&own(12, 1)]));
+    let mut counters = Counters::default();
+    let mut offload = tso();
+    offload.segment.as_mut().unwrap().mss = 1398;
+    // A turn has room for 64 KiB, and for 64 frames: these are 43 and 22.
+    for bytes in [60_000, 30_000, 60_000] {
+        deliver(&mut one, &mut counters, 10, &[(partial(&payload(bytes)), offload)]);
+    }
+    assert!(readable(&other));
+    let mut turns = Vec::new();
+    let mut more = true;
+    while more {
+        let (batch, progress) = fetch(&mut other, &mut counters, Time::ZERO);
+        turns.push(batch.packets().iter().map(|packet| packet.frames()).collect::<Vec<_>>());
+        more = progress.more;
+        other.complete(&batch);
+    }
+    assert_eq!(turns, [vec![43], vec![22], vec![43]]);
+}
+
 /// The peer of a tunnel, played by the test.
 fn peer(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind((address, VXLAN_PORT)).unwrap();
