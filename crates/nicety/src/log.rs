@@ -1,5 +1,5 @@
-//! The log of `nicety serve` on standard error, or in systemd's journal if standard error is that (`journal.rs`). Logging never waits for the log's reader: a line goes to a buffer, and a separate
-//! thread writes the buffer. A line that does not fit is left out whole; the log then reports how many lines are missing at that
+//! The log of `nicety serve` on standard error, or in systemd's journal if standard error is that (`journald.rs`). Logging never waits for the
+//! log's reader: a line goes to a buffer, and a separate thread writes the buffer. A line that does not fit is left out whole; the log then reports how many lines are missing at that
 //! place.
 //!
 //! Not `tracing-appender`: it does not report the lines that it loses, prints errors on stdout (`println!`, which panics if that is
@@ -31,6 +31,8 @@ pub mod filter;
 mod journald;
 mod recent;
 
+use journald::Unread;
+
 /// Most bytes of lines that are not written yet.
 const ROOM_BYTES: usize = 1 << 20;
 /// Bytes written at once: a pipe takes no more without splitting them (pipe(7), `PIPE_BUF`).
@@ -38,16 +40,18 @@ const PART_BYTES: usize = 4096;
 /// Longest wait for unwritten lines at the end or in a panic.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The log. Dropping it writes the remaining lines, if they are read soon.
+/// The log. Dropping it writes the remaining lines, if they are read soon. The journal has then read them.
 #[derive(Debug)]
-pub struct Log(Arc<Lines>);
+pub struct Log(Arc<Lines>, Option<Unread>);
 
 /// Starts the log at the requested levels, on standard error. `recent` gets its lines too.
 pub fn start(asked: Targets, recent: Option<Arc<Recent>>) -> Result<Log, Failure> {
     let kept = recent::Kept(recent);
     let failed = Failure::with(Exit::Failed);
     let (log, begun) = if journald::is_stderr() {
-        let log = journald::sender().and_then(|send| Log::start(send, Form::Journal)).map_err(failed)?;
+        let (send, unread) = journald::sender().map_err(&failed)?;
+        let mut log = Log::start(send, Form::Journal).map_err(failed)?;
+        log.1 = Some(unread);
         let records = journald::Records(Arc::clone(&log.0));
         (log, tracing_subscriber::registry().with(records).with(kept).with(asked).try_init())
     } else {
@@ -71,6 +75,12 @@ pub fn start(asked: Targets, recent: Option<Arc<Recent>>) -> Result<Log, Failure
         lines.wait();
     }));
     Ok(log)
+}
+
+/// Writes on standard error why a command ends. In the journal it is an error.
+pub fn tell_end(failure: &Failure) {
+    let words = failure.to_string();
+    if journald::is_stderr() { output::tell(journald::failure(&words).trim_end()) } else { output::tell(words) }
 }
 
 /// Colours are used on a terminal, unless `NO_COLOR` is set and not empty (no-color.org).
@@ -130,7 +140,7 @@ impl Log {
                 Part::LeftOut(count) => out.leave_out(*count),
             });
         })?;
-        Ok(Log(lines))
+        Ok(Log(lines, None))
     }
 
     /// Ends the log, with a text that is not a log line.
@@ -143,6 +153,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.0.change(|state| state.ends = true);
         self.0.wait();
+        self.1.iter().for_each(|unread| unread.wait(journald::READ_TIMEOUT));
     }
 }
 

@@ -104,7 +104,7 @@ fn main() -> ExitCode {
 
 fn ended(done: Result<ExitCode, Failure>) -> ExitCode {
     done.unwrap_or_else(|failure| {
-        output::tell(&failure);
+        log::tell_end(&failure);
         failure.exit.into()
     })
 }

@@ -1,6 +1,6 @@
 //! Descriptors and memory of a peer, such as a VMM, used without waiting for the peer: its descriptors are signalled and read here
-//! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`). How much of what was sent a peer by TCP
-//! has acknowledged: [`unacknowledged`].
+//! ([`Bell`]), closed ([`PeerFd`], `descriptor.rs`), and its memory is unmapped (`release.rs`). How much of what was sent a peer has
+//! acknowledged or read: [`unacknowledged`].
 //!
 //! A descriptor by which two processes signal each other: an interrupt, a call, a kick (a doorbell). Signalling and clearing never
 //! block on the peer, whatever flags and count the peer sets.

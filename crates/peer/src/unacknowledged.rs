@@ -1,16 +1,18 @@
-//! Bytes of a TCP connection that its other end has not acknowledged (tcp(7), SIOCOUTQ).
+//! Bytes that were sent and that the other end has not got: by TCP (tcp(7), SIOCOUTQ), or by a UNIX socket (unix(7), SIOCOUTQ).
 //!
-//! Bytes that send(2) has taken are in the kernel's buffer: a host that is gone has got none of them.
+//! Bytes that send(2) has taken are in the kernel's buffer: a host that is gone has got none of them, and a process that stands still has
+//! read none of them.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Bytes that were written to this connection, and that its other end has not acknowledged.
+/// Bytes that were written to this socket, and that its other end has not acknowledged (TCP) or not read (UNIX). For a UNIX socket the
+/// kernel counts its own bytes for each message too: only 0 means something exact.
 ///
 /// # Errors
-/// It is no socket of TCP, or one that listens.
+/// It is no socket of these, or a TCP socket that listens.
 pub fn unacknowledged(socket: impl AsFd) -> Result<usize, Errno> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one number, which outlives the call. SIOCOUTQ is TIOCOUTQ's number.
@@ -25,6 +27,7 @@ pub fn unacknowledged(socket: impl AsFd) -> Result<usize, Errno> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -47,6 +50,23 @@ mod tests {
         while unacknowledged(&near) != Ok(0) {
             assert!(Instant::now() < end, "{:?}", unacknowledged(&near));
         }
+    }
+
+    #[test]
+    fn a_message_that_the_other_end_of_a_unix_socket_has_not_read_counts() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        assert_eq!(unacknowledged(&near), Ok(0));
+        near.send(b"one").unwrap();
+        near.send(b"two").unwrap();
+        far.recv(&mut [0; 3]).unwrap();
+        assert!(unacknowledged(&near).unwrap() > 0, "the second one waits");
+        far.recv(&mut [0; 3]).unwrap();
+        assert_eq!(unacknowledged(&near), Ok(0));
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.write_all(b"a line\n").unwrap();
+        assert!(unacknowledged(&near).unwrap() > 0);
+        far.read_exact(&mut [0; 7]).unwrap();
+        assert_eq!(unacknowledged(&near), Ok(0));
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! Not `tracing-journald`: it sends from the thread that logs, which would wait for a journal that hangs.
 
 use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use nicety_peer::unacknowledged;
 use rustix::fs::fstat;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -18,6 +21,12 @@ use super::{Lines, write_all};
 const SOCKET: &str = "/run/systemd/journal/socket";
 /// A longer message is cut: a datagram must fit into the socket's buffer, 208 KiB by default (socket(7), `wmem_default`).
 const MESSAGE_BYTES: usize = 64 << 10;
+
+/// Longest wait at the end for the journal to read what was sent. It reads at once, unless the host is busy. systemd gives the unit twice
+/// that time to end (`TimeoutStopSec=`).
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two looks whether the journal has read everything.
+const READ_PAUSE: Duration = Duration::from_millis(1);
 
 /// Priorities of syslog(3).
 const ERROR: u8 = 3;
@@ -37,14 +46,38 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
     stream.split_once(':').is_some_and(|(dev, ino)| dev.parse() == Ok(device) && ino.parse() == Ok(inode))
 }
 
-/// Sends records to the journal, however long it takes. Returns how many bytes were taken: all or none.
-pub fn sender() -> std::io::Result<impl FnMut(&[u8]) -> usize + Send + 'static> {
+/// Sends records to the journal, however long it takes. Returns how many bytes were taken: all or none. And what tells whether they were read.
+pub fn sender() -> std::io::Result<(impl FnMut(&[u8]) -> usize + Send + 'static, Unread)> {
     let socket = UnixDatagram::unbound()?;
+    let unread = Unread(vec![socket.try_clone()?.into(), std::io::stderr().as_fd().try_clone_to_owned()?]);
     // The address is given with each record: a journal that was restarted gets the next one.
-    Ok(move |record: &[u8]| {
+    let send = move |record: &[u8]| {
         let is_text = record.starts_with(FAILURE_PREFIX.as_bytes());
         if is_text { write_all(std::io::stderr(), record) } else { socket.send_to(record, SOCKET).unwrap_or(0) }
-    })
+    };
+    Ok((send, unread))
+}
+
+/// What the journal has not read yet.
+///
+/// The journal looks up a record's unit by its sender's process, when it reads the record (systemd's journald-context.c). A process that has
+/// ended by then has no unit. The journal keeps this answer for a second, and uses it for the text on standard error too. So
+/// `journalctl -u` and `systemctl status` would show neither (systemd issue 2913). A process that ends waits until both are read.
+#[derive(Debug)]
+pub struct Unread(Vec<OwnedFd>);
+
+impl Unread {
+    /// Waits until everything is read, at most this long.
+    pub fn wait(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while self.is_some() && Instant::now() < end {
+            std::thread::sleep(READ_PAUSE);
+        }
+    }
+
+    fn is_some(&self) -> bool {
+        self.0.iter().any(|socket| unacknowledged(socket).is_ok_and(|bytes| bytes > 0))
+    }
 }
 
 /// A record as the protocol has it.
@@ -66,8 +99,8 @@ pub fn record(priority: u8, message: &str, fields: &[(String, String)]) -> Vec<u
 /// Before each line of a failure: its priority, as the journal takes it from a service's standard error (sd-daemon(3)).
 const FAILURE_PREFIX: &str = "<3>";
 
-/// A text for standard error, which the journal assigns to this unit: the reason for the daemon's end, or a panic. The journal looks up
-/// a record's unit by the process, which may have ended by then: `systemctl status` would not show the text.
+/// A text for standard error, with the priority of an error: the reason for a process's end, or a panic. Of standard error the journal
+/// knows the unit also if it knows nothing of the process.
 pub fn failure(words: &str) -> String {
     words.lines().map(|line| format!("{FAILURE_PREFIX}{line}\n")).collect()
 }
@@ -157,6 +190,10 @@ impl<S: Subscriber> Layer<S> for Records {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
     use tracing::{debug, warn};
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -198,6 +235,34 @@ mod tests {
                 "<3>why it ended\n<3>in two lines\n".to_owned(),
             ]
         );
+    }
+
+    #[test]
+    fn the_end_waits_until_the_journal_has_read_records_and_text_but_not_for_ever() {
+        let ((near, far), (mut stream, mut read)) = (UnixDatagram::pair().unwrap(), UnixStream::pair().unwrap());
+        let unread = Unread(vec![
+            near.try_clone().unwrap().into(),
+            stream.try_clone().unwrap().into(),
+            File::open("/").unwrap().into(),
+        ]);
+        unread.wait(READ_TIMEOUT);
+        near.send(b"MESSAGE=it broke\n").unwrap();
+        stream.write_all(b"<3>why\n").unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                unread.wait(READ_TIMEOUT);
+                done.send(()).unwrap();
+            });
+            far.recv(&mut [0; 17]).unwrap();
+            assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "the text is not read");
+            read.read_exact(&mut [0; 7]).unwrap();
+            is_done.recv_timeout(READ_TIMEOUT / 2).unwrap();
+        });
+        near.send(b"nobody reads it").unwrap();
+        let (begun, limit) = (Instant::now(), Duration::from_millis(100));
+        unread.wait(limit);
+        assert!(begun.elapsed() >= limit);
     }
 
     #[test]

@@ -79,6 +79,8 @@ fn the_ports_of_a_libvirtd_s_vms_come_and_go_with_them_and_move_with_them_to_ano
     comes_and_goes(&one);
     lives_on(&one);
     moves(&one, &other);
+    is_killed_while_it_moves(&one, &other);
+    print!("{}", one.run("nicety hook libvirt --remove"));
     print!("{}", one.run("cat /var/log/nicety.log"));
     print!("{}", other.run("cat /var/log/nicety.log"));
 }
@@ -127,16 +129,17 @@ fn lives_on(cell: &Cell) {
     ping(cell, "10.9.3.1");
 }
 
+const MIGRATE: &str = "virsh -q migrate --live vm1 qemu+tcp://10.9.4.2/system tcp://10.9.4.2";
+
 fn moves(one: &Cell, other: &Cell) {
-    let migrate = "virsh -q migrate --live vm1 qemu+tcp://10.9.4.2/system tcp://10.9.4.2";
     // The other host's daemon is away: the VM stays where it is.
     ends_the_daemon(other, "TERM");
-    let refused = one.fails(migrate);
+    let refused = one.fails(MIGRATE);
     assert!(refused.contains("domain vm1: ") && refused.contains("no daemon was found"), "{refused}");
     starts_the_daemon(other);
     assert!(!has_port(other, "vm1"));
     ping(one, "10.9.3.1");
-    one.run(migrate);
+    one.run(MIGRATE);
     assert!(!has_port(one, "vm1"), "libvirt waits for its hook");
     assert!(has_port(other, "vm1"));
     assert_eq!(other.run("virsh -q domstate vm1").trim(), "running");
@@ -146,5 +149,61 @@ fn moves(one: &Cell, other: &Cell) {
     // It can start again where it came from.
     one.run("virsh -q start vm1 && virsh -q destroy vm1");
     assert!(!has_port(one, "vm1"));
-    print!("{}", one.run("nicety hook libvirt --remove"));
+}
+
+/// At each end its QEMU and its libvirtd are killed in the middle of a migration. The port is where the VM runs afterwards, and nowhere else.
+fn is_killed_while_it_moves(one: &Cell, other: &Cell) {
+    let kills = |cell: &Cell, program: &str| cell.run(&format!("kill -KILL $(pidof {program})"));
+    let (qemu, daemon) = ("qemu-system-x86_64", "libvirtd");
+    one.run("virsh -q start vm1");
+    one.wait("grep -q 'nicety ready' /srv/control-vm1", BOOT_LIMIT);
+
+    begins_to_move(one, other);
+    kills(other, qemu);
+    stayed(one, other);
+
+    begins_to_move(one, other);
+    kills(other, daemon);
+    // The source sends the rest, and hears then that nobody takes the VM over there.
+    one.run("virsh -q migrate-setspeed vm1 1000");
+    one.wait("test -e /srv/moved", SOON);
+    assert!(has_port(other, "vm1"), "its QEMU there still waits");
+    libvirtd(other, "--listen");
+    stayed(one, other);
+
+    begins_to_move(one, other);
+    kills(one, daemon);
+    libvirtd(one, "--listen");
+    stayed(one, other);
+
+    begins_to_move(one, other);
+    kills(one, qemu);
+    one.wait("test -e /srv/moved", SOON);
+    without_port(other);
+    without_port(one);
+}
+
+/// A migration that lasts, in its middle.
+fn begins_to_move(one: &Cell, other: &Cell) {
+    let slowly = format!("{MIGRATE} --bandwidth 1 >/srv/migration 2>&1 </dev/null; echo $? >/srv/moved");
+    one.run(&format!("rm -f /srv/moved; ({slowly}) >/dev/null 2>&1 &"));
+    one.wait("virsh -q domjobinfo vm1 | grep -q 'Data processed'", SOON);
+    assert!(has_port(one, "vm1") && has_port(other, "vm1"), "{}", one.run("cat /srv/migration"));
+    one.run("! test -e /srv/moved");
+}
+
+/// The migration has failed, and the VM goes on where it was.
+fn stayed(one: &Cell, other: &Cell) {
+    one.wait("test -e /srv/moved", SOON);
+    assert_ne!(one.run("cat /srv/moved").trim(), "0");
+    without_port(other);
+    assert_eq!(other.run("virsh -q list --name").trim(), "");
+    one.wait("virsh -q domstate vm1 | grep -q running", SOON);
+    assert!(has_port(one, "vm1"));
+    ping(one, "10.9.3.1");
+}
+
+/// The hook of a libvirtd that was killed, or of a VM, runs a moment later.
+fn without_port(cell: &Cell) {
+    cell.wait("! nicety ports | grep -q '^vm1 '", SOON);
 }

@@ -11,8 +11,8 @@ use crate::{Packages, say, well};
 pub const SOON: Duration = Duration::from_secs(120);
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Waits until the journal's records of a unit contain the words. `journalctl --sync` writes what the journal has read; a service's standard
-/// error is read a little later (before systemd 258).
+/// Waits until the journal's records of a unit contain the words: the journal reads what it is sent a little later. `journalctl --sync`
+/// writes only what it has read (before systemd 258).
 #[track_caller]
 pub fn logs(guest: &mut Guest, chosen: &str, words: &str) {
     let shown = format!("journalctl -u {chosen} --no-pager");
@@ -138,7 +138,9 @@ fn lifetime(suite: Suite) {
     // A change that would cut a VM off is refused, with the reason.
     run(guest, "cp /etc/nicety/host.toml good.toml; sed -i 's/12:34:02/12:34:09/' /etc/nicety/host.toml");
     contains(&fails(guest, "systemctl reload nicety 2>&1"), "ailed");
-    contains(&run(guest, "journalctl -u nicety --no-pager"), "vm2");
+    // The reason is an error there.
+    logs(guest, "nicety -p err", "nicety: this cuts VMs off");
+    logs(guest, "nicety", "vm2");
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reload nicety");
     journal(guest);
     let lacks = "journalctl -u nicety -p warning --no-pager | grep -c 'this kernel has no Landlock: threads that make changes may open'";
@@ -149,7 +151,8 @@ fn lifetime(suite: Suite) {
     // An older one does the same, or refuses (`scripts.rs`): dpkg warns and installs it.
     replaced_in_place(guest, "dpkg -i ./1.deb 2>&1");
     killed(guest);
-    run(guest, "systemctl stop one two || true; systemctl restart nicety");
+    run(guest, "systemctl stop one two || true");
+    ends_while_the_journal_stands_still(guest);
     newer_state_file_is_left(guest);
 
     wrong_host_file(guest);
@@ -229,6 +232,18 @@ fn killed(guest: &mut Guest) {
     run(guest, "systemctl is-active nicety");
 }
 
+/// The journal looks up a record's unit by the process that has sent it, so the daemon waits until its last record is read.
+fn ends_while_the_journal_stands_still(guest: &mut Guest) {
+    let daemon = run(guest, &format!("echo {DAEMON}"));
+    // After five seconds the journal forgets what it knows of a process.
+    run(
+        guest,
+        "sleep 6; journal=$(systemctl show -P MainPID systemd-journald); kill -STOP $journal; (sleep 1; kill -CONT $journal) & \
+         systemctl restart nicety",
+    );
+    logs(guest, &format!("nicety _PID={}", daemon.trim()), "ending signal=");
+}
+
 /// The sandbox's lists are long enough for this Debian.
 #[track_caller]
 fn nothing_was_refused(guest: &mut Guest) {
@@ -265,7 +280,7 @@ fn newer_state_file_is_left(guest: &mut Guest) {
     let state = "/var/lib/nicety/host.state";
     let sentence =
         "is of version 2, and this program knows 1: the host file is served, and what is changed live is not kept";
-    contains(&run(guest, "journalctl -u nicety -p warning --no-pager"), &format!("the state file {state} {sentence}"));
+    logs(guest, "nicety -p warning", &format!("the state file {state} {sentence}"));
     contains(&run(guest, "nicety ports"), "vm2");
     let changed = well(guest.run("nicety port set vm1 mtu_limit=1400 2>&1", SOON)).text;
     contains(&changed, &format!("{state} is of a newer version of nicety, and is left as it is: move it away"));
@@ -342,8 +357,8 @@ fn watchdog(guest: &mut Guest) {
     let replaced = format!("d={DAEMON}; [ \"$d\" ] && [ \"$d\" != {} ] && nicety ports >/dev/null 2>&1", before.trim());
     run(guest, &format!("for i in $(seq 300); do {replaced} && break; sleep 0.2; done; {replaced}"));
     assert_eq!(run(guest, "systemctl show -P MainPID nicety"), keeper, "the keeper goes on");
+    logs(guest, "nicety", "workers stand still, for 8s: it is killed");
     let said = run(guest, "journalctl -u nicety --no-pager");
-    assert!(said.contains("the daemon's workers stand still, for 8s: it is killed"), "{said}");
     assert!(!said.contains("Watchdog timeout"), "{said}");
     run(guest, "kill -STOP $(systemctl show -P MainPID nicety)");
     run(
@@ -352,7 +367,7 @@ fn watchdog(guest: &mut Guest) {
          systemctl is-active nicety",
     );
     assert_ne!(run(guest, "systemctl show -P MainPID nicety"), keeper);
-    contains(&run(guest, "journalctl -u nicety --no-pager"), "Watchdog timeout (limit 8s)!");
+    logs(guest, "nicety", "Watchdog timeout (limit 8s)!");
     contains(&run(guest, "nicety ports"), "vm2");
     run(
         guest,
@@ -364,8 +379,10 @@ fn watchdog(guest: &mut Guest) {
 fn wrong_host_file(guest: &mut Guest) {
     run(guest, "sed -i 's/\"e1000\"/\"e100\"/' /etc/nicety/host.toml");
     fails(guest, "systemctl restart nicety 2>&1");
+    let sentence = "there is no adapter \"e100\"; did you mean \"e1000\"?";
+    logs(guest, "nicety -p err", sentence);
     let status = well(guest.run("systemctl status nicety --no-pager --full", SOON)).text;
-    contains(&status, "there is no adapter \"e100\"; did you mean \"e1000\"?");
+    contains(&status, sentence);
     contains(&status, "status=2");
     assert_eq!(run(guest, "systemctl show -P NRestarts nicety").trim(), "0");
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
@@ -381,9 +398,11 @@ fn rights(guest: &mut Guest) {
     contains(&run(guest, "systemctl show -P StatusText nicety"), "; uplink tap0");
     contains(&run(guest, "ip -o link show tap0"), "tap0");
     run(guest, "sed 's#/run/nicety/vm2.sock#/srv/vm2.sock#' good.toml >/etc/nicety/host.toml");
-    fails(guest, "systemctl restart nicety 2>&1");
+    // One start alone: each has to say why.
+    fails(guest, "systemctl restart nicety 2>&1; code=$?; systemctl stop nicety; exit $code");
     // `systemctl status` shows only what was said since the unit began to wait for its next start.
     logs(guest, "nicety -p err", "the socket /srv/vm2.sock cannot be made");
+    logs(guest, "nicety -p warning", "(ReadWritePaths=/srv)");
     run(guest, "cp good.toml /etc/nicety/host.toml; systemctl reset-failed nicety; systemctl start nicety");
 }
 
