@@ -5,6 +5,7 @@ mod fabric;
 mod ft;
 mod hook;
 mod lab;
+mod lists;
 
 use std::ffi::OsString;
 use std::num::ParseIntError;
@@ -37,16 +38,17 @@ Exit codes:
   0    done
   1    the work was begun and failed
   2    the command line or the host file is wrong
-  3    something that the command needs is missing on this machine
+  3    this machine lacks something that the command needs
   4    `lab diff`: a figure is worse
   5    `lab diff`: no figure can be judged, or one of the first result is not in the second
   130  interrupted (Ctrl-C, SIGTERM, SIGHUP) before the work was done
 `try` ends with the code of its shell or command, once that has begun.
 
 Environment:
-  NICETY_LOG       what `serve` logs to stderr: error, warn, info (usual), debug, or by part, as in info,nicety_daemon=debug
-  NO_COLOR         not empty: no colours, as in a file
-  XDG_RUNTIME_DIR  where the control socket is, unless the host file says";
+  NICETY_LOG       what `serve` logs: error, warn, info (the default) or debug; by crate:
+                   info,nicety_daemon=debug
+  NO_COLOR         if it is not empty, the output has no colours
+  XDG_RUNTIME_DIR  the folder of the control socket, unless the host file names one";
 
 /// Virtual network adapters for virtual machines: served out of process, joined by one switch, compared in a lab.
 #[derive(Debug, Parser)]
@@ -62,73 +64,79 @@ pub struct Cli {
 pub enum Command {
     /// Serve the ports of a host file to VMs, until SIGTERM or Ctrl-C
     Serve(Serve),
-    /// Say how to start a VM at a port: QEMU's arguments, or libvirt's XML
+    /// Print what starts a VM at a port: QEMU's arguments, libvirt's XML, or files for Proxmox or KubeVirt
     Attach(Attach),
-    /// Show what the ports of a running daemon do
+    /// Show the ports of a running daemon: state, VM, frames, drops
     Ports(Ports),
     /// Make a running daemon serve a host file as it is now: shows the plan, and asks before it cuts a VM off
     Apply(Apply),
-    /// Keep the change of a running daemon that waits to be confirmed (`--confirm`), or undo it
+    /// Confirm the change of a running daemon that was made with --confirm, or undo it
     Confirm(Confirm),
     /// Replace a running daemon by another program, while all VMs keep running
     Upgrade(Upgrade),
     /// Add, remove, change or restart one port of a running daemon
     Port(PortCommand),
     /// Add, remove or change one port group of a running daemon
+    #[command(mut_subcommands(|one| lists::GROUP.on(one)))]
     Group(ListCommand),
     /// Add, remove or change one uplink of a running daemon
+    #[command(mut_subcommands(|one| lists::UPLINK.on(one)))]
     Uplink(ListCommand),
     /// Add, remove, change or reset one card of a running daemon
+    #[command(mut_subcommands(|one| lists::CARD.on(one)))]
     Card(CardCommand),
-    /// Show or change the functions of cards of a running daemon
+    /// Show or change the virtual functions of a running daemon's cards
     Vf(Vf),
     /// Add, remove or change one team of uplinks of a running daemon
+    #[command(mut_subcommands(|one| lists::TEAM.on(one)))]
     Team(ListCommand),
     /// Add, remove or change one mirror of a running daemon
+    #[command(mut_subcommands(|one| lists::MIRROR.on(one)))]
     Mirror(ListCommand),
     /// Show the exports of flows of a running daemon, or add, remove or change one
-    #[command(visible_alias = "flow_export")]
+    #[command(visible_alias = "flow_export", mut_subcommands(|one| lists::FLOW_EXPORT.on(one)))]
     FlowExport(FlowExport),
     /// Add, remove or change one class of I/O control of a running daemon, or what one port gets in it
+    #[command(mut_subcommands(|one| lists::CLASS.on(one)))]
     Class(ClassCommand),
-    /// Write what a running daemon serves as a host file
+    /// Write what a running daemon serves, as the text of a host file
     Export(Export),
-    /// Write live changes into the host file; its comments and order stay
+    /// Write the live changes of a running daemon into its host file; comments and order of the file stay
     Save(Save),
     /// Add and remove ports with the VMs of another program, which calls this at each VM's start and end
     Hook(Hook),
-    /// Write the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
+    /// Print the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
     Import(Import),
-    /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
+    /// Capture frames of a running daemon as pcapng: those of a port, an uplink or a port group, or those that are dropped
     Capture(Capture),
-    /// Show what a running daemon would do with a frame, step by step, and why; changes nothing
+    /// Show step by step what a running daemon would do with a frame, and why; no frame is sent
     Trace(Trace),
-    /// Play a trace to this version's adapter, and name the first call that it answers otherwise
+    /// Play a recorded trace to an adapter of this version, and show the first call with another answer
     Replay(Replay),
-    /// Show and steer VMs that are copied to twins on other hosts
+    /// Show and control VMs that are copied to a twin on another host (fault tolerance)
     Ft(Ft),
-    /// Make one switch of many hosts: its port groups, its hosts, where each address is
+    /// Join the switches of many hosts into one: its hosts, port groups, classes and addresses
     Fabric(Fabric),
     /// Show rates, drops, queues and processor time of a running daemon, every second
     Top(Top),
-    /// List the adapters, or all about one, with sources
+    /// List the adapters, or show all about one, with its sources
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
-    /// Repeat the measurements of published comparisons on this machine, each with its report
+    /// Repeat the measurements of published papers on this machine, each with a report
     Lab(Lab),
-    /// Say which adapter fits a guest, and why, by the figures that were measured on this machine
+    /// Recommend an adapter for a guest, by figures that were measured on this machine
     Choose(Choose),
-    /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
+    /// Start a small Linux, whose eth0 is this adapter, for a shell or one command
     Try(Try),
-    /// Write a shell's completions of this command line
+    /// Print the script that completes this command line in a shell: bash, zsh or fish
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the man page, or one for each command into a folder
+    /// Print the man page of nicety, or write the pages of all commands and of the host file into a folder
     Man {
-        /// The folder: nicety.1, nicety-serve.1 and so on go there
+        /// The folder to write all pages into: nicety.1, nicety-serve.1 and so on
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
@@ -147,16 +155,16 @@ pub struct Serve {
     /// The host file: switch, uplink, ports (docs/host-file.md)
     #[arg(default_value = HOST_FILE)]
     pub host: PathBuf,
-    /// Only check the host file, and say what it asks for
+    /// Check the host file, say what it asks for, and end
     #[arg(long)]
     pub check: bool,
-    /// Record what each guest's driver does to its adapter, to DIR/PORT.trace (docs/traces.md)
+    /// Record each register access of the guests' drivers to DIR/PORT.trace (docs/traces.md)
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
-    /// With --record: also every call of the adapter, its frames, and the guest memory that it reads, for `nicety replay`
+    /// With --record: also record each call of the adapter, its frames and the guest memory that it reads, for `nicety replay`
     #[arg(long, requires = "record")]
     pub calls: bool,
-    /// Start the daemon as a child, so that `nicety upgrade` can replace it under its VMs
+    /// Start the daemon as a child of a keeper: then `nicety upgrade` can replace it while VMs run, and a killed one starts again
     #[arg(long, conflicts_with_all = ["check", "record"])]
     pub keeper: bool,
     /// A keeper has started this process.
@@ -170,9 +178,9 @@ pub struct Serve {
 /// `replay`.
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// A trace by `nicety serve --record DIR --calls`
+    /// The trace, as `nicety serve --record DIR --calls` has written it
     pub file: PathBuf,
-    /// JSON
+    /// JSON instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -183,13 +191,13 @@ pub struct Replay {
 The daemon must have been started with `nicety serve --keeper`. If the new program refuses, crashes or does not answer, the old daemon \
 goes on, and the answer says why.")]
 pub struct Upgrade {
-    /// The new program, by its whole path [default: the path at which the running daemon was started]
+    /// The absolute path of the new program [default: the path from which the running daemon was started]
     pub program: Option<PathBuf>,
-    /// Go on without the VM of this port, whose connection is closed; may be repeated. A refused upgrade says which port's VM is in the
-    /// way, and what it would lose
+    /// Upgrade although the VM of this port cannot be kept: its connection is closed. May be repeated. An upgrade that is refused names
+    /// such a port, and what its VM would lose
     #[arg(long, value_name = "PORT")]
     pub without: Vec<String>,
-    /// JSON, with the pause of each port
+    /// JSON instead of text, with the pause of each port
     #[arg(long)]
     pub json: bool,
     /// The daemon to upgrade.
@@ -200,7 +208,7 @@ pub struct Upgrade {
 /// `attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The arguments go to stdout, notes to stderr. The daemon that runs is asked; where none runs, the host file counts."
+    after_help = "The arguments go to stdout, notes to stderr. The running daemon is asked. If none runs, the host file is read."
 )]
 pub struct Attach {
     /// The port's name
@@ -211,7 +219,7 @@ pub struct Attach {
     /// The same as --format libvirt
     #[arg(long, conflicts_with = "format")]
     pub libvirt: bool,
-    /// JSON, with the notes
+    /// JSON, with the notes in it
     #[arg(long)]
     pub json: bool,
     /// The daemon to ask.
@@ -237,14 +245,15 @@ pub enum AttachFormat {
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-TX and RX are frames that the guest has sent and received. `nicety top` shows rates.
+TX and RX are the frames that the guest has sent and received. `nicety top` shows rates.
+Examples:
   nicety ports vm1                         # all about one port
-  nicety ports --group web --state down    # which of a group are not up?"
+  nicety ports --group web --state down    # the ports of a group that are not up"
 )]
 pub struct Ports {
     #[command(subcommand)]
     pub change: Option<Change>,
-    /// Only the port of this name
+    /// Show only the port of this name, with all details
     pub port: Option<String>,
     /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
     #[arg(long, value_name = "FILE", conflicts_with = "control")]
@@ -252,19 +261,19 @@ pub struct Ports {
     /// The daemon's control socket
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// All daemons of this user that run, and the system's, with their ports
+    /// Show the ports of all running daemons of this user and of the system
     #[arg(long, conflicts_with_all = ["port", "host", "control"])]
     pub all: bool,
-    /// Only the ports that have a VM: what a restart cuts off
+    /// Show only the ports that a VM is connected to: a restart of the daemon cuts these off
     #[arg(long, conflicts_with_all = ["port", "addresses", "json"])]
     pub attached: bool,
-    /// Details of each port below the table, as `nicety ports PORT` shows them
+    /// Show the details of each port below the table, as `nicety ports PORT` does
     #[arg(long, conflicts_with = "json")]
     pub long: bool,
     /// The ports to show.
     #[command(flatten)]
     pub chosen: Chosen,
-    /// Also the addresses that the switch has learned
+    /// Show also the addresses that the switch has learned
     #[arg(long)]
     pub addresses: bool,
     /// JSON instead of a table
@@ -275,13 +284,13 @@ pub struct Ports {
 /// Selects ports.
 #[derive(Debug, Default, Args)]
 pub struct Chosen {
-    /// Only the ports of this port group
+    /// Show only the ports of this port group
     #[arg(long, value_name = "GROUP", conflicts_with = "port")]
     pub group: Option<String>,
-    /// Only the ports and uplinks that carry this VLAN
+    /// Show only the ports and uplinks that carry this VLAN
     #[arg(long, value_name = "VLAN", conflicts_with = "port", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// Only the ports in one of these states; `down` is every state but `up`
+    /// Show only the ports in one of these states, with commas between them
     #[arg(long, value_name = "STATE,…", conflicts_with = "port", value_enum, value_delimiter = ',')]
     pub state: Vec<PortState>,
 }
@@ -289,30 +298,30 @@ pub struct Chosen {
 /// A state of a port, or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PortState {
-    /// The guest's driver, or the uplink, works
+    /// The guest's driver has started the adapter; the uplink works
     Up,
-    /// Every other state
+    /// Any state but `up`
     Down,
-    /// No VM is connected, or the uplink has no peer
+    /// No VM is connected to the port; the uplink has no peer
     Waiting,
-    /// A VM is connected, and its driver has not begun
+    /// A VM is connected, and its driver has not started the adapter
     Attached,
-    /// Its state was saved, and it stands still
+    /// `nicety port save` has stopped the port
     Saved,
-    /// The port or one of its queues cannot work
+    /// The port, or one of its queues, cannot work: `nicety ports PORT` says why
     Broken,
-    /// A defect of the daemon has ended it
+    /// A defect of the daemon has ended the port: `nicety port restart PORT`
     Failed,
-    /// The uplink or team carries nothing until it is told to
+    /// The uplink or team is told to carry nothing: `nicety uplink set NAME blocked=false`
     Blocked,
 }
 
 /// Changes to a port.
 #[derive(Debug, Subcommand)]
 pub enum Change {
-    /// Restart a port that a defect has ended (state `failed`)
+    /// Restart a port, or an uplink, that a defect of the daemon has ended (state `failed`)
     Restart {
-        /// The port's name; `uplink`'s kind for the uplink
+        /// The name of a port or an uplink; an uplink without a name is called by its kind, such as tap
         port: String,
         /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
         #[arg(long, value_name = "FILE", conflicts_with = "control")]
@@ -340,13 +349,13 @@ pub struct Apply {
     /// The host file
     #[arg(default_value = HOST_FILE)]
     pub file: PathBuf,
-    /// The same, as the other commands name it
+    /// The host file, as other commands take it
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub host: Option<PathBuf>,
-    /// Do not ask, even if VMs are cut off
+    /// Do not ask before VMs are cut off
     #[arg(long, short = 'y')]
     pub yes: bool,
-    /// Only show the plan
+    /// Show the plan, and change nothing
     #[arg(long, conflicts_with_all = ["yes", "confirm", "check_reach"])]
     pub dry_run: bool,
     /// The guard of the change.
@@ -360,7 +369,7 @@ pub struct Apply {
 /// `export`.
 #[derive(Debug, Args)]
 pub struct Export {
-    /// The file: it is written whole, or stays as it is [default: stdout]
+    /// The file to write. If that fails, the file stays as it was [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub into: Option<PathBuf>,
     /// The daemon to ask.
@@ -370,7 +379,9 @@ pub struct Export {
 
 /// `save`.
 #[derive(Debug, Args)]
-#[command(after_help = "`--save` of port, group and uplink does the same for one change.")]
+#[command(
+    after_help = "`nicety port set … --save`, and --save of the other commands that change one thing, do the same for one change."
+)]
 pub struct Save {
     /// The daemon to ask.
     #[command(flatten)]
@@ -380,7 +391,7 @@ pub struct Save {
 /// `import`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  virsh dumpxml web1 | nicety import - >>host.toml\nstderr names each setting that is not taken over, and each interface that cannot be a port. Such an interface also ends the command with 1."
+    after_help = "Example:\n  virsh dumpxml web1 | nicety import - >>host.toml\nstderr names each setting that is left out, and each interface that cannot be a port. With such an interface the exit code is 1."
 )]
 pub struct Import {
     /// The domain's XML, as `virsh dumpxml` prints it; `-` is stdin
@@ -403,24 +414,24 @@ Examples:
   nicety capture vm1 -w vm1.pcapng
   nicety capture drops -w - | tcpdump -n -r -
   nicety capture vm1 --filter 'tcp port 443' | wireshark -k -i -
-Each port is an interface of its name. Comments say where a frame went, what the switch changed, and why it was dropped. \
-No port waits for a slow reader: the file counts the frames that it has lost. Ctrl-C ends the capture, with exit code 0.")]
+In the file each port is an interface with the port's name. A comment on each frame says where it went, what the switch changed, and why \
+it was dropped. No port waits for a slow reader: the file says how many frames it lacks. Ctrl-C ends the capture, with exit code 0.")]
 pub struct Capture {
-    /// The port, uplink or port group; or `drops`: whatever any port drops
+    /// The port, uplink or port group whose frames to capture; `drops`: the frames that any port drops
     pub of: String,
-    /// Only one side of the switch [default: both]
+    /// Capture on only one side of the switch [default: both]
     #[arg(long, value_enum)]
     pub stage: Option<Stage>,
-    /// Only frames that this wants, in the language of tcpdump, which must be installed for it (pcap-filter(7))
+    /// Capture only the frames that match this expression of tcpdump (pcap-filter(7)); tcpdump must be installed
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
-    /// Bytes of each frame at most [default: all]
+    /// Keep at most so many bytes of each frame [default: all]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..))]
     pub snap: Option<u32>,
     /// End after so many frames
     #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// The file; `-` is stdout [default: stdout, if that is no terminal]
+    /// The file to write; `-` is stdout [default: stdout, if that is no terminal]
     #[arg(long, short = 'w', value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// The daemon to ask.
@@ -437,15 +448,15 @@ Examples:
   nicety trace vm1 --next 'udp port 67'
 The answer is the switch's decision now. It does not include what a receiving adapter's own filter does with the frame.")]
 pub struct Trace {
-    /// The port, or the uplink, that the frame comes in from
+    /// The port or uplink by which the frame comes in
     pub port: String,
-    /// The frame: a pcap or pcapng file, of which the first is taken, or hexadecimal digits; `-` is stdin, with either
+    /// The frame: hexadecimal digits, or a pcap or pcapng file, whose first frame is taken; `-` reads either from stdin
     #[arg(required_unless_present = "next", conflicts_with = "next")]
     pub frame: Option<String>,
-    /// The next frame of the port that this wants, in the language of tcpdump, which must be installed for it; '' is any
+    /// Take the port's next frame that matches this expression of tcpdump, which must be installed; '' matches any frame
     #[arg(long, value_name = "EXPR")]
     pub next: Option<String>,
-    /// JSON instead of words
+    /// JSON instead of text
     #[arg(long)]
     pub json: bool,
     /// The daemon to ask.
@@ -456,16 +467,16 @@ pub struct Trace {
 /// `top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-TX is what the guest sends, RX what it gets. At first the port with most traffic stands above.
+TX is what the guest sends, RX what it gets. The port with most traffic is on top.
 Keys:
-  right, left            choose the column to sort by; left of the first column: by traffic again
+  right, left            sort by the next column, or by the one before; left of the first column: by traffic
   r                      reverse the order
   up, down, PgUp, PgDn, Home, End   choose a port and scroll
-  Enter, Esc             show all of the port, go back
-  f                      show the other hosts of the fabric instead of the ports, and again the ports
-  q                      end")]
+  Enter, Esc             show all about the port, and go back
+  f                      show the other hosts of the fabric instead of the ports, and go back
+  q                      quit")]
 pub struct Top {
-    /// Print one page, of one second, and end: for a pipe
+    /// Print what happens in one second, and end: for a pipe
     #[arg(long)]
     pub once: bool,
     /// The daemon to ask.
@@ -476,7 +487,7 @@ pub struct Top {
 /// `adapters`.
 #[derive(Debug, Args)]
 pub struct Adapters {
-    /// All about this one
+    /// Show all about this adapter
     pub name: Option<String>,
     /// JSON instead of a table
     #[arg(long)]
@@ -486,11 +497,11 @@ pub struct Adapters {
 /// Guests that drive the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Guests {
-    /// Our own drivers and TCP in processes of their own: quick, needs nothing
+    /// Processes with Nicety's own drivers and TCP: quick, and nothing else is needed
     Embedded,
-    /// Unmodified Linux in QEMU, each adapter served by Nicety and by QEMU itself
+    /// Unmodified Linux in QEMU; each adapter is served by Nicety and by QEMU itself
     Qemu,
-    /// Unmodified Linux as a user-mode kernel: at this machine's own speed, without KVM; the first time it is built
+    /// Unmodified Linux as a user-mode kernel: at this machine's full speed without KVM; it is built before its first use
     Uml,
 }
 
@@ -503,26 +514,26 @@ pub struct Compare {
     /// Which adapters, such as e1000,virtio-net
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub adapters: Vec<String>,
-    /// How long each run lasts, in seconds [default: what fits the whole into 2 minutes, at least 0.2; with --guests uml
-    /// into 5, at least 1; with qemu into 20, at least 2]
+    /// The seconds of each run [default: so many that all runs together take 2 minutes, at least 0.2; with --guests uml 5 minutes, at
+    /// least 1; with --guests qemu 20 minutes, at least 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// How many times each is run; fewer than 7 give no intervals [default: 7]
+    /// How many times each adapter is measured; with fewer than 7 the report has no confidence intervals [default: 7]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
     pub repeat: Option<u32>,
-    /// A first look: three rounds of half a second or less, with real guests of a second; no intervals
+    /// A first look: three rounds of half a second or less (real guests: of a second), without confidence intervals
     #[arg(long)]
     pub quick: bool,
-    /// How our adapters' doorbells reach the daemon [default: mapped for vmxnet3, trapped for the others]
+    /// How doorbells reach the daemon, for adapters that Nicety serves [default: mapped for vmxnet3, trapped for the others]
     #[arg(long, value_enum)]
     pub doorbells: Option<Doorbells>,
-    /// Measure nothing: make the report again, from the results.json of an earlier one
+    /// Measure nothing, and make the report again from the results.json of an earlier one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["guests", "adapters", "seconds", "repeat", "quick", "doorbells", "seed"])]
     pub from: Option<PathBuf>,
     /// The folder of the report
     #[arg(long, value_name = "DIR", default_value = COMPARE_FOLDER)]
     pub report: PathBuf,
-    /// The order of the runs follows from it
+    /// The seed of the random order of the runs
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
 }
@@ -539,39 +550,39 @@ pub enum System {
 /// The figure that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Prefer {
-    /// Bulk transfers
+    /// High throughput of bulk transfers
     Throughput,
-    /// Quick answers
+    /// Low latency of requests and answers
     Latency,
-    /// Little of the host's processors: many VMs
+    /// Little CPU time on the host, for many VMs
     Cpu,
 }
 
 /// `choose`.
 #[derive(Debug, Args)]
 pub struct Choose {
-    /// The guest's system [default: on a terminal you are asked; else linux]
+    /// The guest's operating system [default: you are asked on a terminal; otherwise linux]
     #[arg(value_enum)]
     pub system: Option<System>,
-    /// Its version [default: a current one]
+    /// The version of that system [default: a current one]
     #[arg(long, value_name = "VERSION")]
     pub version: Option<String>,
-    /// Only drivers that the system brings: nothing is installed
+    /// The guest has only the drivers that its system brings
     #[arg(long)]
     pub in_box: bool,
-    /// It boots from the network
+    /// The guest boots from the network
     #[arg(long)]
     pub network_boot: bool,
-    /// It migrates live under QEMU
+    /// QEMU migrates the guest live
     #[arg(long)]
     pub migrates: bool,
     /// The adapter must segment what TCP sends
     #[arg(long)]
     pub segmentation: bool,
-    /// The figure that decides
+    /// The figure that counts most
     #[arg(long, value_enum, default_value = "throughput")]
     pub prefer: Prefer,
-    /// The folder of the lab's results, or a method's in it, or `nicety compare`'s [default: nicety-lab, and nicety-report]
+    /// The folder of results: of `nicety lab`, of one of its methods, or of `nicety compare` [default: nicety-lab and nicety-report]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
     /// Print the table of all adapters as Markdown
@@ -589,9 +600,9 @@ fn share(text: &str) -> Result<f64, String> {
 /// Path of a guest's doorbells to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Doorbells {
-    /// Each write is a message
+    /// Each write to a doorbell is a message to the daemon
     Trapped,
-    /// Writes go to a page that the daemon looks at, where the adapter has one
+    /// The guest writes to a page that the daemon polls, if the adapter has such a page
     Mapped,
 }
 
@@ -625,10 +636,10 @@ or the COMMAND. If the guest powers itself off, it is 0 after a shell and 1 afte
 are those of `try`. Its input is the terminal, or empty if there is none.
 docs/driver-developers.md shows more.")]
 pub struct Try {
-    /// The adapter, on a throw-away switch
+    /// The adapter, at a throw-away switch
     #[arg(required_unless_present = "port", conflicts_with = "port")]
     pub adapter: Option<String>,
-    /// A port of a running daemon instead
+    /// Use this port of a running daemon instead
     #[arg(long)]
     pub port: Option<String>,
     /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
@@ -637,31 +648,31 @@ pub struct Try {
     /// The daemon's control socket
     #[arg(long, value_name = "SOCKET", requires = "port", conflicts_with = "adapter")]
     pub control: Option<PathBuf>,
-    /// Who else is at the throw-away switch
+    /// What else is at the throw-away switch
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
     pub peer: Peer,
     /// Each guest's memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(64..=3838))]
     pub memory: u32,
-    /// A user-mode kernel of your own: the program `linux` that `make ARCH=um linux` makes, no bzImage
+    /// A user-mode kernel of your own: the program `linux` that `make ARCH=um linux` makes, not a bzImage
     #[arg(long, value_name = "FILE", conflicts_with = "kernel_tree")]
     pub kernel: Option<PathBuf>,
-    /// The tree, or the build folder, in which you have built one
+    /// The kernel tree, or the build folder, in which you have built such a kernel
     #[arg(long, value_name = "DIR")]
     pub kernel_tree: Option<PathBuf>,
-    /// A word more for the guest's kernel, as `vfio_user.msix=0`; may come several times
+    /// Add this to the command line of the guest's kernel, such as `vfio_user.msix=0`; may be repeated
     #[arg(long, value_name = "WORD")]
     pub append: Vec<String>,
     /// Write the frames that pass the guest's port to this file, as `nicety capture` does
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
-    /// Record what the guest's driver does to its adapter, register by register, to this file (docs/traces.md)
+    /// Record each register access of the guest's driver to this file (docs/traces.md)
     #[arg(long, value_name = "FILE", conflicts_with = "port")]
     pub record: Option<PathBuf>,
     /// Hold the guest's kernel before its first instruction until gdb has attached, by the command that is printed
     #[arg(long)]
     pub gdb: bool,
-    /// Run this instead of a shell
+    /// The command to run instead of a shell
     #[arg(last = true)]
     pub command: Vec<OsString>,
 }

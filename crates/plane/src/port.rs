@@ -181,8 +181,6 @@ struct Inner {
     /// Queues with mapped doorbells, and the time of their next poll.
     polled: Set,
     poll_at: Option<Time>,
-    /// The owner never sleeps, by its last turn.
-    is_polled_always: bool,
     usual_idle: UsualIdle,
     /// Time of the last frames in either direction.
     active: Time,
@@ -284,7 +282,6 @@ impl Port {
             next_queue: 0,
             polled: Set::default(),
             poll_at: None,
-            is_polled_always: false,
             usual_idle: UsualIdle::default(),
             active: Time::ZERO,
             room: Set::default(),

@@ -454,7 +454,7 @@ fn when_the_uplink_that_went_on_has_left_for_good_one_of_two_others_goes_on_and_
             blocked: PortId(id),
             name: name.to_owned(),
             other: "old".to_owned(),
-            is_spared: false,
+            spared: None,
         });
     }
     (world.is_joined, world.third) = (true, true);
@@ -496,7 +496,7 @@ fn uplinks_with_different_vlans_are_parted_for_a_vlan_that_both_have_and_for_no_
 
 fn a_loop_that_another_process_has_found_is_known_until_it_is_told_otherwise(workers: usize) {
     let mut world = World::new(workers);
-    let known = Loop { blocked: PortId(3), name: "new".to_owned(), other: "old".to_owned(), is_spared: false };
+    let known = Loop { blocked: PortId(3), name: "new".to_owned(), other: "old".to_owned(), spared: None };
     world.plane.loop_again(known.clone());
     world.plane.loop_again(Loop { other: "lan".to_owned(), ..known.clone() });
     assert_eq!(world.plane.loops(), [known]);
@@ -565,17 +565,20 @@ fn a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off(workers: u
     }
 }
 
+/// What a spared uplink is.
+const WHAT: &str = "the storage link";
+
 fn of_a_loop_with_a_spared_uplink_the_other_one_is_blocked_also_if_it_is_older(workers: usize) {
     for (spared, expected) in [(2, "new"), (3, "old")] {
         let mut world = World::new(workers);
-        world.plane.spare_uplink(PortId(spared));
+        world.plane.spare_uplink(PortId(spared), WHAT);
         world.is_joined = true;
         world.send(GUEST, &who_has(1));
         world.run(100);
         assert_eq!(world.blocked(), [expected]);
         let other = if expected == "old" { "new" } else { "old" };
         let words = format!(
-            "{expected} and {other} lead into one network, and frames went round: {expected}, for the other one is the fabric's tunnel, is blocked"
+            "{expected} and {other} lead into one network, and frames went round: {expected}, for the other one is {WHAT}, is blocked"
         );
         assert_eq!(world.memo.asked().news, [News::Looped(words)]);
         world.send(GUEST, &who_has(2));
@@ -585,7 +588,7 @@ fn of_a_loop_with_a_spared_uplink_the_other_one_is_blocked_also_if_it_is_older(w
         // Another process hears of it.
         let found = world.plane.loops().remove(0);
         world.plane.unloop(found.blocked);
-        world.plane.loop_again(Loop { is_spared: false, ..found.clone() });
+        world.plane.loop_again(Loop { spared: None, ..found.clone() });
         assert_eq!(world.plane.loops(), [found]);
     }
 }
@@ -600,7 +603,7 @@ fn of_two_hosts_with_a_tunnel_and_an_uplink_into_one_network_one_loses_its_uplin
         let worlds = [1, 2].map(|seed| World::with_seed(workers, false, seed));
         let other = |tunnel: usize| if tunnel == OLD { NEW } else { OLD };
         for (world, tunnel) in worlds.iter().zip(tunnels) {
-            world.plane.spare_uplink(world.ports[tunnel].id());
+            world.plane.spare_uplink(world.ports[tunnel].id(), WHAT);
         }
         let behind = tunnels.map(|tunnel| [tunnel, other(tunnel)]);
         let mut two = Two { worlds, behind, sent: [[0; 4]; 2] };

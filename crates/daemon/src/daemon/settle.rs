@@ -33,7 +33,7 @@ impl Daemon {
     fn note_loops(&self, host: &Host) {
         // A loop is one of one VLAN. The tunnel carries those of all groups.
         let tunnel = host.fabric.as_ref().and_then(|fabric| self.known_uplink(&fabric.tunnel));
-        tunnel.into_iter().for_each(|tunnel| self.plane.spare_uplink(tunnel));
+        tunnel.into_iter().for_each(|tunnel| self.plane.spare_uplink(tunnel, "the fabric's tunnel"));
         let uplinks = host.uplinks.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
         let teams = host.teams.iter().map(|one| (&one.name, one.blocked, &one.in_loop));
         for (name, _, other) in uplinks.chain(teams).filter(|(_, is_blocked, _)| *is_blocked) {

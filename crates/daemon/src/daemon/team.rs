@@ -287,7 +287,7 @@ impl Daemon {
         let team = self.teams().iter().find(|team| team.spec.name == name).map(|team| team.id);
         if let Some(blocked) = team.or_else(|| self.known_uplink(name)) {
             let (name, other) = (name.to_owned(), other.to_owned());
-            self.plane.loop_again(Loop { blocked, name, other, is_spared: false });
+            self.plane.loop_again(Loop { blocked, name, other, spared: None });
         }
     }
 

@@ -102,6 +102,11 @@ impl Before {
                 None => return,
             }
         };
+        self.session(daemon, store).run(notes).await;
+    }
+
+    /// The session, which serves the ports of this daemon.
+    fn session(self, daemon: Weak<dyn Around>, store: impl FnOnce(Keys) -> Store) -> Session {
         let Self { settings, kept, groups, clock, mut tunnel, jobs } = self;
         let now = clock.now();
         let in_force =
@@ -115,7 +120,7 @@ impl Before {
             tunnel.has_groups(groups);
         }
         let store = store(fabric.keys().clone());
-        let session = Session {
+        Session {
             fabric,
             store,
             clock,
@@ -130,8 +135,7 @@ impl Before {
             names_at: now.after(NAMES),
             keep: Keeping { not_before: now.after(KEEP), ..Keeping::default() },
             said: Said::default(),
-        };
-        session.run(notes).await;
+        }
     }
 
     fn resume(&mut self, known: &[u8]) {

@@ -59,33 +59,17 @@ fn bench() -> Bench {
     let me = Me { host: name("node-1"), address: [192, 0, 2, 1].into(), mtu: 1500, version: "1".to_owned() };
     let settings = Settings { fabric: name("prod"), me, run: 7, seed: 1, terms: Terms::default() };
     let clock = Clock::start();
-    let now = clock.now();
     let (endpoint, requests) = etcd();
     let etcd = nicety_etcd::Settings::new(vec![endpoint.parse().unwrap()]);
     let client = Client::new(etcd, |_: &str, _: u16, _: nicety_etcd::Answer| {}).unwrap();
-    let fabric = Fabric::new(settings, now);
     let (notes, _nobody) = tokio::sync::mpsc::unbounded_channel();
-    let store = Store::new(client, fabric.keys().clone(), notes);
     let (jobs, work) = mpsc::channel();
     let daemon: Arc<dyn Around> = Arc::new(Nobody);
     let tunnel = Tunnel::new("vxlan".to_owned(), Hops::new(1));
-    let session = Session {
-        fabric,
-        store,
-        clock,
-        daemon: Arc::downgrade(&daemon),
-        tunnel,
-        ports: Ports::default(),
-        jobs,
-        applying: None,
-        is_paused: false,
-        look_at: now,
-        say_at: now.after(SAY),
-        names_at: now.after(NAMES),
-        // Not before the test says so.
-        keep: Keeping { not_before: now.after(Duration::from_secs(3600)), ..Keeping::default() },
-        said: Said::default(),
-    };
+    let before = Before { settings, kept: None, groups: None, clock, tunnel, jobs };
+    let mut session = before.session(Arc::downgrade(&daemon), |keys| Store::new(client, keys, notes));
+    // Not before the test says so.
+    session.keep.not_before = clock.now().after(Duration::from_secs(3600));
     Bench { session, daemon, jobs: work, requests }
 }
 

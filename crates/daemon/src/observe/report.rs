@@ -530,8 +530,8 @@ fn of_blocked(name: &str, is_team: bool, found: Option<&Loop>) -> String {
     let list = if is_team { "team" } else { "uplink" };
     let told = format!("`nicety {list} set {name} blocked=false`");
     match found {
-        Some(Loop { other, is_spared: true, .. }) => format!(
-            "it leads into a network that the fabric's tunnel {other} carries, and frames went round, for another host has an uplink there, \
+        Some(Loop { other, spared: Some(what), .. }) => format!(
+            "it leads into a network that {what} {other} carries, and frames went round, for another host has an uplink there, \
              too: keep one of these uplinks, and take the VLAN away from the others; this one carries nothing until {told}"
         ),
         Some(Loop { other, .. }) => format!(

@@ -13,11 +13,11 @@ use crate::reach::Address;
 /// Words by which a change takes itself back.
 #[derive(Debug, Default, Args)]
 pub struct Guard {
-    /// Undo the change after this time, such as 60s, unless `nicety confirm` comes before
+    /// Undo the change after this time, such as 60s, unless `nicety confirm` is called before
     #[arg(long, value_name = "TIME", value_parser = waits)]
     pub confirm: Option<u32>,
-    /// Undo the change unless this address answers echo requests (ping) from here for 5 s afterwards: by the host's routes, or by one
-    /// interface (192.0.2.1%eth0). Without --confirm that confirms it
+    /// Undo the change unless this address answers pings from here for 5 s afterwards: by the host's routes, or by one interface
+    /// (192.0.2.1%eth0). If it answers, the change needs no `nicety confirm`, unless --confirm is given, too
     #[arg(long, value_name = "ADDRESS[%INTERFACE]")]
     pub check_reach: Option<Address>,
 }
@@ -35,9 +35,10 @@ fn waits(text: &str) -> Result<u32, String> {
 /// `confirm`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-  nicety apply --confirm 60s      # undone after 60 s, unless
-  nicety confirm                  # keeps it
-While a change waits, no other one is made, and a start of the daemon serves what was confirmed before.")]
+Example:
+  nicety apply --confirm 60s      # the change is undone after 60 s
+  nicety confirm                  # unless this command keeps it
+While a change waits, no other change is made. A daemon that starts meanwhile serves what was confirmed before.")]
 pub struct Confirm {
     /// Undo the change that waits
     #[arg(long)]
@@ -50,10 +51,10 @@ pub struct Confirm {
 /// The options of every change.
 #[derive(Debug, Args)]
 pub struct ChangeOptions {
-    /// Do not ask, even if a VM loses its adapter or its way out
+    /// Do not ask before a VM loses its adapter or its uplink
     #[arg(long, short = 'y')]
     pub yes: bool,
-    /// Also write the change into the host file; its comments and order stay
+    /// Also write the change into the host file; comments and order of the file stay
     #[arg(long, conflicts_with_all = ["confirm", "check_reach"])]
     pub save: bool,
     /// The guard of the change.
@@ -77,9 +78,9 @@ pub struct PortCommand {
 pub enum PortChange {
     /// Add a port, with the keys of the host file: nicety port add vm3 adapter=e1000 mac=52:54:00:00:00:03 socket=vm3.sock
     Add {
-        /// Its name
+        /// The port's name
         port: String,
-        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        /// The port's keys (docs/host-file.md). A relative path begins at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
         /// The options of the change.
@@ -88,9 +89,10 @@ pub enum PortChange {
     },
     /// Remove a port
     Remove {
-        /// Its name
+        /// The port's name
         port: String,
-        /// Only if the port has this origin: another port, and none, are no mistake
+        /// Remove the port only if its key `origin` has this value. If it has another one, or if there is no such port, the command
+        /// changes nothing, and succeeds
         #[arg(long, value_name = "TEXT")]
         origin: Option<String>,
         /// The options of the change.
@@ -99,38 +101,38 @@ pub enum PortChange {
     },
     /// Change values of a port: nicety port set vm1 buffer=4MiB
     Set {
-        /// Its name
+        /// The port's name
         port: String,
-        /// Keys and their new values; without a value a key gets its default
+        /// Keys and their new values. A key without a value (buffer=) gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options of the change.
         #[command(flatten)]
         options: ChangeOptions,
     },
-    /// Restart a port that a defect has ended (state `failed`)
+    /// Restart a port, or an uplink, that a defect of the daemon has ended (state `failed`)
     Restart {
-        /// The port's name; `uplink`'s kind for the uplink
+        /// The name of a port or an uplink; an uplink without a name is called by its kind, such as tap
         port: String,
         /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
-    /// Save a port's state to a file, and stop the port: it stands still until it is restored or its VMM disconnects
+    /// Save a port's state to a file, and stop the port: it carries nothing until it is restored or its VMM disconnects
     Save {
-        /// Its name
+        /// The port's name
         port: String,
-        /// The file
+        /// The file to write
         file: PathBuf,
         /// The daemon to ask.
         #[command(flatten)]
         which: Which,
     },
-    /// Restore a port from a saved state: a port that its VM does not use, or that was saved
+    /// Restore a port's state from a file. The port must have been saved, or must not be in use by a VM
     Restore {
-        /// Its name
+        /// The port's name
         port: String,
-        /// The file
+        /// The file that `port save` has written
         file: PathBuf,
         /// The daemon to ask.
         #[command(flatten)]
@@ -149,16 +151,16 @@ pub struct Vf {
 /// The commands of `vf`.
 #[derive(Debug, Subcommand)]
 pub enum VfCommand {
-    /// Show the functions: what the host lets each do, and its frames that were dropped as spoofed
+    /// Show the virtual functions of cards: what the host lets each one do, and how many of its frames were dropped as spoofed
     Show(VfShow),
-    /// Change what the host lets a function do, by the words of `ip link set DEV vf N`
+    /// Change what the host lets a virtual function do, by the words of `ip link set DEV vf N`
     Set(VfSet),
 }
 
 /// `vf show`.
 #[derive(Debug, Args)]
 pub struct VfShow {
-    /// Only those of this card, or this one
+    /// Show only the functions of this card, or only this function
     #[arg(value_name = "CARD[/N]")]
     pub function: Option<String>,
     /// JSON instead of a table
@@ -173,24 +175,24 @@ pub struct VfShow {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Words:
-  mac ADDRESS            its address; its driver learns it when it resets the function
-  vlan N                 the VLAN of its frames, which leave with its tag; 0 is none
-  qos N                  beside vlan: the priority in that tag; usually 0
-  proto 802.1Q           beside vlan: the kind of that tag
-  rate MBIT              what it may send, in Mbit/s or with a unit; 0 is no limit
-  min-rate MBIT          what it has of its card's uplink at least; 0 is no promise
-  spoofchk on|off        whether it may send only from its own address
-  trust on|off           whether it may have other addresses, and all multicast frames
+  mac ADDRESS            its MAC address. Its driver learns it when it resets the function
+  vlan N                 the VLAN of its frames, which leave with a tag; 0: none
+  qos N                  with vlan: the priority in that tag [default: 0]
+  proto 802.1Q           with vlan: the kind of that tag
+  rate MBIT              the most that it may send, in Mbit/s or with a unit; 0: no limit
+  min-rate MBIT          the least that it has of its card's uplink; 0: no promise
+  spoofchk on|off        on: it may send only from its own address
+  trust on|off           on: it may choose other addresses, and get all multicast frames
   state auto|enable|disable
-                         its link: the card's, up, or down
-  query-rss on|off       whether it may ask for the hash's key and table
+                         its link: as its card's, always up, or always down
+  query-rss on|off       on: it may ask for the key and the table of the receive hash
 Example:
   nicety vf set card0/3 vlan 10 trust on")]
 pub struct VfSet {
-    /// The function
+    /// The function: its card, and its number on it
     #[arg(value_name = "CARD/N")]
     pub function: String,
-    /// Words, each with its value
+    /// Words, each with its value: see below
     #[arg(value_name = "WORD VALUE", required = true, num_args = 2..)]
     pub values: Vec<String>,
     /// The options of the change.
@@ -212,9 +214,9 @@ pub enum CardChange {
     /// The changes that ports, groups and uplinks have too.
     #[command(flatten)]
     List(ListChange),
-    /// Reset one: the driver of each of its functions is told, and resets its function
+    /// Reset a card: the driver of each of its functions is told, and resets its function
     Reset {
-        /// Its name
+        /// The card's name
         name: String,
         /// The daemon to ask.
         #[command(flatten)]
@@ -241,7 +243,7 @@ pub struct FlowExport {
 /// The commands of `flow-export`.
 #[derive(Debug, Subcommand)]
 pub enum FlowExportCommand {
-    /// Show them: what each counts, whether its collector gets records, and how many records were sent and lost
+    /// Show the exports of flows: what each one counts, whether its collector gets records, and how many records were sent and lost
     List(FlowExportList),
     /// The changes that ports, groups and uplinks have too.
     #[command(flatten)]
@@ -278,9 +280,9 @@ pub enum ClassChange {
         /// The class, with its uplink or team before it: tap0/vm
         #[arg(value_name = "UPLINK/CLASS")]
         name: String,
-        /// The port
+        /// The port's name
         port: String,
-        /// shares, reservation or limit, and its value; without a value the port has what the class's other ports have
+        /// shares, reservation or limit, and its value. Without a value (limit=) the port gets what the other ports of the class have
         #[arg(value_name = "TERM=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options of the change.
@@ -289,35 +291,33 @@ pub enum ClassChange {
     },
 }
 
-/// Changes to a port group, an uplink, a team, a mirror, an export of flows or a class.
+/// Changes to a port group, an uplink, a card, a team, a mirror, an export of flows or a class.
 #[derive(Debug, Subcommand)]
 pub enum ListChange {
-    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap; nicety card add
-    /// nic0 chip=82599; nicety team add lan members=tap0,tap1 mode=active-standby; nicety mirror add watch ports=vm1 to=vm9; nicety
-    /// flow-export add noc collector=udp:10.0.0.9:4739; nicety class add tap0/iscsi reservation=2Gbit/s
+    /// Adds an entry. `lists.rs` has what a person reads of it, of its name, and of the others.
     Add {
-        /// Its name; a tap's is its interface, a class's has its uplink or team before it (tap0/iscsi)
+        /// Its name.
         name: String,
-        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        /// The keys (docs/host-file.md). A relative path begins at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
         /// The options of the change.
         #[command(flatten)]
         options: ChangeOptions,
     },
-    /// Remove one; a group or a card that ports are in stays, and a team takes its uplinks with it
+    /// Removes an entry.
     Remove {
-        /// Its name; an uplink's without one is its kind, a class's has its uplink or team before it (tap0/iscsi)
+        /// Its name.
         name: String,
         /// The options of the change.
         #[command(flatten)]
         options: ChangeOptions,
     },
-    /// Change values of one: nicety group set web vlan=20
+    /// Changes values of an entry.
     Set {
-        /// Its name; an uplink's without one is its kind, a class's has its uplink or team before it (tap0/iscsi)
+        /// Its name.
         name: String,
-        /// Keys and their new values; without a value a key gets its default
+        /// Keys and their new values. A key without a value (vlan=) gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options of the change.

@@ -14,7 +14,8 @@ use super::change::value;
 /// `fabric`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`status` asks the daemon. All other commands ask etcd, by the host file's [fabric] or by --fabric, --etcd and so on, and need no daemon. docs/fabric.md explains them.")]
+`nicety fabric status` asks this host's daemon. All other commands need no daemon: they ask etcd itself. The table [fabric] of the host file \
+says how etcd is reached, or --fabric, --etcd and the other options do. docs/fabric.md explains the commands.")]
 pub struct Fabric {
     /// Its command.
     #[command(subcommand)]
@@ -24,16 +25,16 @@ pub struct Fabric {
 /// How etcd is asked.
 #[derive(Debug, Args)]
 pub struct Store {
-    /// The host file, whose table fabric says how etcd is asked [default: host.toml here]
+    /// The host file, whose table [fabric] says how to reach etcd [default: host.toml here]
     #[arg(long = "host", value_name = "FILE")]
     pub host_file: Option<PathBuf>,
     /// The fabric's name [default: the host file's]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     pub fabric: Option<Name>,
-    /// Servers of one etcd with commas between them, such as https://etcd1:2379 [default: the host file's]
+    /// The servers of etcd, with commas between them, such as https://etcd1:2379 [default: the host file's]
     #[arg(long, value_name = "URL,…", value_delimiter = ',')]
     pub etcd: Vec<Endpoint>,
-    /// As which user of etcd to ask [default: the host file's, who may only read]
+    /// The user of etcd who asks [default: the host file's, who may only read]
     #[arg(long, value_name = "NAME", requires = "password")]
     pub user: Option<String>,
     /// The file with that user's password
@@ -42,7 +43,7 @@ pub struct Store {
     /// The certificate of the CA that signed etcd's, in PEM format [default: the host file's]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// What to show if etcd asks for a certificate, in PEM format [default: the host file's]
+    /// The certificate to present to etcd, in PEM format [default: the host file's]
     #[arg(long, value_name = "FILE", requires = "key")]
     pub certificate: Option<PathBuf>,
     /// The private key of that certificate
@@ -53,7 +54,7 @@ pub struct Store {
 /// The options of a change.
 #[derive(Debug, Args)]
 pub struct FabricOptions {
-    /// Do not ask, even if VMs lose their way to other hosts
+    /// Do not ask before VMs lose their connection to other hosts
     #[arg(long, short = 'y')]
     pub yes: bool,
     /// How etcd is asked.
@@ -64,49 +65,49 @@ pub struct FabricOptions {
 /// The commands of `fabric`.
 #[derive(Debug, Subcommand)]
 pub enum FabricCommand {
-    /// Show the fabric as this host's daemon knows it: etcd, the other hosts, the groups, what is refused. Ends with 1 if it is not connected
+    /// Show the fabric as this host's daemon knows it: etcd, the other hosts, the groups, what is refused. The exit code is 1 if the daemon is not connected to etcd
     Status {
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// The daemon.
         #[command(flatten)]
         which: Which,
     },
-    /// Make a fabric: its configuration without groups, and, if etcd has users, the role and the user of an administrator
+    /// Make a fabric: a configuration without groups. If etcd has users, also the role and the user of an administrator
     Init {
-        /// The file for the new user's password: its owner alone may read it [default: FABRIC-admin.password]
+        /// The file to write the new user's password into, which only its owner may read [default: FABRIC-admin.password]
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Let a host take part: makes its role and its user, and prints the tables for its host file
+    /// Add a host to the fabric: makes its role and its user in etcd, and prints the tables for its host file
     Join {
         /// The host's name in the fabric
         #[arg(value_name = "NAME", value_parser = Name::new)]
         name: Name,
-        /// The host's address on the network between hosts
+        /// The host's IP address on the network between hosts
         #[arg(long, value_name = "ADDRESS")]
         address: IpAddr,
-        /// MTU of that network in bytes
+        /// The MTU of that network
         #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..))]
         mtu: u16,
-        /// The file for the new user's password: its owner alone may read it [default: FABRIC-NAME.password]
+        /// The file to write the new user's password into, which only its owner may read [default: FABRIC-NAME.password]
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Take this host out of its fabric: as `forget`, for the host that the host file names
+    /// Remove this host from its fabric: `forget` for the host that the host file names
     Leave {
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Take a host out: its user, its role, its keys and its lease
+    /// Remove a host from the fabric: its user, its role, its keys and its lease
     Forget {
         /// The host's name in the fabric
         #[arg(value_name = "NAME", value_parser = Name::new)]
@@ -115,64 +116,64 @@ pub enum FabricCommand {
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// List the fabric's port groups, or change one
+    /// List the fabric's port groups, or add, change or remove one
     Group(FabricGroup),
-    /// List the fabric's classes of I/O control, or change one. They divide the tunnel of each host
+    /// List the fabric's classes of I/O control, or add, change or remove one. They divide the tunnel of each host
     Class(FabricClass),
     /// List the ports of all hosts with their addresses
     Port(FabricPort),
-    /// Say which host and port an address is at
+    /// Say at which host and port a MAC address is
     Where {
-        /// The address
+        /// The MAC address
         #[arg(value_name = "MAC")]
         mac: Mac,
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Write the configuration with all port groups and classes, as it is in etcd
+    /// Write the fabric's configuration with all port groups and classes, as it is in etcd
     Export {
-        /// The file: it is written whole, or stays as it is [default: stdout]
+        /// The file to write. If that fails, the file stays as it was [default: stdout]
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Show what `apply` would change
+    /// Show what `nicety fabric apply` would change
     Plan {
-        /// The configuration
+        /// The file with the configuration
         file: PathBuf,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Make a file the configuration of all hosts: shows the plan, and asks before VMs lose their way to other hosts
+    /// Put a configuration in force on all hosts: shows the plan, and asks before VMs lose their connection to other hosts
     Apply {
-        /// The configuration
+        /// The file with the configuration
         file: PathBuf,
-        /// The version that the file was made from, as `export` says it: nothing is done if there is a newer one
+        /// The version that the file was made from, which `nicety fabric export` has written into it. If etcd has a newer one, nothing is changed
         #[arg(long, value_name = "N")]
         based_on: Option<i64>,
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Change the configuration in an editor ($VISUAL, or $EDITOR), then as `apply`
+    /// Edit the configuration in $VISUAL or $EDITOR, and then apply it
     Edit {
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Make a CA, and a certificate for etcd's servers, for those who have none. etcd is not asked
+    /// Make a CA, and a certificate for etcd's servers, if you have none. etcd is not asked
     Certificates {
-        /// The folder for ca.pem, ca.key, etcd.pem and etcd.key; a CA that is there already is used
+        /// The folder to write ca.pem, ca.key, etcd.pem and etcd.key into. A CA that is already there is used
         #[arg(value_name = "DIR")]
         folder: PathBuf,
-        /// Servers of etcd with commas between them: the certificate is for their names and addresses
+        /// The servers of etcd, with commas between them. The certificate is for their names and addresses
         #[arg(long, value_name = "URL,…", value_delimiter = ',', required = true)]
         etcd: Vec<Endpoint>,
     },
@@ -189,42 +190,42 @@ pub struct FabricGroup {
 /// The commands of `fabric group`.
 #[derive(Debug, Subcommand)]
 pub enum FabricGroupCommand {
-    /// List the groups
+    /// List the fabric's port groups
     List {
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Add one: nicety fabric group add web vni=5010 vlan=10
+    /// Add a port group to the fabric: nicety fabric group add web vni=5010 vlan=10
     Add {
-        /// Its name
+        /// The group's name
         #[arg(value_parser = Name::new)]
         name: Name,
-        /// vni, vlan, and the keys of a port_group of the host file (docs/host-file.md)
+        /// The keys vni and vlan, and those of a port_group of the host file (docs/host-file.md)
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Change values of one: nicety fabric group set web send_average=1Gbit/s
+    /// Change values of a port group of the fabric: nicety fabric group set web send_average=1Gbit/s
     Set {
-        /// Its name
+        /// The group's name
         #[arg(value_parser = Name::new)]
         name: Name,
-        /// Keys and their new values; without a value a key gets its default
+        /// Keys and their new values. A key without a value (send_average=) gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Remove one that no port is in
+    /// Remove a port group from the fabric; a group that ports are in stays
     Remove {
-        /// Its name
+        /// The group's name
         #[arg(value_parser = Name::new)]
         name: Name,
         /// The options.
@@ -244,18 +245,18 @@ pub struct FabricClass {
 /// The commands of `fabric class`.
 #[derive(Debug, Subcommand)]
 pub enum FabricClassCommand {
-    /// List the classes in their order: the first one that a frame fits is the frame's
+    /// List the fabric's classes in their order: a frame belongs to the first class that it fits
     List {
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// How etcd is asked.
         #[command(flatten)]
         store: Store,
     },
-    /// Add one behind the others: nicety fabric class add slow groups=web limit=2Gbit/s
+    /// Add a class to the fabric, behind the others: nicety fabric class add slow groups=web limit=2Gbit/s
     Add {
-        /// Its name
+        /// The class's name
         #[arg(value_parser = Name::new)]
         name: Name,
         /// The keys of an io_class of the host file, without those that name an uplink or ports (docs/fabric.md)
@@ -265,21 +266,21 @@ pub enum FabricClassCommand {
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Change values of one: nicety fabric class set slow limit=1Gbit/s
+    /// Change values of a class of the fabric: nicety fabric class set slow limit=1Gbit/s
     Set {
-        /// Its name
+        /// The class's name
         #[arg(value_parser = Name::new)]
         name: Name,
-        /// Keys and their new values; without a value a key gets its default
+        /// Keys and their new values. A key without a value (limit=) gets its default
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
         values: Vec<(String, String)>,
         /// The options.
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Remove one
+    /// Remove a class from the fabric
     Remove {
-        /// Its name
+        /// The class's name
         #[arg(value_parser = Name::new)]
         name: Name,
         /// The options.
@@ -299,12 +300,12 @@ pub struct FabricPort {
 /// The commands of `fabric port`.
 #[derive(Debug, Subcommand)]
 pub enum FabricPortCommand {
-    /// List them. A port is there while its guest's driver works
+    /// List the ports of all hosts with their addresses. A port is in the list while its guest's driver works
     List {
-        /// Only those in this group
+        /// List only the ports in this group
         #[arg(long, value_name = "GROUP", value_parser = Name::new)]
         group: Option<Name>,
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// How etcd is asked.

@@ -15,36 +15,36 @@ pub struct Ft {
 /// The commands of `ft`.
 #[derive(Debug, Subcommand)]
 pub enum FtCommand {
-    /// Show the protected VMs: where each runs, whether it is protected or why not, how long it stands still for a copy
+    /// Show the protected VMs: where each one runs, whether it is protected or why not, and how long it is paused for a copy
     Status {
-        /// Only this VM
+        /// Show only this VM
         vm: Option<String>,
-        /// JSON
+        /// JSON instead of text
         #[arg(long)]
         json: bool,
         /// The daemon
         #[command(flatten)]
         which: Which,
     },
-    /// Take a twin of a VM again, after `stop`
+    /// Protect a VM again, after `stop`: a twin of it is made on the other host
     Protect {
-        /// The VM
+        /// The VM's name
         vm: String,
         /// The daemon
         #[command(flatten)]
         which: Which,
     },
-    /// End a VM's protection: the VM goes on here, and no twin is taken until `protect`
+    /// Stop the protection of a VM: the VM goes on here, without a twin until `protect`
     Stop {
-        /// The VM
+        /// The VM's name
         vm: String,
         /// The daemon
         #[command(flatten)]
         which: Which,
     },
-    /// Have the twin go on with the VM now; its QEMU here ends
+    /// Let the twin on the other host take over the VM now; its QEMU on this host ends
     Failover {
-        /// The VM
+        /// The VM's name
         vm: String,
         /// The daemon
         #[command(flatten)]

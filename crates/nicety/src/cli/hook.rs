@@ -21,42 +21,43 @@ pub struct Hook {
 /// The VM managers.
 #[derive(Debug, Subcommand)]
 pub enum HookOf {
-    /// Be libvirt's hook for QEMU: add the ports of a domain when it starts, remove them when it has ended
+    /// The hook that libvirt calls for a QEMU domain: adds the domain's ports when it starts, and removes them when it has ended
     Libvirt(HookLibvirt),
 }
 
 /// `hook libvirt`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
   nicety hook libvirt --install --wait 30s
   nicety hook libvirt --remove
-libvirt then calls it by a script in its folder of hooks, with a domain's name, an operation and the domain's XML on stdin
-(https://libvirt.org/hooks.html). It changes only ports that it has made itself: `nicety ports NAME` says who has made a port.")]
+Once the hook is installed, libvirt calls it with a domain's name, an operation, and the domain's XML on stdin
+(https://libvirt.org/hooks.html). The hook changes only ports that it has made itself. `nicety ports NAME` says who has made a port.")]
 pub struct HookLibvirt {
-    /// Write the script into libvirt's folder of hooks. It calls this program with the other options of this command
+    /// Install the hook: write a script into libvirt's folder of hooks, which calls this program with the other options given here
     #[arg(long, conflicts_with_all = ["remove", "domain"])]
     pub install: bool,
-    /// Remove the script
+    /// Remove that script
     #[arg(long, conflicts_with = "domain")]
     pub remove: bool,
-    /// libvirt's folder of hooks for QEMU, in which each executable file is called
+    /// libvirt's folder of hooks for QEMU; libvirt calls each executable file in it
     #[arg(long, value_name = "DIR", default_value = "/etc/libvirt/hooks/qemu.d")]
     pub hooks: PathBuf,
-    /// Wait for so long for a daemon that does not answer, or for a change that must be confirmed or undone first, such as 30s, 600s at
-    /// most [default: not at all]
+    /// Wait at most so long (such as 30s; 600s at most) if the daemon does not answer, or if another change must be confirmed or undone
+    /// first [default: do not wait]
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = wait)]
     pub wait: Seconds,
-    /// Only the interfaces whose sockets are in this folder [default: all of type vhostuser]
+    /// Add ports only for the interfaces whose sockets are in this folder [default: for all of type vhostuser]
     #[arg(long, value_name = "DIR")]
     pub sockets: Option<PathBuf>,
-    /// The domain's name
+    /// The domain's name; libvirt passes this and the following arguments
     #[arg(required_unless_present_any = ["install", "remove"], requires = "operation")]
     pub domain: Option<String>,
-    /// prepare, start, started, stopped, release, migrate, restore, reconnect or attach
+    /// The operation: prepare, start, started, stopped, release, migrate, restore, reconnect or attach
     pub operation: Option<String>,
-    /// begin or end
+    /// The part of the operation: begin or end
     pub suboperation: Option<String>,
-    /// What else libvirt says: why the domain ended, say
+    /// More from libvirt, such as why the domain ended
     pub extra: Option<String>,
     /// The daemon to ask.
     #[command(flatten)]

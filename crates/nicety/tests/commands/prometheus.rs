@@ -126,7 +126,8 @@ fn promtool_takes_the_alerts_and_they_fire_when_they_should() {
     assert!(tested.code == Some(0) && tested.out.contains("SUCCESS"), "{tested:?}");
 }
 
-/// A daemon that has all that the dashboard shows: uplinks, a team, classes of both, an export of flows, and frames that are dropped.
+/// A daemon that has all that the dashboard shows: uplinks, a team, classes of both, exports of flows, one of which loses records, and
+/// frames that are dropped.
 const SHOWN: &str = r#"
 [[uplink]]
 kind = "stream"
@@ -163,7 +164,16 @@ uplink = "both"
 [[flow_export]]
 name = "noc"
 collector = "udp:127.0.0.1:9"
+
+# Nobody listens there: records wait until there is no room for more.
+[[flow_export]]
+name = "away"
+collector = "tcp:127.0.0.1:9"
+memory = "16KiB"
 "#;
+
+/// Flows of which each has one record. More than [`SHOWN`]'s collector that is away lets wait (32,768), and than the table has room for.
+const FLOWS: u32 = 34_000;
 
 /// The dashboard.
 fn dashboard() -> Value {
@@ -212,6 +222,17 @@ fn each_query_of_the_dashboard_finds_something_at_a_daemon_that_serves() {
     let mut world = UnixStream::connect(scratch.path().join("world.sock")).unwrap();
     let mut frame = vec![0xff; 60];
     frame[6..14].copy_from_slice(&[0x52, 0x54, 0, 0, 0, 9, 0x88, 0xb5]);
+    let flow = |station: u32| {
+        let mut frame = frame.clone();
+        frame[8..12].copy_from_slice(&station.to_be_bytes());
+        [&60u32.to_be_bytes()[..], &frame].concat()
+    };
+    world.write_all(&(1..=FLOWS).flat_map(flow).collect::<Vec<u8>>()).unwrap();
+    let end = Instant::now() + TIMEOUT;
+    while !scratch.get("/metrics").1.contains("nicety_flow_port_records_lost_total{export=\"away\",port=\"world\"}") {
+        assert!(Instant::now() < end, "{}", scratch.get("/metrics").1);
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let drops = |text: &str| -> Vec<String> {
         text.lines().filter(|line| line.starts_with("nicety_port_drops_total{")).map(str::to_owned).collect()
     };

@@ -74,8 +74,8 @@ pub struct Loop {
     pub name: String,
     /// The name of the one that goes on.
     pub other: String,
-    /// The one that goes on is [spared](Plane::spare_uplink).
-    pub is_spared: bool,
+    /// What the one that goes on is, if it is [spared](Plane::spare_uplink).
+    pub spared: Option<&'static str>,
 }
 
 /// An uplink or a team that leads into a network. In the order in which they came.
@@ -85,7 +85,8 @@ struct Guarded {
     name: String,
     /// Its place in masks.
     place: usize,
-    is_spared: bool,
+    /// What it is, if it is spared.
+    spared: Option<&'static str>,
 }
 
 /// Whether `earlier` is less than this long ago.
@@ -406,17 +407,17 @@ impl Plane {
             let is_known = uplinks.iter().any(|known| known.id == id);
             let free = (0..UPLINKS_MAX).find(|place| uplinks.iter().all(|known| known.place != *place));
             if let (Some(place), false) = (free, is_known) {
-                uplinks.push(Guarded { id, name: name.to_owned(), place, is_spared: false });
+                uplinks.push(Guarded { id, name: name.to_owned(), place, spared: None });
             }
         });
     }
 
-    /// Spares a guarded uplink on which much depends: if it is part of a loop, the other uplink is blocked, even if that is older. Of two
-    /// spared uplinks the newer one is blocked.
-    pub fn spare_uplink(&self, id: PortId) {
-        if self.guard.uplinks.load().iter().any(|known| known.id == id && !known.is_spared) {
+    /// Of a loop with this guarded uplink the other one is blocked, whichever is newer: so much depends on this one that it is to go on. Of two
+    /// such uplinks the newer one is blocked. `what`: what it is, for the sentence about the loop, such as "the storage link".
+    pub fn spare_uplink(&self, id: PortId, what: &'static str) {
+        if self.guard.uplinks.load().iter().any(|known| known.id == id && known.spared.is_none()) {
             let is_it = |known: &&mut Guarded| known.id == id;
-            self.guard_changes(|uplinks| uplinks.iter_mut().filter(is_it).for_each(|known| known.is_spared = true));
+            self.guard_changes(|uplinks| uplinks.iter_mut().filter(is_it).for_each(|known| known.spared = Some(what)));
         }
     }
 
@@ -452,7 +453,8 @@ impl Plane {
 
     /// Blocks an uplink or a team again that was blocked for this loop before. It stays blocked until [`unloop`](Self::unloop).
     pub fn loop_again(&self, mut found: Loop) {
-        found.is_spared = self.guard.uplinks.load().iter().any(|known| known.name == found.other && known.is_spared);
+        found.spared =
+            self.guard.uplinks.load().iter().find(|known| known.name == found.other).and_then(|known| known.spared);
         let mut memory = self.guard.memory();
         if !memory.loops.iter().any(|known| known.blocked == found.blocked) {
             self.switch().block(found.blocked);
@@ -603,9 +605,10 @@ impl Plane {
         let pair: Vec<&Guarded> =
             uplinks.iter().filter(|known| [from, port.place().origin].contains(&known.id)).collect();
         let [older, newer] = pair[..] else { return };
-        let (stays, blocked) = if newer.is_spared && !older.is_spared { (newer, older) } else { (older, newer) };
-        let (name, other, is_spared) = (blocked.name.clone(), stays.name.clone(), stays.is_spared);
-        let found = Loop { blocked: blocked.id, name, other, is_spared };
+        let is_older_blocked = newer.spared.is_some() && older.spared.is_none();
+        let (stays, blocked) = if is_older_blocked { (newer, older) } else { (older, newer) };
+        let (name, other) = (blocked.name.clone(), stays.name.clone());
+        let found = Loop { blocked: blocked.id, name, other, spared: stays.spared };
         if !self.block(&found, stays.id, now) {
             return;
         }
@@ -657,8 +660,8 @@ impl Plane {
 /// A sentence for a person.
 impl std::fmt::Display for Loop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { blocked: _, name, other, is_spared } = self;
-        let which = if *is_spared { "for the other one is the fabric's tunnel" } else { "the newer one" };
+        let Self { blocked: _, name, other, spared } = self;
+        let which = spared.map_or_else(|| "the newer one".to_owned(), |what| format!("for the other one is {what}"));
         write!(f, "{name} and {other} lead into one network, and frames went round: {name}, {which}, is blocked")
     }
 }

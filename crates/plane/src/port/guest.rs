@@ -29,7 +29,7 @@ pub struct Guest {
     memory: Arc<Map>,
     /// The page of doorbells that the guest has mapped.
     page: Option<Arc<Map>>,
-    /// Its worker polls it in each round.
+    /// Its worker never sleeps, by its last turn, and polls it in each round.
     polls: bool,
     out: Outbox,
     /// The adapter's clock minus the port's, in nanoseconds: after a restore the adapter's clock continues from the time of saving.
@@ -277,8 +277,13 @@ impl Side for Guest {
     }
 
     #[inline]
-    fn set_polls(&mut self, polls: bool) {
-        self.polls = polls;
+    fn set_polls(&mut self, polls: bool) -> bool {
+        std::mem::replace(&mut self.polls, polls) != polls
+    }
+
+    #[inline]
+    fn polls(&self) -> bool {
+        self.polls
     }
 
     fn set_link(&mut self, is_up: bool) {

@@ -109,7 +109,7 @@ impl Port {
             || either!(&inner.end, end => end.is_due(now))
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
-            || (inner.is_polled_always && !inner.polled.is_empty())
+            || (!inner.polled.is_empty() && either!(&inner.end, end => end.polls()))
     }
 
     /// Bytes that its guest, or the outside of an uplink, has sent and got. Nothing is copied or allocated for it.

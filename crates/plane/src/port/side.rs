@@ -74,8 +74,15 @@ pub(super) trait Side {
     /// Its guest has mapped this page of doorbells, or none.
     fn set_page(&mut self, _page: Option<Arc<Map>>) {}
 
-    /// Its worker polls it in each round, or not.
-    fn set_polls(&mut self, _polls: bool) {}
+    /// Its worker polls it in each round, or not. True if that is new. Only guests have queues that are polled.
+    fn set_polls(&mut self, _polls: bool) -> bool {
+        false
+    }
+
+    /// Whether its worker polls it in each round.
+    fn polls(&self) -> bool {
+        false
+    }
 
     /// The host decides the state of its guest's link.
     fn set_link(&mut self, _is_up: bool) {}

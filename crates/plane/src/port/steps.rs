@@ -267,11 +267,7 @@ impl Port {
             self.shell.wake_at(at);
         }
         let always = self.shell.always_polls() && now < inner.active.after_ns(POLLED_NS);
-        let changed = always != inner.is_polled_always;
-        if changed {
-            inner.is_polled_always = always;
-            either!(&mut inner.end, end => end.set_polls(always));
-        }
+        let changed = either!(&mut inner.end, end => end.set_polls(always));
         if always || changed || inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;
             let polled = std::mem::take(&mut inner.polled);

@@ -196,7 +196,7 @@ mod tests {
         let old = host(&["l0"], &format!("{LAN}members = \"l0\"\nblocked = true\n"));
         assert_eq!(names(&kept(&old, &["l0", "l1"], &format!("{LAN}members = \"l0,l1\"\n"))), ["lan"]);
         let free = host(&["l0", "l1"], &format!("{LAN}members = \"l0\"\n"));
-        let found = [Loop { blocked: PortId(3), name: "l1".to_owned(), other: "lan".to_owned(), is_spared: false }];
+        let found = [Loop { blocked: PortId(3), name: "l1".to_owned(), other: "lan".to_owned(), spared: None }];
         let looped = with_loops(&free, &found).unwrap();
         assert_eq!(names(&looped), ["l1"]);
         assert_eq!(looped.uplink("l1").unwrap().in_loop.as_deref(), Some("lan"));
