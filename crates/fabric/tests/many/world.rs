@@ -85,6 +85,15 @@ pub struct Tunnel {
     pub flood: BTreeSet<(Vni, Hop)>,
     pub table: BTreeMap<(Vni, Mac), Hop>,
     pub groups: BTreeMap<Name, Vni>,
+    /// Networks that it leaves.
+    pub left: BTreeSet<Vni>,
+}
+
+impl Tunnel {
+    /// The group of a network, if it takes frames from there.
+    fn group(&self, vni: Vni) -> Option<&Name> {
+        self.groups.iter().find(|(_, of)| **of == vni && !self.left.contains(&vni)).map(|(name, _)| name)
+    }
 }
 
 pub struct Daemon {

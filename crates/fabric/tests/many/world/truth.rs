@@ -79,6 +79,7 @@ impl World {
                 let is_here = self.guests.iter().any(|guest| guest.mac == mac && guest.at == Some(host));
                 is_lost = !is_here && self.is_needed(host, vni);
             }
+            Action::Leave { ref vnis } => self.tunnel_of(host).left.clone_from(vnis),
             _ => {}
         }
         if is_lost {
@@ -125,8 +126,8 @@ impl World {
             let hop = from_tunnel.hops.iter().find(|(_, peer)| peer.address == self.hosts[to].address);
             let (true, Some((hop, _))) = (is_taken, hop) else { continue };
             for (name, vni) in &from_tunnel.groups {
-                let is_sent = from_tunnel.flood.contains(&(*vni, *hop));
-                let received = to_tunnel.groups.iter().find(|(_, of)| *of == vni).map(|(name, _)| name);
+                let is_sent = from_tunnel.flood.contains(&(*vni, *hop)) && !from_tunnel.left.contains(vni);
+                let received = to_tunnel.group(*vni);
                 if is_sent && received.is_some_and(|received| received != name) {
                     self.fail(&format!(
                         "h{from} sends frames of {name} with vni {vni}, which h{to} has for {received:?}"
