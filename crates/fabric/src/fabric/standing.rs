@@ -57,7 +57,15 @@ pub(crate) struct Standing {
 impl Standing {
     pub(crate) fn new(now: Time) -> Self {
         let why = "it has just begun".to_owned();
-        Self { stage: Stage::Idle(now), lease: None, are_hosts_new: true, failures: 0, registered_at: 0, former_run: None, why }
+        Self {
+            stage: Stage::Idle(now),
+            lease: None,
+            are_hosts_new: true,
+            failures: 0,
+            registered_at: 0,
+            former_run: None,
+            why,
+        }
     }
 
     pub(crate) fn lease(&self) -> Option<i64> {
