@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 
-use crate::hosts::Hosts;
+use crate::hosts::{Hop, Hosts};
 use crate::record::{Keys, Name};
 use crate::store::{Call, Event, Scope, WatchId};
 use crate::{Action, Me, Terms, earlier};
@@ -59,6 +59,8 @@ pub struct Fabric {
     /// The hosts were read anew for the next version of the configuration.
     pub(crate) is_read_for_config: bool,
     pub(crate) hosts: Hosts,
+    /// Other hosts that may have changed since the tunnel was told of them.
+    pub(crate) concerned: BTreeSet<Hop>,
     pub(crate) groups: BTreeMap<Name, Group>,
     /// Claims of other hosts, in all groups.
     pub(crate) claims: usize,
@@ -119,6 +121,7 @@ impl Fabric {
             configs: Configs::default(),
             is_read_for_config: false,
             hosts: Hosts::default(),
+            concerned: BTreeSet::new(),
             groups: BTreeMap::new(),
             claims: 0,
             vanish_at: None,
@@ -212,6 +215,7 @@ impl Fabric {
     pub fn tick(&mut self, now: Time) {
         self.vanish(now);
         self.disown(now);
+        self.judge(now);
         self.stand(now);
         self.read_what_was_left_out(now);
         self.read(now);
@@ -236,10 +240,14 @@ pub(crate) struct Random(u64);
 impl Random {
     /// From 0 to below 1.
     pub(crate) fn fraction(&mut self) -> f64 {
+        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        z ^ (z >> 31)
     }
 }

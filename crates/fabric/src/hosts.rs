@@ -9,7 +9,7 @@ use crate::record::{HostRecord, Name};
 
 /// Other hosts that one host knows, at most: as many as its tunnel reaches.
 pub const HOSTS_MAX: usize = 1024;
-/// Tunnel addresses that one host claims, at most. It uses one, and two while it changes its address.
+/// Tunnel addresses that one host claims, at most. It uses one; a stranger may have added others.
 const TENURES_MAX: usize = 4;
 
 /// A host's number in this host's tunnel. It stays while the host is there.

@@ -201,8 +201,18 @@ impl Fabric {
         }
     }
 
+    /// Identifiers that the next version takes from groups of this one. Without a lease this host may hear of that late, and they may be other
+    /// groups' by now. Nobody takes frames from a host that is gone, unless another one has its address: so the tunnel leaves them at once.
+    fn lost_without_lease(&self, config: &Config) -> BTreeSet<Vni> {
+        let next = self.configs.next.as_ref().filter(|_| self.standing.registered().is_none());
+        next.map(|(_, next)| config.lost(next)).unwrap_or_default()
+    }
+
     /// Has the daemon apply the next version. One version at a time.
     pub(crate) fn offer(&mut self, now: Time) {
+        let in_force = self.configs.in_force.as_ref().or(self.configs.last_known.as_ref());
+        let lost = in_force.map(|(_, config)| self.lost_without_lease(config)).unwrap_or_default();
+        self.leave_networks(&self.configs.left | &lost);
         if self.configs.applying.is_some() || self.configs.waits_for_hosts {
             return;
         }
@@ -238,7 +248,7 @@ impl Fabric {
             Ok(()) => {
                 // The state that was kept may say that a newer version has taken identifiers away from it.
                 if self.configs.last_known.as_ref().is_none_or(|(known, _)| *known != revision) {
-                    self.leave_networks(BTreeSet::new());
+                    self.leave_networks(self.lost_without_lease(&config));
                 }
                 self.put_in_force(revision, config);
             }

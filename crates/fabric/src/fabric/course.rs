@@ -23,6 +23,8 @@ pub(crate) struct Course {
     calm_at: Option<Time>,
     /// The registration for which it was read last.
     pub(crate) read_for: Option<u32>,
+    /// When that was.
+    pub(crate) read_at: Time,
     failures: u32,
     /// Since when it is in this state, and why it is not in touch.
     pub(crate) since: Time,
@@ -48,6 +50,7 @@ impl Course {
             caught_up: 0,
             calm_at: None,
             read_for: None,
+            read_at: now,
             failures: 0,
             since: now,
             why: "it is not read yet".to_owned(),
@@ -145,7 +148,7 @@ impl Fabric {
         if is_first {
             course.calm_at = None;
         }
-        (course.revision, course.read_for) = (revision, Some(read_for));
+        (course.revision, course.read_for, course.read_at) = (revision, Some(read_for), now);
         course.stage = Stage::Follows { is_in_touch: true };
         let old = std::mem::take(&mut course.watch);
         let is_strict = *scope == Scope::Hosts && std::mem::take(&mut self.configs.waits_for_hosts);
@@ -172,6 +175,8 @@ impl Fabric {
             self.may_claim(&group.clone());
         }
         if is_strict {
+            // The tunnel leaves hosts that are gone before a number is another group's.
+            self.judge(now);
             self.is_read_for_config = true;
             self.offer(now);
         }

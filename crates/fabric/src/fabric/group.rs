@@ -3,13 +3,14 @@
 pub(crate) mod own;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use nicety_adapter::Time;
 use nicety_frame::{Mac, Vni};
 
 use crate::fabric::Fabric;
 use crate::fabric::course::Course;
-use crate::hosts::{Hop, Host, Hosts, Known};
+use crate::hosts::{Hop, Host, Hosts, Known, Peer};
 use crate::record::{CARRIED, ClaimRecord, HostRecord, Name};
 use crate::store::{Entry, Scope};
 use crate::{Action, CLAIMS_MAX, earlier};
@@ -306,7 +307,7 @@ impl Fabric {
     pub(crate) fn host_is(&mut self, name: &Name, entry: &Entry, now: Time) -> Result<(), String> {
         let modified = entry.modified;
         self.standing.are_hosts_new = true;
-        if *name == self.me.host && entry.lease == 0 {
+        if *name == self.me.host && self.is_spoiled(entry) {
             return self.own_host_key_is_spoiled(entry, now);
         }
         let record = HostRecord::parse(&entry.value)?;
@@ -424,36 +425,53 @@ impl Fabric {
         self.show_hosts(all);
     }
 
-    /// Tells the tunnel whether it may reach these hosts, if that has changed.
-    pub(crate) fn show_hosts(&mut self, concerned: BTreeSet<Hop>) {
+    /// These hosts may have changed. The tunnel is told once it is known whether this host may be in the fabric itself: [`Fabric::judge`].
+    pub(crate) fn show_hosts(&mut self, mut concerned: BTreeSet<Hop>) {
+        self.concerned.append(&mut concerned);
+    }
+
+    /// Tells the tunnel whether it may reach other hosts, if that has changed.
+    pub(crate) fn tell_hosts(&mut self) {
+        let concerned = std::mem::take(&mut self.concerned);
         let mine = self.me.address;
-        let is_admitted = self.is_admitted;
-        let of = |hosts: &Hosts, hop| hosts.peer_of(hop, mine).filter(|_| is_admitted);
-        let all = concerned.into_iter().filter_map(|hop| Some((hop, self.hosts.get(hop)?.peer, of(&self.hosts, hop))));
-        let mut changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        let of = |hop| self.hosts.peer_of(hop, mine).filter(|_| self.is_admitted);
+        let all = concerned.into_iter().filter_map(|hop| Some((hop, self.hosts.get(hop)?.peer, of(hop))));
+        let changed: Vec<_> = all.filter(|(_, old, new)| old != new).collect();
+        let taken: BTreeSet<IpAddr> = changed.iter().filter_map(|(.., new)| Some(new.as_ref()?.address)).collect();
         // An address is free before another host has it: never are two hosts told with one address.
-        changed.sort_by_key(|(_, old, new)| (new.is_some(), old.is_none()));
-        for (hop, old, new) in changed {
-            if new.is_some() {
-                self.actions.push_back(Action::Hop { hop, peer: new });
-            }
-            if let Some(host) = self.hosts.get_mut(hop) {
-                host.peer = new;
-            }
-            let has_moved = old.zip(new).is_some_and(|(old, new)| old.address != new.address);
-            if has_moved || old.is_some() != new.is_some() {
-                for group in self.groups.values_mut() {
-                    if has_moved {
-                        // The tunnel forgets what is behind an address that is no host's any more.
-                        group.told.retain(|_, told| *told != hop);
-                    }
-                    group.show_all_of(hop, &self.hosts, is_admitted, &mut self.actions);
+        let leaves = |old: &Option<Peer>, new: &Option<Peer>| match (old, new) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(old), Some(new)) => old.address != new.address && taken.contains(&old.address),
+        };
+        for (hop, ..) in changed.iter().filter(|(_, old, new)| leaves(old, new)) {
+            self.tell_host(*hop, None);
+        }
+        for (hop, _, new) in changed.iter().filter(|(.., new)| new.is_some()) {
+            self.tell_host(*hop, *new);
+        }
+        changed.into_iter().for_each(|(hop, ..)| self.hosts.release(hop));
+    }
+
+    /// Tells the tunnel where a host is, or that it reaches it no more, and what follows from that.
+    fn tell_host(&mut self, hop: Hop, new: Option<Peer>) {
+        let Some(host) = self.hosts.get_mut(hop) else { return };
+        let old = std::mem::replace(&mut host.peer, new);
+        if new.is_some() {
+            self.actions.push_back(Action::Hop { hop, peer: new });
+        }
+        let has_moved = old.zip(new).is_some_and(|(old, new)| old.address != new.address);
+        if has_moved || old.is_some() != new.is_some() {
+            for group in self.groups.values_mut() {
+                if has_moved {
+                    // The tunnel forgets what is behind an address that is no host's any more.
+                    group.told.retain(|_, told| *told != hop);
                 }
+                group.show_all_of(hop, &self.hosts, self.is_admitted, &mut self.actions);
             }
-            if new.is_none() {
-                self.actions.push_back(Action::Hop { hop, peer: None });
-            }
-            self.hosts.release(hop);
+        }
+        if new.is_none() {
+            self.actions.push_back(Action::Hop { hop, peer: None });
         }
     }
 

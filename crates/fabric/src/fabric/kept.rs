@@ -108,19 +108,21 @@ impl Fabric {
         }
     }
 
-    /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of
-    /// another host or fabric, of which nothing is taken. It takes a new lease: keys of ports that are gone end with the old one.
+    /// Of a host that goes on where the last run of its daemon has stopped: with its run. `settings.run` is for a state of another host or
+    /// fabric, of which nothing is taken. It is also for one of another tunnel address: this may be a copy of the machine, so it waits until
+    /// the lease of that run has ended. It takes a new lease: keys of ports that are gone end with the old one.
     /// `is_in_force`: the daemon has applied the configuration that was kept, so all addresses are told at once.
     pub fn resume(settings: Settings, kept: Kept, is_in_force: bool, now: Time) -> Self {
         if !kept.is_of(&settings.fabric, &settings.me.host) {
             return Self::new(settings, now);
         }
-        let settings = Settings { run: kept.run, ..settings };
         let Me { host: me, address, .. } = settings.me.clone();
+        let is_same = kept.address == address;
+        let settings = Settings { run: if is_same { kept.run } else { settings.run }, ..settings };
         let (lease, left) = (settings.terms.lease, kept.left());
         let mut fabric = Self::empty(settings, now);
         // No other host knows it at another address.
-        fabric.is_admitted = kept.is_admitted && kept.address == address;
+        fabric.is_admitted = kept.is_admitted && is_same;
         fabric.newest = kept.newest;
         fabric.adopt_at = Some(now.after(lease));
         let hosts = kept.hosts.into_iter().filter(|host| host.name != me);

@@ -1,5 +1,7 @@
 //! The writing side's right to write: this host's lease, and its own key.
 
+use std::time::Duration;
+
 use nicety_adapter::Time;
 
 use crate::Action;
@@ -8,8 +10,8 @@ use crate::hosts::Known;
 use crate::record::{HostRecord, Key};
 use crate::store::{Call, Compare, Entry, Op, Outcome, Scope, Transaction, Trouble};
 
-/// Claims of former tunnel addresses that one registration deletes. A host has one, unless a stranger has made more.
-const FORMER_MAX: usize = 16;
+/// Claims of other tunnel addresses, which strangers have made, that one registration deletes.
+const OTHERS_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -44,6 +46,10 @@ pub(crate) struct Standing {
     /// Hosts have changed since names and addresses were compared.
     pub(crate) are_hosts_new: bool,
     failures: u32,
+    /// The revision at which the own key was written last.
+    registered_at: i64,
+    /// The run of before, until the own key is written with the new one.
+    former_run: Option<u64>,
     /// The last trouble.
     pub(crate) why: String,
 }
@@ -51,7 +57,15 @@ pub(crate) struct Standing {
 impl Standing {
     pub(crate) fn new(now: Time) -> Self {
         let why = "it has just begun".to_owned();
-        Self { stage: Stage::Idle(now), lease: None, are_hosts_new: true, failures: 0, why }
+        Self {
+            stage: Stage::Idle(now),
+            lease: None,
+            are_hosts_new: true,
+            failures: 0,
+            registered_at: 0,
+            former_run: None,
+            why,
+        }
     }
 
     pub(crate) fn lease(&self) -> Option<i64> {
@@ -77,10 +91,19 @@ impl Fabric {
     /// Why this host may not be in the fabric, if somebody was there before.
     fn conflict(&self) -> Option<String> {
         let me = &self.me;
-        let mine = self.hosts.mine.as_ref();
-        if let Some(known) = mine.filter(|known| known.record.run != self.run) {
-            let HostRecord { address, run, version, .. } = &known.record;
+        let claimed = self.hosts.my_tenures.get(&me.address).map(|&created| (created, &me.host));
+        if let Some((_, host)) = self.hosts.first_with(me.address, claimed) {
             return Some(format!(
+                "host {:?} has the tunnel address {} already, so host {:?}, which has the same one, is refused: give one of them another \
+                 address",
+                host.as_str(),
+                me.address,
+                me.host.as_str()
+            ));
+        }
+        let HostRecord { address, run, version, .. } = &self.hosts.mine.as_ref()?.record;
+        (*run != self.run).then(|| {
+            format!(
                 "a host with the name {:?} is registered already: tunnel address {address}, version {version}, run {run:016x}. This one \
                  (tunnel address {}, run {:016x}) is refused: give it another name. If that was an earlier run on this host, its lease \
                  ends within {:?}",
@@ -88,31 +111,30 @@ impl Fabric {
                 me.address,
                 self.run,
                 self.terms.lease
-            ));
+            )
+        })
+    }
+
+    /// Finds out whether this host may be in the fabric, if hosts have changed. Only then the tunnel is told of other hosts: a host that is
+    /// refused sends nothing to them before, and takes nothing from them.
+    pub(crate) fn judge(&mut self, now: Time) {
+        if self.standing.stage != Stage::Left && std::mem::take(&mut self.standing.are_hosts_new) {
+            match self.conflict() {
+                Some(why) => self.refuse(why),
+                None if matches!(self.standing.stage, Stage::Refused(_)) => self.stand_again(now, Duration::ZERO),
+                None => {}
+            }
         }
-        let claimed = self.hosts.my_tenures.get(&me.address).map(|&created| (created, &me.host));
-        let (_, host) = self.hosts.first_with(me.address, claimed)?;
-        Some(format!(
-            "host {:?} has the tunnel address {} already, so host {:?}, which has the same one, is refused: give one of them another address",
-            host.as_str(),
-            me.address,
-            me.host.as_str()
-        ))
+        self.tell_hosts();
     }
 
     /// Does what is due for the lease and the own key.
     pub(crate) fn stand(&mut self, now: Time) {
-        if self.standing.stage == Stage::Left {
-            return;
-        }
-        if std::mem::take(&mut self.standing.are_hosts_new) {
-            match self.conflict() {
-                Some(why) => self.refuse(why, now),
-                None if matches!(self.standing.stage, Stage::Refused(_)) => self.standing.stage = Stage::Idle(now),
-                None => {}
-            }
-        }
         match self.standing.stage {
+            // It has had no lease for long. Watches that are silent may not have told everything since.
+            Stage::Idle(at) if now >= at && self.is_current() && !self.is_recent(now) => {
+                self.stand_again(now, self.terms.pause_max);
+            }
             Stage::Idle(at) if now >= at && self.is_current() => {
                 let call = self.call();
                 self.standing.stage = Stage::Granting(call, now);
@@ -133,6 +155,12 @@ impl Fabric {
         is_read(Scope::Hosts) && is_read(Scope::Config) && is_applied
     }
 
+    /// Whether that was read within a lease.
+    fn is_recent(&self, now: Time) -> bool {
+        let mut courses = [Scope::Hosts, Scope::Config].iter().filter_map(|scope| self.courses.get(scope));
+        courses.all(|course| now.since(course.read_at) <= self.terms.lease)
+    }
+
     fn own_record(&self) -> HostRecord {
         HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() }
     }
@@ -151,8 +179,8 @@ impl Fabric {
             Op::Put { key: tunnel(self.me.address), value: "{}".to_owned(), lease },
             Op::Put { key: key.clone(), value: record.text(), lease },
         ];
-        let former = self.hosts.my_tenures.keys().filter(|address| **address != self.me.address);
-        ops.extend(former.take(FORMER_MAX).map(|&address| Op::Delete { key: tunnel(address) }));
+        let others = self.hosts.my_tenures.keys().filter(|address| **address != self.me.address);
+        ops.extend(others.take(OTHERS_MAX).map(|&address| Op::Delete { key: tunnel(address) }));
         self.standing.stage = Stage::Registering(call);
         self.act(Action::Transact { call, transaction: Transaction { compares, ops, otherwise: Some(key) } });
     }
@@ -168,16 +196,20 @@ impl Fabric {
         }
     }
 
-    fn refuse(&mut self, why: String, now: Time) {
+    fn refuse(&mut self, why: String) {
         if let Some(lease) = self.standing.lease.take() {
             self.act(Action::Revoke { lease: lease.id });
-            // It may register again once the other host is gone, and must know then what it has missed without a lease.
-            self.registrations += 1;
-            self.read_everything_again(now, self.terms.pause_max);
         }
         self.standing.stage = Stage::Refused(why);
         self.is_admitted = false;
         self.show_all_hosts();
+    }
+
+    /// It may register, and has no lease. Without one it may have missed something, so it reads everything first, up to so much later.
+    fn stand_again(&mut self, now: Time, within: Duration) {
+        self.standing.stage = Stage::Idle(now);
+        self.registrations += 1;
+        self.read_everything_again(now, within);
     }
 
     /// A lease was granted, or not.
@@ -242,6 +274,7 @@ impl Fabric {
             Ok(outcome) if outcome.is_done => {
                 self.newest = self.newest.max(outcome.revision);
                 self.standing.stage = Stage::Registered;
+                (self.standing.registered_at, self.standing.former_run) = (outcome.revision, None);
                 self.standing.why.clear();
                 self.standing.failures = 0;
                 self.is_admitted = true;
@@ -283,8 +316,20 @@ impl Fabric {
         }
     }
 
-    /// The own key has no lease, as a key of a host has: a stranger has written it. It is written again, as one of this run is.
+    /// Whether somebody else has written the own key, and has no right to it: a stranger without a lease, or a daemon that has this run. That
+    /// one's machine is a copy of this one, with its last known state.
+    pub(crate) fn is_spoiled(&self, entry: &Entry) -> bool {
+        let run = HostRecord::parse(&entry.value).ok().map(|record| record.run);
+        let is_newer = entry.modified > self.standing.registered_at;
+        let is_copy = self.standing.registered().is_some_and(|lease| lease != entry.lease) && is_newer;
+        entry.lease == 0 || is_copy && run == Some(self.run) || run.is_some() && run == self.standing.former_run
+    }
+
+    /// The own key [is spoiled](Self::is_spoiled). It is written again, with a run that nobody else has: so a copy is refused.
     pub(crate) fn own_host_key_is_spoiled(&mut self, entry: &Entry, now: Time) -> Result<(), String> {
+        if entry.lease != 0 && self.standing.former_run.is_none() {
+            self.standing.former_run = Some(std::mem::replace(&mut self.run, self.random.number()));
+        }
         let modified = entry.modified;
         self.hosts.mine = Some(Known { record: self.own_record(), modified, since: now, gone_at: None });
         self.register_again(now);
@@ -298,9 +343,7 @@ impl Fabric {
         }
         self.standing.lease = None;
         self.standing.why = Trouble::LeaseGone.text();
-        self.standing.stage = Stage::Idle(now);
-        self.registrations += 1;
-        self.read_everything_again(now, self.terms.pause_max);
+        self.stand_again(now, self.terms.pause_max);
     }
 
     /// An administrator takes this host out of the fabric.

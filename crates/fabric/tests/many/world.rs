@@ -85,6 +85,15 @@ pub struct Tunnel {
     pub flood: BTreeSet<(Vni, Hop)>,
     pub table: BTreeMap<(Vni, Mac), Hop>,
     pub groups: BTreeMap<Name, Vni>,
+    /// Networks that it leaves.
+    pub left: BTreeSet<Vni>,
+}
+
+impl Tunnel {
+    /// The group of a network, if it takes frames from there.
+    fn group(&self, vni: Vni) -> Option<&Name> {
+        self.groups.iter().find(|(_, of)| **of == vni && !self.left.contains(&vni)).map(|(name, _)| name)
+    }
 }
 
 pub struct Daemon {
@@ -106,6 +115,8 @@ pub struct Host {
     pub daemon: Option<Daemon>,
     kept: Option<Kept>,
     pub is_cut: bool,
+    /// When its daemon began, or it reached the store again.
+    heard_from: u64,
     /// Its clock: an origin of its own, and so many millionths too fast.
     origin: u64,
     ppm: i64,
@@ -184,6 +195,7 @@ impl World {
             daemon: None,
             kept: None,
             is_cut: false,
+            heard_from: 0,
             origin: random.below(1 << 40),
             ppm: random.below(20_001) as i64 - 10_000,
             ports: (0..groups.len()).filter(|_| random.one_in(2)).collect(),
@@ -511,6 +523,7 @@ impl World {
             None => Fabric::new(settings, now),
         };
         let away_since = Some(self.now);
+        self.hosts[host].heard_from = self.now;
         self.hosts[host].daemon = Some(Daemon {
             number,
             fabric,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nicety_adapter::Time;
-use nicety_fabric::{Connection, HOSTS_MAX, Op, Transaction};
+use nicety_fabric::{Connection, HOSTS_MAX, Op, Scope, Transaction};
 
 use crate::lab::*;
 use crate::store::Store;
@@ -47,6 +47,98 @@ fn a_second_host_with_a_tunnel_address_is_refused_and_the_first_stays() {
     let report = lab.hosts[1].fabric.report(Time(lab.now));
     let reached: Vec<_> = report.hosts.iter().map(|host| (host.name.as_str(), host.is_reached)).collect();
     assert_eq!(reached, [("a", true), ("d", false)]);
+}
+
+fn why_refused(lab: &Lab, at: usize) -> String {
+    match lab.connection(at) {
+        Connection::Refused { why } => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_copied_machine_with_another_address_is_refused_and_shows_nothing_while_the_first_is_there() {
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    lab.started(1, "web", 2);
+    let keys = lab.keys();
+    lab.copy(0, "192.0.2.9");
+    lab.started(2, "web", 1);
+    lab.started(2, "web", 7);
+    lab.wait(Duration::from_secs(60));
+    let why = why_refused(&lab, 2);
+    let both = "tunnel address 192.0.2.1, version 0.1.0, run 0000000000000064. This one (tunnel address 192.0.2.9, run 0000000000000384)";
+    assert!(why.contains(both) && why.contains("give it another name"), "{why}");
+    assert_eq!((lab.hosts[2].told.len(), lab.hosts[2].transactions), (0, 0), "it shows nothing, for no instant");
+    assert_eq!((lab.connection(0), lab.keys()), (Connection::Connected, keys));
+    assert_eq!((lab.to(1, 5, 1).as_deref(), lab.to(0, 5, 2).as_deref()), (Some("192.0.2.1"), Some("192.0.2.2")));
+    // Once the first one has ended, the copy is the host of that name.
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.leave(now);
+    lab.settle();
+    assert_eq!((lab.connection(2), lab.to(1, 5, 1).as_deref()), (Connection::Connected, Some("192.0.2.9")));
+    assert_eq!(claimed(&lab), ["host/a/192.0.2.9", "host/b/192.0.2.2"]);
+}
+
+/// The two have one run, so the copy writes the key of the first. That one notices, and takes a new run.
+#[test]
+fn a_copied_machine_with_the_same_address_is_refused_as_soon_as_the_first_hears_of_it() {
+    let mut lab = pair();
+    lab.started(0, "web", 1);
+    lab.started(1, "web", 2);
+    let keys = lab.keys();
+    lab.hosts[0].is_late = true;
+    lab.copy(0, "192.0.2.1");
+    lab.started(2, "web", 1);
+    lab.started(2, "web", 7);
+    assert_eq!((lab.connection(2), lab.to(1, 5, 7).as_deref()), (Connection::Connected, Some("192.0.2.1")));
+    lab.hosts[0].is_late = false;
+    lab.settle();
+    lab.wait(Duration::from_secs(1));
+    for _ in 0..2 {
+        let why = why_refused(&lab, 2);
+        assert!(why.contains("give it another name") && !why.contains("run 0000000000000064. This one"), "{why}");
+        assert!(lab.hosts[2].hops.is_empty() && lab.hosts[2].table.is_empty() && lab.hosts[2].flood.is_empty());
+        assert_eq!((lab.connection(0), lab.keys()), (Connection::Connected, keys.clone()));
+        assert_eq!((lab.to(1, 5, 1).as_deref(), lab.to(1, 5, 7)), (Some("192.0.2.1"), None));
+        let before = lab.hosts.iter().map(|host| host.transactions).sum::<usize>();
+        lab.wait(Duration::from_secs(60));
+        assert_eq!(lab.hosts.iter().map(|host| host.transactions).sum::<usize>(), before, "each of them is quiet");
+        // Also after the next start of the first one's daemon.
+        lab.again(0, "192.0.2.1");
+        lab.started(0, "web", 1);
+        lab.wait(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_host_that_is_killed_and_gets_another_address_waits_for_the_end_of_its_old_lease() {
+    let mut lab = pair();
+    lab.again(0, "192.0.2.9");
+    let why = why_refused(&lab, 0);
+    assert!(why.ends_with("If that was an earlier run on this host, its lease ends within 10s"), "{why}");
+    lab.wait(Duration::from_secs(10));
+    assert_eq!((lab.connection(0), lab.hosts[0].told.len()), (Connection::Connected, 1));
+    assert_eq!(claimed(&lab), ["host/a/192.0.2.9", "host/b/192.0.2.2"]);
+}
+
+#[test]
+fn a_refused_host_knows_what_it_has_missed_before_it_takes_part() {
+    let mut lab = pair();
+    lab.started(1, "web", 2);
+    lab.add("a", "192.0.2.9");
+    let (now, groups) = (Time(lab.now), BTreeSet::from([name("web")]));
+    lab.hosts[2].fabric.needs(&groups, now);
+    lab.settle();
+    why_refused(&lab, 2);
+    // A change comes late, and the end of the first one does not.
+    (lab.hosts[2].is_late, lab.hosts[2].in_time) = (true, Some(Scope::Hosts));
+    lab.write("config", &TEXT.replace("vni = 5", "vni = 7"));
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.leave(now);
+    lab.settle();
+    assert_eq!((lab.connection(2), lab.to(2, 7, 2).as_deref()), (Connection::Connected, Some("192.0.2.2")));
+    assert_eq!(lab.to(2, 5, 2), None);
 }
 
 fn three() -> Lab {
@@ -95,7 +187,7 @@ fn a_host_that_takes_the_address_of_another_is_refused_until_that_one_has_left_i
     let mut lab = three();
     lab.started(0, "web", 1);
     lab.started(1, "web", 2);
-    lab.again(0, "192.0.2.2");
+    lab.restart(0, "192.0.2.2");
     let Connection::Refused { why } = lab.connection(0) else { panic!("{:?}", lab.connection(0)) };
     assert_eq!(
         why,
@@ -104,7 +196,7 @@ fn a_host_that_takes_the_address_of_another_is_refused_until_that_one_has_left_i
     assert_eq!((lab.connection(1), lab.to(2, 5, 2).as_deref()), (Connection::Connected, Some("192.0.2.2")));
     assert!(lab.hosts[0].hops.is_empty(), "it sends nothing from an address that is another host's");
     // The other one has a new address. This one has begun anew, so it believes in a deletion one lease later.
-    lab.again(1, "192.0.2.9");
+    lab.restart(1, "192.0.2.9");
     lab.wait(Duration::from_secs(12));
     assert_eq!((lab.connection(0), lab.connection(1)), (Connection::Connected, Connection::Connected));
     assert_eq!(claimed(&lab), ["host/a/192.0.2.2", "host/b/192.0.2.9", "host/c/192.0.2.3"]);
@@ -150,7 +242,7 @@ fn a_host_keeps_its_address_over_an_upgrade_and_loses_it_with_its_lease() {
     let mut lab = three();
     lab.cut(0, true);
     lab.wait(Duration::from_secs(11));
-    lab.again(1, "192.0.2.1");
+    lab.restart(1, "192.0.2.1");
     lab.wait(Duration::from_secs(12));
     lab.started(1, "web", 2);
     assert_eq!(lab.to(2, 5, 2).as_deref(), Some("192.0.2.1"));

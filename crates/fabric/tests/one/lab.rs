@@ -1,6 +1,7 @@
 //! A few hosts, and a store that answers at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use nicety_adapter::Time;
@@ -41,8 +42,35 @@ pub struct Host {
     pub is_cut: bool,
     /// Its watches tell later.
     pub is_late: bool,
+    /// Only the watch of this scope is in time.
+    pub in_time: Option<Scope>,
     /// Its next transaction is carried out, and the answer is lost.
     pub loses_answer: bool,
+    /// All addresses that its tunnel was ever told.
+    pub told: BTreeSet<IpAddr>,
+}
+
+impl Host {
+    fn new(fabric: Fabric) -> Self {
+        Self {
+            fabric,
+            watches: BTreeMap::new(),
+            hops: BTreeMap::new(),
+            table: BTreeMap::new(),
+            flood: BTreeSet::new(),
+            moved: Vec::new(),
+            offered: Vec::new(),
+            transactions: 0,
+            refuses: None,
+            delays: None,
+            left: BTreeSet::new(),
+            is_cut: false,
+            is_late: false,
+            in_time: None,
+            loses_answer: false,
+            told: BTreeSet::new(),
+        }
+    }
 }
 
 /// A host's value.
@@ -79,22 +107,7 @@ impl Lab {
         let number = self.hosts.len() as u64;
         let me = Me { host: name(host), address: address.parse().unwrap(), mtu: 1500, version: "0.1.0".to_owned() };
         let settings = Settings { fabric: name("lab"), me, run: 100 + number, seed: number, terms: Terms::default() };
-        self.hosts.push(Host {
-            fabric: Fabric::new(settings, Time(self.now)),
-            watches: BTreeMap::new(),
-            hops: BTreeMap::new(),
-            table: BTreeMap::new(),
-            flood: BTreeSet::new(),
-            moved: Vec::new(),
-            offered: Vec::new(),
-            transactions: 0,
-            refuses: None,
-            delays: None,
-            left: BTreeSet::new(),
-            is_cut: false,
-            is_late: false,
-            loses_answer: false,
-        });
+        self.hosts.push(Host::new(Fabric::new(settings, Time(self.now))));
         self.settle();
     }
 
@@ -138,7 +151,9 @@ impl Lab {
                 let upto = self.store.revision;
                 let host = &mut self.hosts[at];
                 let mut events = Vec::new();
-                for (&watch, (prefix, due)) in host.watches.iter_mut().filter(|_| !host.is_cut && !host.is_late) {
+                let in_time = host.in_time.as_ref().map(prefix);
+                let is_heard = |of: &[u8]| !host.is_cut && (!host.is_late || in_time.as_deref() == Some(of));
+                for (&watch, (prefix, due)) in host.watches.iter_mut().filter(|(_, (of, _))| is_heard(of)) {
                     let changes = self.store.changes(*due, upto);
                     for change in changes.iter().filter(|change| change.key().starts_with(prefix)) {
                         events.push(match change.clone() {
@@ -202,6 +217,7 @@ impl Lab {
             Action::Hop { hop, peer: Some(peer) } => {
                 let is_taken = host.hops.iter().any(|(of, known)| *of != hop && known.address == peer.address);
                 assert!(!is_taken, "two hosts are told with the address {}", peer.address);
+                host.told.insert(peer.address);
                 // The tunnel does the same: told addresses are behind a host's address.
                 if host.hops.insert(hop, peer).is_some_and(|before| before.address != peer.address) {
                     host.table.retain(|_, of| *of != hop);
@@ -264,14 +280,32 @@ impl Lab {
         self.settle();
     }
 
-    /// The daemon of a host is replaced by another one, with this tunnel address.
-    pub fn again(&mut self, at: usize, address: &str) {
-        let host = &mut self.hosts[at];
-        let kept = host.fabric.keep();
+    /// A daemon that begins with the last known state of this host, and with this tunnel address.
+    fn resumed(&self, at: usize, address: &str) -> Fabric {
         let of = name(["a", "b", "c"][at]);
         let me = Me { host: of, address: address.parse().unwrap(), mtu: 1500, version: "0.1.0".to_owned() };
         let settings = Settings { fabric: name("lab"), me, run: 900, seed: 9, terms: Terms::default() };
-        host.fabric = Fabric::resume(settings, kept, true, Time(self.now));
+        Fabric::resume(settings, self.hosts[at].fabric.keep(), true, Time(self.now))
+    }
+
+    /// A machine is copied with the last known state of its daemon, and the copy begins with this tunnel address.
+    pub fn copy(&mut self, of: usize, address: &str) {
+        self.hosts.push(Host::new(self.resumed(of, address)));
+        self.settle();
+    }
+
+    /// The daemon of a host ends, and another one begins with this tunnel address.
+    pub fn restart(&mut self, at: usize, address: &str) {
+        let lease = self.hosts[at].fabric.lease();
+        lease.into_iter().for_each(|lease| self.store.revoke(lease));
+        self.again(at, address);
+    }
+
+    /// The daemon of a host is replaced by another one, or is killed and begins again, with this tunnel address.
+    pub fn again(&mut self, at: usize, address: &str) {
+        let fabric = self.resumed(at, address);
+        let host = &mut self.hosts[at];
+        host.fabric = fabric;
         (host.watches, host.hops, host.table, host.flood) = Default::default();
         (host.flood, host.left) = Default::default();
         self.settle();

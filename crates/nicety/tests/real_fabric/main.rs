@@ -452,7 +452,7 @@ fn of_three_etcd_servers_one_may_die_and_with_two_dead_nothing_is_lost() {
 fn a_second_host_with_a_name_or_an_address_that_is_taken_is_refused_with_both() {
     let (place, cluster) = (TempDir::new().unwrap(), Cluster::start::<1>());
     cluster.put("config", GROUPS);
-    let ends = addresses::<2>();
+    let ends = addresses::<3>();
     let one = Host::start(place.path(), "one", &ends[0], &cluster, &[("e1000", "web", 1)]);
     until("it is there", || one.is_connected());
     // The same name in another folder.
@@ -462,4 +462,20 @@ fn a_second_host_with_a_name_or_an_address_that_is_taken_is_refused_with_both() 
     assert!(why.contains(&ends[0]) && why.contains(&ends[1]), "{why}");
     until("the log says so", || twin.log().contains("this host is refused"));
     assert!(one.is_connected());
+    // A copy of the machine, with all that its daemon has kept, and an address of its own.
+    until("its last known state is kept", || one.kept().exists());
+    let copy = Host::new(&place.path().join("copy"), "one", &ends[2], &cluster, &[("e1000", "web", 3)]);
+    std::fs::copy(one.kept(), copy.kept()).unwrap();
+    let mut copy = copy;
+    copy.serve();
+    until("the copy is refused", || copy.report().connection == Connection::Refused);
+    let why = copy.report().why_not.unwrap();
+    assert!(why.contains(&ends[0]) && why.contains(&ends[2]) && why.contains("give it another name"), "{why}");
+    let record = cluster.value("host/one").unwrap();
+    assert!(one.is_connected() && record.contains(&ends[0]), "{record}");
+    // Once the first one has ended, the copy is the host of that name.
+    let mut one = one;
+    one.end(Signal::TERM);
+    drop(twin);
+    until("the copy takes its place", || copy.is_connected());
 }

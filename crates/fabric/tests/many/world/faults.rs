@@ -156,6 +156,7 @@ impl World {
     /// A host's streams end, or are opened again.
     pub fn reach(&mut self, host: usize, is_reached: bool) {
         let now = self.now;
+        self.hosts[host].heard_from = now;
         let Some(daemon) = &mut self.hosts[host].daemon else { return };
         daemon.away_since = (!is_reached).then_some(now);
         let number = daemon.number;
