@@ -17,6 +17,12 @@ use packets::{Sender, payload, tcp};
 
 const VLAN: u16 = 10;
 
+/// A segment of a message: its flow, its place in the flow, and its length.
+type Segment = (u16, u8, usize);
+
+/// A message: the socket, and what it sends.
+type Sent = (u8, Vec<Segment>);
+
 /// A TCP segment of a flow, which its source port names. Its sequence number is its place in the flow.
 fn segment(flow: u16, number: u8, bytes: usize) -> Vec<u8> {
     let mut frame = tcp(&payload(bytes));
@@ -25,8 +31,8 @@ fn segment(flow: u16, number: u8, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// The messages for these frames of VLAN 10: the socket and the segments of each, by flow, number and length.
-fn messages(frames: &[Vec<u8>], peers: u8) -> Vec<(u8, Vec<(u16, u8, usize)>)> {
+/// The messages for these frames of VLAN 10.
+fn messages(frames: &[Vec<u8>], peers: u8) -> Vec<Sent> {
     let sender = Sender::new(&frames.iter().map(|frame| (frame.clone(), Offload::default())).collect::<Vec<_>>());
     let edit = Edit::Tag(Tag::customer(Tci::new(0, false, VLAN)));
     let picks: Vec<Pick> = (0..frames.len() as u16).map(|packet| Pick { edit, ..Pick::whole(packet) }).collect();
@@ -83,7 +89,7 @@ fn frames_of_flows_in_turn_are_one_message_for_each_flow_at_most_and_keep_their_
     assert_eq!(flows.len(), FLOWS);
     assert!(flows.values().all(|numbers| *numbers == [0, 1, 2, 3, 4, 5, 6, 7]), "{flows:?}");
     // The frames of a flow follow each other, so that the other end joins them to one packet.
-    let changes = |segments: &[(u16, u8, usize)]| segments.windows(2).filter(|pair| pair[0].0 != pair[1].0).count();
+    let changes = |segments: &[Segment]| segments.windows(2).filter(|pair| pair[0].0 != pair[1].0).count();
     let changed: usize = found.iter().map(|(_, segments)| changes(segments)).sum();
     assert_eq!(changed + found.len(), FLOWS);
     let sockets: BTreeSet<u8> = found.iter().map(|(socket, _)| *socket).collect();
@@ -93,7 +99,7 @@ fn frames_of_flows_in_turn_are_one_message_for_each_flow_at_most_and_keep_their_
 
 #[test]
 fn a_longer_frame_and_one_behind_a_shorter_one_begin_another_message() {
-    let lengths = |found: Vec<(u8, Vec<(u16, u8, usize)>)>| {
+    let lengths = |found: Vec<Sent>| {
         found
             .iter()
             .map(|(_, segments)| segments.iter().map(|(_, number, len)| (*number, len - 54)).collect::<Vec<_>>())
