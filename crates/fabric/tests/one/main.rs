@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Namesake, Settings, Terms,
-    Trouble, Waiting,
+    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Namesake, Settings,
+    Terms, Trouble, Waiting,
 };
 use nicety_frame::{Mac, Vni};
 

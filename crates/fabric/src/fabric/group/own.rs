@@ -451,7 +451,10 @@ impl Fabric {
         match result {
             Ok(outcome) => {
                 self.newest = self.newest.max(outcome.revision);
-                if std::mem::take(&mut self.write_failures) > 0 && self.standing.registered() == Some(lease) && outcome.is_done {
+                if std::mem::take(&mut self.write_failures) > 0
+                    && self.standing.registered() == Some(lease)
+                    && outcome.is_done
+                {
                     self.standing.registered_at = outcome.revision;
                 }
                 if !outcome.is_done {
