@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
-use nicety_daemon::fabric::{Connection, HostReport, PassedReport};
+use nicety_daemon::fabric::HostReport;
 use nicety_daemon::protection::VmRole;
 use nicety_daemon::report::{AddressReport, Condition, GuestErrorReport, MadeOf, QueueReport};
 use nicety_daemon::saved::{PortState, SaveError};

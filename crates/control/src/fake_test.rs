@@ -2,43 +2,17 @@
 
 use super::*;
 
+#[path = "../../daemon/tests/fabric_report/mod.rs"]
+mod fabric_report;
+use fabric_report::other;
+
 /// A daemon with this many ports.
 pub(crate) struct Fake(pub(crate) usize);
 
 /// A host in a fabric with two others, of which one has another's address.
 pub(crate) fn fabric() -> FabricReport {
-    let host = |name: &str, is_reached| HostReport {
-        name: name.to_owned(),
-        address: "192.0.2.2".to_owned(),
-        mtu: 1500,
-        version: "0.1.0".to_owned(),
-        known_seconds: 9,
-        gone_in_seconds: None,
-        ports: 2,
-        addresses: 3,
-        is_reached,
-        transmit: PassedReport { frames: 45, bytes: 65_000, dropped: 1 },
-        receive: PassedReport { frames: 7, bytes: 420, dropped: 1 },
-    };
-    FabricReport {
-        fabric: "prod".to_owned(),
-        host: "node-1".to_owned(),
-        tunnel: "tunnel".to_owned(),
-        address: "192.0.2.1".to_owned(),
-        guest_mtu: 1450,
-        connection: Connection::Connected,
-        why_not: None,
-        away_seconds: None,
-        config: Some(7),
-        waits: None,
-        revision: 9,
-        hosts: vec![host("node-2", true), host("node-3", false)],
-        groups: Vec::new(),
-        claims: 0,
-        watches: 2,
-        refused: Vec::new(),
-        namesakes: Vec::new(),
-    }
+    let second = HostReport { address: other(2).address, is_reached: false, ..other(3) };
+    fabric_report::fabric(vec![other(2), second])
 }
 
 impl Inspect for Fake {

@@ -5,6 +5,10 @@
 //! holds what runs.
 #![forbid(unsafe_code)]
 
+// Files that tests of several crates include name this one so.
+#[cfg(test)]
+extern crate self as nicety_daemon;
+
 pub mod clock;
 pub mod daemon;
 pub mod descriptors;

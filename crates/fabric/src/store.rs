@@ -46,13 +46,6 @@ pub struct Found {
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// The key is bound to this lease.
-    Lease {
-        /// The key.
-        key: String,
-        /// The lease.
-        lease: i64,
-    },
     /// The key was written last at this revision; 0: it is not there.
     Modified {
         /// The key.

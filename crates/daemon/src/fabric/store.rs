@@ -141,11 +141,8 @@ pub async fn read(client: &Client, mut keys: EtcdKeys) -> Result<Found, Error> {
 pub async fn transact(client: &Client, transaction: Transaction) -> Result<Outcome, Error> {
     let Transaction { compares, ops, otherwise } = transaction;
     let compare = |compare: Compare| {
-        let (key, test) = match compare {
-            Compare::Lease { key, lease } => (key, Test::Lease(lease)),
-            Compare::Modified { key, revision } => (key, Test::ModRevision(revision)),
-        };
-        EtcdCompare { key: key.into_bytes(), order: Order::Equal, test }
+        let Compare::Modified { key, revision } = compare;
+        EtcdCompare { key: key.into_bytes(), order: Order::Equal, test: Test::ModRevision(revision) }
     };
     let op = |op: Op| match op {
         Op::Put { key, value, lease } => EtcdOp::Put { key: key.into_bytes(), value: value.into_bytes(), lease },

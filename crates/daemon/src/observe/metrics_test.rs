@@ -4,7 +4,10 @@ use nicety_adapter::{Counters, PortId};
 use nicety_plane::{ClassState, State};
 
 use super::*;
-use crate::fabric::PassedReport;
+
+#[path = "../../tests/fabric_report/mod.rs"]
+mod fabric_report;
+use fabric_report::{fabric, other};
 
 /// An uplink whose name needs escaping. It sent two frames in a packet on queue 1, and dropped three.
 fn facts() -> Facts {
@@ -80,42 +83,6 @@ fn facts() -> Facts {
     }
 }
 
-/// A host in a fabric with one other host.
-fn fabric() -> FabricReport {
-    let host = HostReport {
-        name: "node-2".to_owned(),
-        address: "192.0.2.2".to_owned(),
-        mtu: 1500,
-        version: "0.1.0".to_owned(),
-        known_seconds: 9,
-        gone_in_seconds: None,
-        ports: 2,
-        addresses: 3,
-        is_reached: true,
-        transmit: PassedReport::default(),
-        receive: PassedReport::default(),
-    };
-    FabricReport {
-        fabric: "prod".to_owned(),
-        host: "node-1".to_owned(),
-        tunnel: "tunnel".to_owned(),
-        address: "192.0.2.1".to_owned(),
-        guest_mtu: 1450,
-        connection: Connection::Connected,
-        why_not: None,
-        away_seconds: None,
-        config: Some(7),
-        waits: None,
-        revision: 9,
-        hosts: vec![host],
-        groups: Vec::new(),
-        claims: 3,
-        watches: 3,
-        refused: Vec::new(),
-        namesakes: Vec::new(),
-    }
-}
-
 #[test]
 fn a_tunnel_has_counters_for_each_other_host_which_has_its_name_in_the_fabric() {
     let passed = Passed { frames: 45, bytes: 65_000, dropped: 2 };
@@ -125,7 +92,7 @@ fn a_tunnel_has_counters_for_each_other_host_which_has_its_name_in_the_fabric() 
     let tunnel = TunnelTraffic { port: "tunnel".to_owned(), peers: vec![(to(2), came)] };
     // Its peers are in its host file.
     let plain = TunnelTraffic { port: "other".to_owned(), peers: vec![(to(2), went), (to(3), went)] };
-    let text = text(&Facts { fabric: Some(fabric()), tunnels: vec![tunnel, plain], ..facts() });
+    let text = text(&Facts { fabric: Some(fabric(vec![other(2)])), tunnels: vec![tunnel, plain], ..facts() });
     for line in [
         "nicety_fabric_host_reached{fabric=\"prod\",host=\"node-2\"} 1",
         "nicety_fabric_host_ports{fabric=\"prod\",host=\"node-2\"} 2",

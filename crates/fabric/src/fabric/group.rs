@@ -312,6 +312,9 @@ impl Fabric {
         }
         let record = HostRecord::parse(&entry.value)?;
         if *name == self.me.host {
+            if self.standing.registered() == Some(entry.lease) {
+                self.standing.registered_at = self.standing.registered_at.max(modified);
+            }
             self.hosts.mine = Some(Known { record, modified, since: now, gone_at: None });
             return Ok(());
         }

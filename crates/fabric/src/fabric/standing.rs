@@ -47,7 +47,7 @@ pub(crate) struct Standing {
     pub(crate) are_hosts_new: bool,
     failures: u32,
     /// The revision at which the own key was written last.
-    registered_at: i64,
+    pub(crate) registered_at: i64,
     /// The run of before, until the own key is written with the new one.
     former_run: Option<u64>,
     /// The last trouble.
@@ -161,7 +161,7 @@ impl Fabric {
         courses.all(|course| now.since(course.read_at) <= self.terms.lease)
     }
 
-    fn own_record(&self) -> HostRecord {
+    pub(crate) fn own_record(&self) -> HostRecord {
         HostRecord { address: self.me.address, mtu: self.me.mtu, run: self.run, version: self.me.version.clone() }
     }
 

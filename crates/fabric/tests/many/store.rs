@@ -108,7 +108,6 @@ impl Store {
 
     pub fn transact(&mut self, transaction: &Transaction) -> Result<Outcome, Trouble> {
         let holds = |compare: &Compare| match compare {
-            Compare::Lease { key, lease } => self.keys.get(key.as_bytes()).is_some_and(|entry| entry.lease == *lease),
             Compare::Modified { key, revision } => {
                 self.keys.get(key.as_bytes()).map_or(0, |entry| entry.modified) == *revision
             }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_fabric::{
-    Action, Basis, Connection, Fabric, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Namesake, Settings, Terms,
-    Waiting,
+    Action, Basis, Connection, Event, Fabric, Hop, Key, Keys, LEARNED_ALL_MAX, LEARNED_MAX, Me, Namesake, Settings,
+    Terms, Trouble, Waiting,
 };
 use nicety_frame::{Mac, Vni};
 
@@ -547,6 +547,22 @@ fn a_claim_whose_answer_was_lost_goes_with_its_port_and_its_group() {
     assert!(lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()));
     lab.wait(Duration::from_secs(1));
     assert!(!lab.keys().contains(&"at/web/a/02:00:00:00:00:01".to_owned()), "{:?}", lab.keys());
+}
+
+#[test]
+fn a_claim_that_comes_to_the_store_after_its_port_has_gone_is_refused() {
+    let mut lab = pair();
+    let now = Time(lab.now);
+    lab.hosts[0].fabric.started(&name("web"), mac(1), &name("vm"), now);
+    // It is on its way for longer than an answer may take.
+    let Some(Action::Transact { call, transaction }) = lab.hosts[0].fabric.action() else { panic!("no claim") };
+    let result = Err(Trouble::Failed("no answer within 1 s".to_owned()));
+    lab.hosts[0].fabric.event(Event::Transacted { call, result }, now);
+    lab.hosts[0].fabric.stopped(&name("web"), mac(1), now);
+    lab.hosts[0].fabric.needs(&BTreeSet::new(), now);
+    lab.wait(Duration::from_secs(1));
+    assert!(!lab.carry_out(&transaction), "{:?}", lab.keys());
+    assert_eq!((lab.connection(0), lab.keys().len()), (Connection::Connected, 5), "{:?}", lab.keys());
 }
 
 #[test]

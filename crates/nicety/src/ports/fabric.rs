@@ -51,6 +51,10 @@ pub fn table(fabric: &FabricReport, is_long: bool) -> String {
 }
 
 #[cfg(test)]
+#[path = "../../../daemon/tests/fabric_report/mod.rs"]
+mod fabric_report;
+
+#[cfg(test)]
 pub mod tests {
     use nicety_daemon::fabric::{Connection, HostReport, PassedReport};
 
@@ -59,37 +63,11 @@ pub mod tests {
     /// A host that knows so many others.
     pub fn fabric(others: u64) -> FabricReport {
         let host = |number: u64| HostReport {
-            name: format!("node-{}", number + 2),
-            address: format!("192.0.2.{}", number + 2),
-            mtu: 1500,
-            version: "0.1.0".to_owned(),
-            known_seconds: 9,
-            gone_in_seconds: None,
-            ports: 2,
-            addresses: 3,
-            is_reached: true,
             transmit: PassedReport { frames: 45 * number, bytes: 65_000 * number, dropped: number },
             receive: PassedReport { frames: 7, bytes: 420, dropped: 0 },
+            ..fabric_report::other(number + 2)
         };
-        FabricReport {
-            fabric: "prod".to_owned(),
-            host: "node-1".to_owned(),
-            tunnel: "tunnel".to_owned(),
-            address: "192.0.2.1".to_owned(),
-            guest_mtu: 1450,
-            connection: Connection::Connected,
-            why_not: None,
-            away_seconds: None,
-            config: Some(7),
-            waits: None,
-            revision: 9,
-            hosts: (0..others).map(host).collect(),
-            groups: Vec::new(),
-            claims: 3,
-            watches: 3,
-            refused: Vec::new(),
-            namesakes: Vec::new(),
-        }
+        fabric_report::fabric((0..others).map(host).collect())
     }
 
     #[test]

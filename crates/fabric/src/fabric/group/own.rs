@@ -417,8 +417,12 @@ impl Fabric {
         }
         let call = self.call();
         let host = self.keys.text(&Key::Host(self.me.host.clone()));
-        let ops = writes.iter().map(|write| self.op(write, lease)).collect();
-        let compares = vec![Compare::Lease { key: host.clone(), lease }];
+        let mut ops: Vec<Op> = writes.iter().map(|write| self.op(write, lease)).collect();
+        // The transaction before had no answer, and may still come. It must not undo this one, so this one writes the own key again.
+        if self.write_failures > 0 {
+            ops.push(Op::Put { key: host.clone(), value: self.own_record().text(), lease });
+        }
+        let compares = vec![Compare::Modified { key: host.clone(), revision: self.standing.registered_at }];
         self.writing = Some((call, lease, writes));
         let transaction = Transaction { compares, ops, otherwise: Some(host) };
         self.act(Action::Transact { call, transaction });
@@ -447,7 +451,12 @@ impl Fabric {
         match result {
             Ok(outcome) => {
                 self.newest = self.newest.max(outcome.revision);
-                self.write_failures = 0;
+                if std::mem::take(&mut self.write_failures) > 0
+                    && self.standing.registered() == Some(lease)
+                    && outcome.is_done
+                {
+                    self.standing.registered_at = outcome.revision;
+                }
                 if !outcome.is_done {
                     self.registration_lost(outcome, now);
                 }
