@@ -158,7 +158,7 @@ fn a_member_that_leaves_its_team_carries_nothing_until_it_is_told_to_and_a_loop_
     // In the team's network: they lead to one bridge.
     set(&live, List::Uplinks, "l1", "vlan", 10);
     assert_eq!(set(&live, List::Uplinks, "l1", "blocked", false), "~ uplink l1: blocked true → false\n");
-    assert_eq!(report(&live, "l1").condition, Condition::Up);
+    // The bridge's own frames may show the loop before ours do.
     let (end, mut sent) = (Instant::now() + PATIENCE, 0);
     while report(&live, "l1").condition == Condition::Up {
         assert!(Instant::now() < end, "the loop was not found");

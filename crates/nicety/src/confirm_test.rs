@@ -40,10 +40,11 @@ impl Fake {
                 });
                 let body = if words == "GET /v1/daemon" { daemon } else { settled }.to_string();
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length:";
-                write!(stream, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
+                // Before the answer: who has it may ask at once what was asked.
                 if send.send(words).is_err() {
                     return;
                 }
+                write!(stream, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
             }
         });
         Self { place, asked }
