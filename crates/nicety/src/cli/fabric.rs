@@ -25,7 +25,7 @@ pub struct Fabric {
 /// How etcd is asked.
 #[derive(Debug, Args)]
 pub struct Store {
-    /// The host file, whose table [fabric] says how to reach etcd [default: host.toml here]
+    /// The host file, whose table `[fabric]` says how to reach etcd [default: host.toml here]
     #[arg(long = "host", value_name = "FILE")]
     pub host_file: Option<PathBuf>,
     /// The fabric's name [default: the host file's]

@@ -197,11 +197,16 @@ impl Host {
 
     /// The host at which an address is, as this one knows it.
     fn place(&self, number: u8) -> Option<String> {
+        self.claim(number).map(|place| place.host)
+    }
+
+    /// The claim that counts for an address, as this host knows it.
+    fn claim(&self, number: u8) -> Option<PlaceReport> {
         let Some(Reply::Places(PlaceList { places })) = self.ask(Ask::Places { mac: mac(number).parse().unwrap() })
         else {
             panic!("{}", self.log())
         };
-        places.into_iter().find(|place| place.is_current).map(|place| place.host)
+        places.into_iter().find(|place| place.is_current)
     }
 
     fn port(&self, name: &str) -> PortReport {
