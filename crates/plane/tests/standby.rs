@@ -1,9 +1,8 @@
 //! A port that stands by for another one with its address, as Linux's net_failover has it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nicety_adapter::{Batch, Budget, Context, PortId, Progress, Time};
 use nicety_frame::Mac;
@@ -90,7 +89,10 @@ fn a_standby_s_frames_lead_to_its_primary_as_long_as_that_is_driven() {
         assert_eq!(world.send(STATION), Some(STANDBY));
         for _ in 0..2 {
             world.drive(true);
-            assert_eq!([STATION, BEHIND, STATION].map(|station| world.send(station)), [PRIMARY, STANDBY, PRIMARY].map(Some));
+            assert_eq!(
+                [STATION, BEHIND, STATION].map(|station| world.send(station)),
+                [PRIMARY, STANDBY, PRIMARY].map(Some)
+            );
             world.drive(false);
             assert_eq!(world.send(STATION), Some(STANDBY), "at once");
         }
@@ -99,11 +101,11 @@ fn a_standby_s_frames_lead_to_its_primary_as_long_as_that_is_driven() {
 
 #[test]
 fn a_standby_s_frames_lead_to_it_when_its_primary_is_unplugged_or_stopped_or_closed_or_no_longer_its_own() {
-    let closed: fn(&World, &[Arc<Port>]) = |world, _| drop(world.plane.leave(PRIMARY));
-    let ends: [fn(&World, &[Arc<Port>]); 4] = [
+    type End = fn(&World, &[Arc<Port>]);
+    let ends: [End; 4] = [
         |_, parts| parts[0].detach(Time::ZERO),
         |_, parts| drop(parts[0].stop(Time::ZERO)),
-        closed,
+        |world, _| drop(world.plane.leave(PRIMARY)),
         |world, _| world.standby.stand_by(Mac([0; 6]), []),
     ];
     for end in ends {

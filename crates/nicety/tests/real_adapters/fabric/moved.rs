@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     LOOPBACK,
-    requests::{Pause, Requests},
+    requests::{INTERVAL, Pause, Requests},
     sender::{Sender, claims, in_web, tables},
     start_etcd,
 };
@@ -28,6 +28,8 @@ const BEFORE: usize = 150;
 const AFTER: usize = 30;
 /// Frames of the guest that are no answers: what Linux says of itself, and the announcement of a move.
 const OTHERS_MAX: u64 = 100;
+/// Within this time after its function's rings have started, a guest is reached by it.
+const REACHED: Duration = Duration::from_millis(100);
 
 /// Three hosts of a fabric in one network. Two have the moving guest's ports.
 struct Hosts {
@@ -266,7 +268,9 @@ fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and
     drop(vm);
     let pause = change(&hosts, &mut next.guest, 1, "vm1", "echo 1 >/sys/bus/pci/rescan");
     requests.answered(AFTER);
-    requests.judge("there is a function again", pause);
+    let lost = requests.judge("there is a function again", pause);
+    let most = (REACHED.as_millis() / INTERVAL.as_millis()) as usize;
+    assert!(lost <= most, "{lost} requests were lost, of at most {most}");
     assert_eq!((hosts.place().as_deref(), claims(&mut hosts.namespace)), (Some("b"), vec!["b".to_owned()]));
     hosts.sender.is_apart();
     quiet(&mut next.guest);
