@@ -52,9 +52,10 @@ const ALONE: [&str; 14] = [
 
 /// Tests that need less than a quarter of a processor, and at least ten seconds: they wait for timers, time limits or rates. They run one
 /// after the other beside all others, so that they do not take the place of a test that works.
-const WAITING: [&str; 20] = [
+const WAITING: [&str; 21] = [
     "bonding::linux_bonds_four_links_with_a_team_and_goes_on_while_they_go",
     "drivers::the_e1000_passes_every_self_test_of_its_driver",
+    "fabric::moved::a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and_is_reached_at_each_port",
     "functions::linux_sees_what_its_host_sets_of_a_card_s_function_as_by_ip_link",
     "hook::the_ports_of_a_libvirtd_s_vms_come_and_go_with_them_and_move_with_them_to_another_libvirtd",
     "inward::what_comes_in_keeps_a_reservation_and_tells_linux_s_tcp_by_marks_or_by_drops",

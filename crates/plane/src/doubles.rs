@@ -139,6 +139,11 @@ pub trait Traffic: Send {
         cx.out.work.insert(ring);
     }
 
+    /// Whether a guest's driver is there.
+    fn is_driven(&self) -> bool {
+        true
+    }
+
     /// As [`Uplink::wake`].
     fn wake(&self) -> Option<Time> {
         None
@@ -160,7 +165,7 @@ pub trait Traffic: Send {
     }
 }
 
-/// A guest's adapter: rings, a driver that is always there, and no registers.
+/// A guest's adapter: rings and no registers.
 #[derive(Clone, Debug, Default)]
 pub struct Ringed<T>(pub T);
 
@@ -238,7 +243,7 @@ impl<T: Traffic> Adapter for Ringed<T> {
     }
 
     fn is_driven(&self) -> bool {
-        true
+        self.0.is_driven()
     }
 
     fn features(&self) -> Vec<&'static str> {

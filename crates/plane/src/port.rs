@@ -12,6 +12,7 @@ mod handover;
 mod inner;
 mod link;
 mod mirrored;
+mod primary;
 mod questions;
 mod shaping;
 mod side;
@@ -22,6 +23,7 @@ mod voice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use nicety_adapter::family::{Answer, FunctionPolicy};
 use nicety_adapter::{
     Adapter, Counters, Event, News, NotedError, PortId, Reason, Reset, RestoreError, Set, Shape, Stall, Time,
@@ -45,6 +47,7 @@ pub use family::SharedFamily;
 pub use handover::{SavedFrames, SavedNumbers};
 pub(crate) use inner::HeldSender;
 use mirrored::MirrorRate;
+use primary::PrimaryPort;
 pub use questions::{Intake, Presence, Prospect};
 pub use state::State;
 use state::misplaced;
@@ -161,8 +164,10 @@ pub struct Port {
     has_left: AtomicBool,
     /// Its place in a team, if it is in one.
     member: Option<Member>,
-    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`], [`GUARDED`].
+    /// [`AGENTS`], [`ASIDE`], [`LOOKED_AT_FIRST`], [`GUARDED`], [`STANDS_BY`].
     special: AtomicU8,
+    /// The port that it stands by for.
+    primary: ArcSwapOption<PrimaryPort>,
     is_link: bool,
     inward: Arc<InwardSlot>,
     inner: Lock<Inner>,
@@ -240,6 +245,8 @@ const ASIDE: u8 = 2;
 const LOOKED_AT_FIRST: u8 = 4;
 /// Frames that come in may have left by another uplink.
 const GUARDED: u8 = 8;
+/// It stands by for another port.
+const STANDS_BY: u8 = 16;
 
 /// A port's place in a team.
 struct Member {
@@ -312,6 +319,7 @@ impl Port {
             has_left: AtomicBool::new(false),
             member: None,
             special: AtomicU8::new(0),
+            primary: ArcSwapOption::default(),
             is_link,
             inward: Arc::default(),
             inner: Lock::new(inner),
@@ -423,7 +431,7 @@ impl Port {
         self.special.load(Ordering::Relaxed) & LOOKED_AT_FIRST != 0
     }
 
-    /// Whether agents speak on it, or it gets a mirror's copies.
+    /// Whether a batch of it is decided in a way of its own: one of the marks is set.
     #[inline]
     pub(crate) fn is_special(&self) -> bool {
         self.special.load(Ordering::Relaxed) != 0

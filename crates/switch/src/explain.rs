@@ -3,6 +3,7 @@
 use nicety_adapter::{Batch, Edit, PortId, Reason, Time};
 use nicety_frame::Mac;
 
+use crate::addresses::Key;
 use crate::policy::Policy;
 use crate::{Plan, Switch};
 
@@ -15,8 +16,15 @@ pub enum Step {
     Vlan(Result<u16, Reason>),
     /// Whether its source may send from this port.
     Source(Result<(), Reason>),
-    /// The switch learns its source. The port is the one at which the source was known before.
-    Learns(Mac, Option<PortId>),
+    /// The switch learns its source.
+    Learns {
+        /// The source.
+        address: Mac,
+        /// The port at which it is learned: where the frame comes in, or the [`Primary`] of that one.
+        at: PortId,
+        /// The port at which it was known before.
+        before: Option<PortId>,
+    },
     /// Its source is a group address, and is not learned.
     LearnsNothing(Mac),
     /// Its destination is reserved for the next bridge, so it is not forwarded.
@@ -43,12 +51,42 @@ pub enum Step {
 pub(crate) trait Follower {
     /// Whether this is a dry run: nothing is learned or counted.
     const DRY: bool;
+    /// Whether pairs of addresses are kept for the next batches, and those that were kept decide.
+    const KEEPS: bool = !Self::DRY;
 
     fn step(&mut self, step: impl FnOnce() -> Step);
 
     /// The reason if this packet of the batch is not forwarded, whatever the tables say.
     fn skips(&self, _packet: u16) -> Option<Reason> {
         None
+    }
+
+    /// The port at which a source is learned that comes in at `origin`.
+    #[inline(always)]
+    fn place(&self, _source: Key, origin: PortId) -> PortId {
+        origin
+    }
+}
+
+/// The port at which an address is learned, whichever port its frames come in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Primary {
+    /// The address of one station.
+    pub address: Mac,
+    /// The port, which has joined.
+    pub port: PortId,
+}
+
+impl Follower for Primary {
+    const DRY: bool = false;
+    // A pair says that its source is known where its frames came in.
+    const KEEPS: bool = false;
+
+    #[inline(always)]
+    fn step(&mut self, _: impl FnOnce() -> Step) {}
+
+    fn place(&self, source: Key, origin: PortId) -> PortId {
+        if source.address() == self.address { self.port } else { origin }
     }
 }
 
@@ -93,21 +131,31 @@ impl Follower for Nobody {
     fn step(&mut self, _: impl FnOnce() -> Step) {}
 }
 
-impl Follower for Vec<Step> {
+/// The steps of a dry run.
+struct Steps {
+    steps: Vec<Step>,
+    primary: Option<Primary>,
+}
+
+impl Follower for Steps {
     const DRY: bool = true;
 
     fn step(&mut self, step: impl FnOnce() -> Step) {
-        self.push(step());
+        self.steps.push(step());
+    }
+
+    fn place(&self, source: Key, origin: PortId) -> PortId {
+        self.primary.map_or(origin, |primary| primary.place(source, origin))
     }
 }
 
 impl<P> Switch<P> {
-    /// Decides like [`Switch::forward`] and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
+    /// Decides like [`Switch::forward`], or [`forward_standby`](Switch::forward_standby), and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
     /// of several packets in a batch are mixed.
-    pub fn explain(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Vec<Step> {
-        let mut steps = Vec::new();
+    pub fn explain(&self, batch: &Batch, primary: Option<Primary>, now: Time, plan: &mut Plan) -> Vec<Step> {
+        let mut steps = Steps { steps: Vec::new(), primary };
         self.forward_followed(batch, now, plan, &mut steps);
-        steps
+        steps.steps
     }
 
     /// A port's policy; the default if none was set.

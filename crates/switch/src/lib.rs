@@ -34,7 +34,7 @@ use nicety_frame::Mac;
 pub use addresses::{Addresses, Learned};
 use addresses::{Hashed, Held, Keys, Stamp};
 use explain::{Except, Follower, Nobody};
-pub use explain::{Skipped, Step};
+pub use explain::{Primary, Skipped, Step};
 use outward::Outward;
 use pairs::{Pair, Place};
 pub use plan::Plan;
@@ -385,6 +385,12 @@ impl<P> Switch<P> {
         self.forward_followed(batch, now, plan, &mut Except(skipped))
     }
 
+    /// Like [`forward`](Switch::forward), for a batch of a port that stands by for another one: the address of both is learned at that one.
+    #[inline(never)]
+    pub fn forward_standby(&self, batch: &Batch, primary: Primary, now: Time, plan: &mut Plan) -> Slots<P> {
+        self.forward_followed(batch, now, plan, &mut { primary })
+    }
+
     /// The networks in which a frame's addresses are looked up, if it comes in at this port. None: the port is not in the frame's VLAN.
     /// Two: a VLAN's network and the flat one, see [`Vlan::Flat`].
     pub fn networks(&self, port: PortId, head: &[u8]) -> impl Iterator<Item = u16> + use<P> {
@@ -437,7 +443,7 @@ impl<P> Switch<P> {
         let at = At { origin: batch.origin, now };
         let mut done = 0;
         while usize::from(done) < batch.len() {
-            if !F::DRY {
+            if F::KEEPS {
                 done = self.forward_kept(members, batch, (done, at), plan, follower);
             }
             if usize::from(done) < batch.len() {
@@ -510,7 +516,7 @@ impl<P> Switch<P> {
             }
             last = keys;
             let pair = Pair::new(keys, at.origin, &self.addresses);
-            let place = if F::DRY { Place::None } else { plan.pairs.place(pair, second) };
+            let place = if F::KEEPS { plan.pairs.place(pair, second) } else { Place::None };
             // The first train's pair is kept, and no longer valid, or its receiver takes nothing.
             if place == Place::Kept && first != done {
                 end = first;
@@ -571,7 +577,11 @@ impl<P> Switch<P> {
             follower.step(|| Step::LearnsNothing(keys.source.address()));
             return sought;
         }
-        follower.step(|| Step::Learns(keys.source.address(), self.addresses.find_key(keys.source, now)));
+        let origin = follower.place(keys.source, origin);
+        follower.step(|| {
+            let before = self.addresses.find_key(keys.source, now);
+            Step::Learns { address: keys.source.address(), at: origin, before }
+        });
         if !F::DRY {
             let source = self.addresses.hashed(keys.source);
             if place == Place::None {
@@ -602,8 +612,9 @@ impl<P> Switch<P> {
     ) -> Option<PortId> {
         // In a dry run the source was not learned by the previous step.
         if F::DRY && keys.target == keys.source {
-            follower.step(|| Step::Found(origin));
-            return Some(origin);
+            let port = follower.place(keys.source, origin);
+            follower.step(|| Step::Found(port));
+            return Some(port);
         }
         let target = self.addresses.find_held(target, now)?;
         let port = target.port();

@@ -154,7 +154,7 @@ impl<P> Switch<P> {
                 Ok(lane) => {
                     let keys = label.keys(lane.fid);
                     let pair = Pair::new(keys, batch.origin, &self.addresses);
-                    let place = if F::DRY || VEPA { Place::None } else { plan.pairs.place(pair, second) };
+                    let place = if !F::KEEPS || VEPA { Place::None } else { plan.pairs.place(pair, second) };
                     if place != Place::Kept {
                         self.addresses.prefetch(keys.target);
                         self.addresses.prefetch(keys.source);

@@ -24,7 +24,7 @@ impl World {
 
     fn explain(&mut self, from: u16, frame: &[u8]) -> (Vec<Step>, Decided) {
         self.load(from, &[frame.to_vec()], Offload::default());
-        let steps = self.switch.explain(&self.batch, self.now, &mut self.plan);
+        let steps = self.switch.explain(&self.batch, None, self.now, &mut self.plan);
         (steps, self.decided())
     }
 
@@ -109,7 +109,7 @@ fn the_steps_say_how_it_came_to_that() {
             Step::Guards(None),
             Step::Vlan(Ok(10)),
             Step::Source(Ok(())),
-            Step::Learns(Mac(address(0)), None),
+            Step::Learns { address: Mac(address(0)), at: PortId(0), before: None },
             Step::Floods { kind: Reason::BroadcastStorm, goes: true },
             Step::Receiver(PortId(1), Ok(Edit::Keep)),
             Step::Receiver(PortId(2), Err(Reason::Vlan)),
@@ -127,11 +127,14 @@ fn a_flat_switch_is_explained_too_and_a_frame_to_its_own_sender() {
     let mut world = World::new(&[Policy::default(), Policy::default()]);
     let own = frame(address(0), address(0), &[]);
     let (steps, decided) = world.explain(0, &own);
-    assert_eq!(steps, [Step::Learns(Mac(address(0)), None), Step::Found(PortId(0))]);
+    assert_eq!(steps, [Step::Learns { address: Mac(address(0)), at: PortId(0), before: None }, Step::Found(PortId(0))]);
     assert_eq!(decided, world.forward(0, &own));
     let (steps, _) = world.explain(1, &frame(address(0), address(1), &[]));
-    let expected =
-        [Step::Learns(Mac(address(1)), None), Step::Found(PortId(0)), Step::Receiver(PortId(0), Ok(Edit::Keep))];
+    let expected = [
+        Step::Learns { address: Mac(address(1)), at: PortId(1), before: None },
+        Step::Found(PortId(0)),
+        Step::Receiver(PortId(0), Ok(Edit::Keep)),
+    ];
     assert_eq!(steps, expected);
     assert_eq!(world.explain(0, &[0; 9]).0, []);
 }

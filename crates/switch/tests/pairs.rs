@@ -98,7 +98,7 @@ impl Twins {
         }
         let [explained, trusted] = [&self.keeping, &self.other].map(|switch| {
             let mut plan = Plan::new();
-            (switch.explain(&self.batch, now, &mut plan), decision(&plan))
+            (switch.explain(&self.batch, None, now, &mut plan), decision(&plan))
         });
         assert_eq!(explained, trusted);
         let mut plan = Plan::new();

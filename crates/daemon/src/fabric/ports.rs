@@ -31,6 +31,8 @@ struct Port {
     presence: Presence,
     /// Its guest has run since its VMM came.
     has_run: bool,
+    /// It stands by for the port that has its address too.
+    standby: bool,
 }
 
 /// What the machine is told of an own address: the higher counts if two ports have it.
@@ -77,6 +79,7 @@ impl Port {
                 Presence::Waiting => before.is_some_and(|before| before.has_run),
                 Presence::Running => true,
             },
+            standby: config.standby,
         })
     }
 
@@ -93,6 +96,7 @@ impl Port {
     fn is(&self, spec: &PortSpec, presence: Presence) -> bool {
         let config = &spec.config;
         self.presence == presence
+            && self.standby == config.standby
             && self.vlan.is_none() == config.waits_for_group
             && self.name.as_str() == config.name
             && config.group.as_deref() == Some(self.group.as_str())
@@ -167,10 +171,12 @@ impl Ports {
 
     fn tell(&mut self, daemon: &dyn Around, fabric: &mut Fabric, now: Time) {
         let mut here: BTreeMap<Address, (Use, PortId)> = BTreeMap::new();
-        for (id, port) in &self.ports {
+        let mut ports: Vec<_> = self.ports.iter().collect();
+        // Of two ports with one address one stands by: it counts only if it is used more.
+        ports.sort_by_key(|(_, port)| port.standby);
+        for (id, port) in ports {
             let Some(used) = port.used() else { continue };
             for mac in &port.addresses {
-                // Of two ports with one address the other stands by.
                 let first = here.entry((port.group.clone(), *mac)).or_insert((used, *id));
                 if used > first.0 {
                     *first = (used, *id);

@@ -239,13 +239,13 @@ impl Words<'_> {
             Step::Source(Err(_)) => {
                 trace_step(TraceStage::Policy, "refused: its source is not an address of the port".to_owned())
             }
-            Step::Learns(address, before) => {
+            Step::Learns { address, at, before } => {
                 let before = match before {
                     None => "it is new".to_owned(),
-                    Some(port) if port == self.from.id => "it is known there".to_owned(),
+                    Some(port) if port == at => "it is known there".to_owned(),
                     Some(port) => format!("it moves from {}", self.name(port)),
                 };
-                trace_step(TraceStage::Learns, format!("{address} at {}: {before}", self.from.name))
+                trace_step(TraceStage::Learns, format!("{address} at {}: {before}", self.name(at)))
             }
             Step::LearnsNothing(address) => {
                 trace_step(TraceStage::Learns, format!("nothing: {address}, its source, is a group's address"))

@@ -55,7 +55,7 @@ impl Plane {
         }
         draft.finish_plain(0);
         let port_origin = port.place().origin;
-        let steps = self.switch().explain(&batch, now, &mut plan);
+        let steps = self.switch().explain(&batch, port.primary(), now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
             let pick = *plan.picks(receiver).first()?;
             let prospect = match self.switch().slots().get(receiver) {

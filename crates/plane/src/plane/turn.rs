@@ -196,8 +196,8 @@ impl Plane {
         (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
     }
 
-    /// Decides for a batch of a port that gets a mirror's copies, of a team's member, or of a link by which frames could go round. `Err`: a
-    /// panic.
+    /// Decides for a batch of a port that gets a mirror's copies, of a team's member, of a link by which frames could go round, or of a port
+    /// that stands by for another one. `Err`: a panic.
     #[inline(never)]
     fn decide_specially(&self, port: &Port, batch: &Batch, plan: &mut Plan, now: Time) -> Result<Slots<Slot>, String> {
         // A link that its team does not use takes nothing into the switch: what comes in there came by another link too, or left by one.
@@ -211,6 +211,9 @@ impl Plane {
             return Ok(self.switch().slots());
         }
         caught(|| {
+            if let Some(primary) = port.primary() {
+                return self.switch().forward_standby(batch, primary, now, plan);
+            }
             let duplicates = port.takes_duplicates().map_or(0, |side| self.duplicates(&side, batch, now));
             let (looped, taken) = if port.is_guarded() { self.looped(port, batch, now) } else { (0, 0) };
             match duplicates | looped | taken {

@@ -4,6 +4,7 @@ mod guards;
 mod outward;
 mod ports;
 mod priority;
+mod standby;
 #[path = "../world/mod.rs"]
 mod world;
 

@@ -114,7 +114,7 @@ fn a_frame_with_two_tags_leaves_by_a_native_trunk_with_both_and_by_no_access_por
 /// The VLAN in which a switch classifies a frame.
 fn vlan_of(world: &mut World, from: u16, frame: &[u8]) -> Option<u16> {
     world.load(from, &[frame.to_vec()], Offload::default());
-    let steps = world.switch.explain(&world.batch, world.now, &mut world.plan);
+    let steps = world.switch.explain(&world.batch, None, world.now, &mut world.plan);
     steps.iter().find_map(|step| if let Step::Vlan(Ok(fid)) = step { Some(*fid) } else { None })
 }
 

@@ -205,7 +205,7 @@ fn a_query_ends_no_membership_of_a_port_that_it_does_not_reach() {
     let mut world = World::new(3);
     world.send(1, old(0x16, GROUP));
     world.load(0, &[query_for(GROUP).bytes()]);
-    world.switch.explain(&world.batch, world.now, &mut Plan::new());
+    world.switch.explain(&world.batch, None, world.now, &mut Plan::new());
     assert_eq!(left(&world), [(1, 260)], "the explanation of a query changes nothing");
 }
 
@@ -449,7 +449,7 @@ fn promiscuous_ports_get_all_and_an_explanation_learns_nothing() {
     world.switch.set_policy(PortId(3), &Policy { promiscuous: true, ..snooped() });
     world.load(1, &[old(0x16, GROUP).bytes()]);
     let (batch, now) = (&world.batch, world.now);
-    world.switch.explain(batch, now, &mut Plan::new());
+    world.switch.explain(batch, None, now, &mut Plan::new());
     assert_eq!(world.send(0, data(GROUP)), [1, 2, 3]);
     world.send(1, old(0x16, GROUP));
     assert_eq!(world.send(0, data(GROUP)), [1, 3]);

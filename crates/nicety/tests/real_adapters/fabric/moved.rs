@@ -4,20 +4,21 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use nicety_guests::{Accel, Folder, Guest, GuestConfig, Kernel, Machine, Namespace, Root, Served, Setup};
-use nicety_trials::scope::is_full;
+use nicety_guests::{Accel, Folder, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served, Setup};
+use nicety_trials::scope::{is_asked, is_full};
 use serde_json::{Value, json};
 
 use super::{
     LOOPBACK,
-    requests::{Pause, Requests},
+    requests::{INTERVAL, Pause, Requests},
     sender::{Sender, claims, in_web, tables},
     start_etcd,
 };
 use crate::{
     migration::migrate,
     monitor::Monitor,
-    stage::{LATER, SOON, address, port, quiet, well},
+    stage::{LATER, SOON, address, port, quiet, sh, well},
+    standby::{bring_up, function_and_standby},
 };
 
 /// The hosts between which the guest moves.
@@ -27,6 +28,8 @@ const BEFORE: usize = 150;
 const AFTER: usize = 30;
 /// Frames of the guest that are no answers: what Linux says of itself, and the announcement of a move.
 const OTHERS_MAX: u64 = 100;
+/// Within this time after its function's rings have started, a guest is reached by it.
+const REACHED: Duration = Duration::from_millis(100);
 
 /// Three hosts of a fabric in one network. Two have the moving guest's ports.
 struct Hosts {
@@ -45,14 +48,15 @@ struct Vm {
 }
 
 impl Hosts {
-    fn new() -> Hosts {
+    /// `more` is in the files of the two.
+    fn new(ports: &[Port], more: &str) -> Hosts {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
         let etcd = start_etcd(&mut namespace, LOOPBACK);
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
         let served = [0, 1].map(|host| {
-            let setup = Setup { daemon_more: tables(NAMES[host], host), ..Setup::default() };
-            let ports = vec![in_web(port("virtio-net", 1))];
+            let setup = Setup { daemon_more: tables(NAMES[host], host) + more, ..Setup::default() };
+            let ports = ports.iter().cloned().map(in_web).collect();
             well(Served::start_as(program, &mut namespace, ports, setup))
         });
         let sender = Sender::start(&mut namespace);
@@ -84,6 +88,16 @@ impl Hosts {
     fn machine(&self, host: usize) -> GuestConfig {
         let config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
         self.served[host].attach(config.address("eth0", &format!("{}/24", address(1))), "vm1")
+    }
+
+    /// A machine with a function and its standby at a host.
+    fn pair(&self, host: usize) -> GuestConfig {
+        let config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
+        let mut config = ["vm1", "vm2"].into_iter().fold(config, |config, name| self.served[host].attach(config, name));
+        for word in &mut config.devices {
+            *word = word.replace("virtio-net-pci,", "virtio-net-pci,failover=on,");
+        }
+        config
     }
 
     fn said(&self) -> String {
@@ -152,7 +166,7 @@ fn is_same(before: &Value, after: &Value, requests: &Requests) {
 
 #[test]
 fn a_guest_that_qemu_migrates_to_another_host_and_back_is_reached_at_each_without_a_loss_beyond_its_pause() {
-    let mut hosts = Hosts::new();
+    let mut hosts = Hosts::new(&[port("virtio-net", 1)], "");
     let mut vm = hosts.start(0, hosts.machine(0), false);
     let mut requests = hosts.requests(&mut vm.guest);
     let moves = if is_full() { 10 } else { 2 };
@@ -183,7 +197,7 @@ fn a_guest_that_qemu_migrates_to_another_host_and_back_is_reached_at_each_withou
 
 #[test]
 fn a_guest_that_qemu_saves_into_a_file_and_restores_on_another_host_is_reached_there() {
-    let mut hosts = Hosts::new();
+    let mut hosts = Hosts::new(&[port("virtio-net", 1)], "");
     let mut vm = hosts.start(0, hosts.machine(0), false);
     let mut requests = hosts.requests(&mut vm.guest);
     let file = format!("file:{}", hosts.path("saved").display());
@@ -203,6 +217,61 @@ fn a_guest_that_qemu_saves_into_a_file_and_restores_on_another_host_is_reached_t
     requests.judge("restored", pause);
     is_same(&before, &hosts.port(1, "vm1"), &requests);
     assert_eq!(claims(&mut hosts.namespace), ["b"]);
+    hosts.sender.is_apart();
+    quiet(&mut next.guest);
+}
+
+/// The time in which this is done to the guest's adapters, until its frames pass by this port of a host.
+fn change(hosts: &Hosts, guest: &mut Guest, host: usize, carrier: &str, act: &str) -> Pause {
+    let begin = SystemTime::now();
+    sh(guest, act);
+    let before = passed(&hosts.port(host, carrier));
+    let both = |now: [u64; 2]| now.iter().zip(before).all(|(now, before)| *now >= before + 5);
+    let end = Instant::now() + LATER;
+    while !both(passed(&hosts.port(host, carrier))) {
+        let mut why = || format!("{}\n{}", hosts.port(host, carrier), sh(guest, "ip link; dmesg | tail -n 20"));
+        assert!(Instant::now() < end, "no frames by {carrier} of {}: {}", NAMES[host], why());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let end = SystemTime::now();
+    Pause { begin, end, known: end }
+}
+
+/// QEMU moves no state of a function, so the guest lets it go before, and finds one of the other host afterwards.
+#[test]
+fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and_is_reached_at_each_port() {
+    if !is_asked("ixgbevf") {
+        return;
+    }
+    let card = "[[card]]\nname = \"nic\"\nchip = \"82599\"\n";
+    let mut hosts = Hosts::new(&function_and_standby("ixgbevf"), card);
+    let mut vm = hosts.start(0, hosts.pair(0), false);
+    bring_up(&mut vm.guest);
+    let mut requests = hosts.requests(&mut vm.guest);
+    let remove = "cd /sys/bus/pci/drivers/ixgbevf; echo 1 >$(ls -d *:*)/remove";
+    let pause = change(&hosts, &mut vm.guest, 0, "vm2", remove);
+    requests.judge("the function has gone", pause);
+    requests.answered(BEFORE);
+    let mut next = hosts.start(1, hosts.pair(1), true);
+    let incoming = format!("unix:{}", hosts.path("incoming").display());
+    next.monitor.run("migrate-incoming", json!({"uri": incoming}));
+    requests.answered(AFTER);
+    assert_eq!(hosts.place().as_deref(), Some("a"), "it waits at the other one");
+    let before = hosts.port(0, "vm2");
+    migrate(&mut vm.monitor, &incoming);
+    let known = hosts.known(1);
+    next.monitor.wait("query-status", "running", LATER);
+    let pause = Pause { begin: vm.monitor.time_of("STOP"), end: next.monitor.time_of("RESUME"), known };
+    requests.answered(AFTER);
+    requests.judge("the standby has moved", pause);
+    is_same(&before, &hosts.port(1, "vm2"), &requests);
+    drop(vm);
+    let pause = change(&hosts, &mut next.guest, 1, "vm1", "echo 1 >/sys/bus/pci/rescan");
+    requests.answered(AFTER);
+    let lost = requests.judge("there is a function again", pause);
+    let most = (REACHED.as_millis() / INTERVAL.as_millis()) as usize;
+    assert!(lost <= most, "{lost} requests were lost, of at most {most}");
+    assert_eq!((hosts.place().as_deref(), claims(&mut hosts.namespace)), (Some("b"), vec!["b".to_owned()]));
     hosts.sender.is_apart();
     quiet(&mut next.guest);
 }

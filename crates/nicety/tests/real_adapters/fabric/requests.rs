@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Time between two requests.
-const INTERVAL: Duration = Duration::from_millis(10);
+pub const INTERVAL: Duration = Duration::from_millis(10);
 /// Requests that are sent so shortly before a pause or at its end may belong to it: they are on their way, on a busy machine.
 const ON_THE_WAY: Duration = Duration::from_millis(50);
 /// Types of ICMP (RFC 792), and the identifier of these requests.
@@ -146,9 +146,10 @@ impl Requests {
         self.wait("answers", |now| fresh(now) >= count);
     }
 
-    /// All requests since the last judgement are answered, each once and in order, but for those of this pause. Prints what was lost.
+    /// All requests since the last judgement are answered, each once and in order, but for those of this pause. Prints what was lost, and
+    /// returns the number of these requests.
     #[track_caller]
-    pub fn judge(&mut self, what: &str, pause: Pause) {
+    pub fn judge(&mut self, what: &str, pause: Pause) -> usize {
         let end = pause.end.max(pause.known);
         self.wait("answers after the pause", |now| {
             now.answered.last().is_some_and(|last| now.sent[usize::from(*last)] > end + 5 * ON_THE_WAY)
@@ -177,6 +178,7 @@ impl Requests {
         assert_eq!(beyond, None, "{what}: lost beyond {pause:?}, and {more} more");
         drop(now);
         self.judged = last;
+        lost.len()
     }
 }
 
