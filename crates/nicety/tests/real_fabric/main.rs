@@ -36,7 +36,7 @@ use cluster::Cluster;
 use etcd_servers::{SOON, addresses};
 use nicety_control::api::PlaceList;
 use nicety_control::{Ask, Reply};
-use nicety_daemon::fabric::{Connection, FabricReport};
+use nicety_daemon::fabric::{Connection, FabricReport, PlaceReport};
 use nicety_daemon::report::PortReport;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
