@@ -27,8 +27,8 @@ impl PrimaryPort {
         self.address == address && self.parts.len() == parts.len() && self.parts.iter().zip(parts).all(is_same)
     }
 
-    /// Whether its guest's driver has started it. This takes the lock of a port that works while its standby sends nothing, and rests while
-    /// it sends.
+    /// Whether its guest's driver has started it. This takes the primary's lock, once for each batch of the standby, as a delivery to it
+    /// does. Nobody else wants it then: Linux uses one of the two at a time.
     fn runs(&self) -> bool {
         self.parts.iter().filter_map(Weak::upgrade).any(|part| part.presence() == Presence::Running)
     }
