@@ -2,7 +2,7 @@
 //! of written pages that the first one fills, and passes the rings' positions to the second one.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Port, Served, Setup};
 use nicety_trials::scope::is_asked;
@@ -18,8 +18,29 @@ use crate::{
 /// Migrates the guest away, and waits until that is done. Returns QEMU's status.
 pub fn migrate(monitor: &mut Monitor, to: &str) -> Value {
     monitor.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
-    monitor.run("migrate", json!({"uri": to}));
-    monitor.wait("query-migrate", "completed", LATER)
+    let end = Instant::now() + LATER;
+    loop {
+        monitor.run("migrate", json!({"uri": to}));
+        let status = ended(monitor, end);
+        if status["status"] == "completed" {
+            return status;
+        }
+        // The other QEMU listens a moment after its socket is there.
+        let why = status["error-desc"].as_str().unwrap_or_default();
+        assert!(why.ends_with("Connection refused") && Instant::now() < end, "{status}");
+    }
+}
+
+/// Waits until a migration is completed or has failed. Returns its status.
+fn ended(monitor: &mut Monitor, end: Instant) -> Value {
+    loop {
+        let status = monitor.run("query-migrate", json!({}));
+        if ["failed", "completed"].iter().any(|done| status["status"] == *done) {
+            return status;
+        }
+        assert!(Instant::now() < end, "{status}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A stage whose first port's guest may move to another daemon. A stream joins that daemon to the stage's own.
@@ -174,14 +195,7 @@ fn a_guest_behind_an_iommu_is_not_moved_and_stays_in_use() {
     ping(&mut guest, "", &address(2));
     let mut monitor = Monitor::of(&moving.path("here"));
     monitor.run("migrate", json!({"uri": "exec:cat >/dev/null"}));
-    let end = Instant::now() + LATER;
-    let status = loop {
-        let status = monitor.run("query-migrate", json!({}));
-        if ["failed", "completed"].iter().any(|done| status["status"] == *done) {
-            break status;
-        }
-        assert!(Instant::now() < end, "{status}");
-    };
+    let status = ended(&mut monitor, Instant::now() + LATER);
     println!("{status}");
     assert_eq!(status["status"], "failed", "{status}");
     ping(&mut guest, "", &address(2));

@@ -250,7 +250,7 @@ fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and
     let mut requests = hosts.requests(&mut vm.guest);
     let remove = "cd /sys/bus/pci/drivers/ixgbevf; echo 1 >$(ls -d *:*)/remove";
     let pause = change(&hosts, &mut vm.guest, 0, "vm2", remove);
-    requests.judge("the function has gone", pause);
+    requests.judge_change("the function has gone", pause);
     requests.answered(BEFORE);
     let mut next = hosts.start(1, hosts.pair(1), true);
     let incoming = format!("unix:{}", hosts.path("incoming").display());
@@ -268,7 +268,7 @@ fn a_guest_with_a_function_and_a_standby_of_one_address_moves_by_the_standby_and
     drop(vm);
     let pause = change(&hosts, &mut next.guest, 1, "vm1", "echo 1 >/sys/bus/pci/rescan");
     requests.answered(AFTER);
-    let lost = requests.judge("there is a function again", pause);
+    let lost = requests.judge_change("there is a function again", pause);
     let most = (REACHED.as_millis() / INTERVAL.as_millis()) as usize;
     assert!(lost <= most, "{lost} requests were lost, of at most {most}");
     assert_eq!((hosts.place().as_deref(), claims(&mut hosts.namespace)), (Some("b"), vec!["b".to_owned()]));
