@@ -167,6 +167,8 @@ impl VirtioNet {
 
     /// A transmit ring was disabled. Its driver was told not to notify while the ring was polled, so from now on it is asked to; and what
     /// it has added without is discarded as after its kick. Now, while the front end waits: the memory may be reused afterwards.
+    #[cold]
+    #[inline(never)]
     fn quit(&mut self, number: u16, queue: u16, cx: &mut Context<'_>) {
         let features = self.taken;
         let is_packed = self.is_packed();
@@ -175,8 +177,8 @@ impl VirtioNet {
             return;
         }
         let armed = match is_packed {
-            true => ring.open::<true>(cx.memory, features).map(|areas| areas.arm(ring, ring.next)),
-            false => ring.open::<false>(cx.memory, features).map(|areas| areas.arm(ring, ring.next)),
+            true => ring.translate::<true>(cx.memory, features).map(|areas| areas.arm_around(ring, ring.next, || ())),
+            false => ring.translate::<false>(cx.memory, features).map(|areas| areas.arm_around(ring, ring.next, || ())),
         };
         if armed.is_ok_and(|has_chains| has_chains) {
             ring.discards = true;

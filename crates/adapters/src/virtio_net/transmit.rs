@@ -365,15 +365,25 @@ impl Sender<'_> {
     }
 }
 
-/// An empty ring: asks its driver to notify of the next chain, unless the ring is polled. A disabled one is not looked at again before its
-/// driver's next kick.
+/// An empty ring: asks its driver to notify of the next chain, unless the ring is polled.
 #[inline]
 fn sleeps<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>, is_polled: bool) -> Progress {
-    if is_polled && ring.enabled {
+    if !ring.enabled {
+        return rests(ring, areas);
+    }
+    if is_polled {
         areas.disarm(ring);
         return Progress { more: false, armed: false };
     }
     let more = areas.arm(ring, ring.next);
+    Progress { more, armed: !more }
+}
+
+/// An empty ring that is disabled, polled or not: it is not looked at again before its driver's next kick.
+#[cold]
+#[inline(never)]
+fn rests<const PACKED: bool>(ring: &mut Ring, areas: &Areas<'_, PACKED>) -> Progress {
+    let more = areas.arm_around(ring, ring.next, || ());
     ring.discards &= more;
     Progress { more, armed: !more }
 }

@@ -130,8 +130,10 @@ impl Plane {
     #[inline]
     fn begin(&self, port: &Port, turn: &mut Turn, now: Time, outcome: &mut Outcome) -> bool {
         let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
-        self.let_go(&gathered.released);
-        self.let_go(&gathered.let_go);
+        if !(gathered.released.is_empty() && gathered.let_go.is_empty()) {
+            self.let_go(&gathered.released);
+            self.let_go(&gathered.let_go);
+        }
         if port.is_special() {
             self.stir_team(port, now);
         }

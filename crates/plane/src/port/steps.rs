@@ -358,6 +358,18 @@ impl Port {
         Some(progress)
     }
 
+    /// The switch dropped frames of its guest.
+    #[cold]
+    #[inline(never)]
+    fn count_drops(&self, inner: &mut Inner, drops: &[(u16, Reason)], now: Time) {
+        for (_, reason) in drops {
+            inner.counters.transmit_drop(*reason);
+        }
+        if let Some((_, reason)) = drops.iter().find(|(_, reason)| reason.is_refusal()) {
+            self.log_refusal(inner, *reason, now);
+        }
+    }
+
     /// The port's policy refused a frame of its guest.
     #[cold]
     fn log_refusal(&self, inner: &mut Inner, reason: Reason, now: Time) {
@@ -369,11 +381,8 @@ impl Port {
     /// The last step of a turn: returns the batch's descriptors, and counts drops.
     pub(crate) fn finish(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
         let mut inner = self.lock();
-        for (_, reason) in drops {
-            inner.counters.transmit_drop(*reason);
-        }
-        if let Some((_, reason)) = drops.iter().find(|(_, reason)| reason.is_refusal()) {
-            self.log_refusal(&mut inner, *reason, now);
+        if !drops.is_empty() {
+            self.count_drops(&mut inner, drops, now);
         }
         inner.complete(batch, now);
         inner.in_flight = false;
