@@ -565,7 +565,7 @@ fn a_loop_through_two_switches_is_cut_once_so_that_neither_is_cut_off(workers: u
     }
 }
 
-/// What a spared uplink is.
+/// Words for a spared uplink.
 const WHAT: &str = "the storage link";
 
 fn of_a_loop_with_a_spared_uplink_the_other_one_is_blocked_also_if_it_is_older(workers: usize) {

@@ -165,8 +165,9 @@ impl VirtioNet {
         if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
     }
 
-    /// A transmit ring was disabled. Its driver was told not to notify while the ring was polled, so from now on it is asked to; and what
-    /// it has added without is discarded as after its kick. Now, while the front end waits: the memory may be reused afterwards.
+    /// A transmit ring was disabled. While it was polled, its driver was told not to notify. From now on the driver is asked to. Chains that
+    /// it has added without a notification are discarded, as after its kick. The driver is asked at once, while the front end waits: the
+    /// ring's memory may be reused afterwards.
     #[cold]
     #[inline(never)]
     fn quit(&mut self, number: u16, queue: u16, cx: &mut Context<'_>) {

@@ -1,5 +1,7 @@
 //! `pps`: frames per second through the switch, at frames of 64 to 1518 bytes. The loss-free rate by binary search (RFC 2544, 26.1), and the
-//! latency at 50 and 90 % of it (26.2), and at one rate for all rows. One generator for all rows: our drivers at two ports of Nicety, of DPDK's testpmd or of Open vSwitch,
+//! latency at 50 and 90 % of it (26.2), and at one rate for all rows.
+//!
+//! One generator for all rows: our drivers at two ports of Nicety, of DPDK's testpmd or of Open vSwitch,
 //! and two taps of the kernel's bridge.
 
 use std::collections::BTreeMap;

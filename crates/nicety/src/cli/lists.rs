@@ -16,7 +16,7 @@ pub struct Help {
     add: &'static str,
     /// A name and values for `set`.
     set: &'static str,
-    /// What to know about `remove`, behind "Remove a port group". It may be empty.
+    /// The end of the sentence about `remove`, behind "Remove a port group". It may be empty.
     removal: &'static str,
     /// The placeholder of the name.
     placeholder: &'static str,

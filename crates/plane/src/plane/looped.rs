@@ -74,7 +74,7 @@ pub struct Loop {
     pub name: String,
     /// The name of the one that goes on.
     pub other: String,
-    /// What the one that goes on is, if it is [spared](Plane::spare_uplink).
+    /// Words for the uplink that goes on, if it is [spared](Plane::spare_uplink).
     pub spared: Option<&'static str>,
 }
 
