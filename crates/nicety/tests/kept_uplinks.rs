@@ -1,27 +1,18 @@
 //! The keeper holds what uplinks have opened: a daemon that is killed takes no tap along.
 
+#[path = "station/kept.rs"]
+mod kept;
 #[path = "../../daemon/tests/namespace/mod.rs"]
 mod namespace;
 #[allow(dead_code, reason = "no guests here")]
 mod station;
 
 use std::net::UdpSocket;
-use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
+use kept::Kept;
 use namespace::{inside, ip, ip_with};
 use pcap_file::pcapng::{Block, PcapNgReader};
-use station::Process;
-use tempfile::TempDir;
-
-const SOON: Duration = Duration::from_secs(30);
-
-/// A daemon with a keeper.
-struct Kept {
-    dir: TempDir,
-    keeper: Process,
-}
 
 impl Kept {
     /// Serves these uplinks.
@@ -29,36 +20,7 @@ impl Kept {
         let dir = tempfile::tempdir().unwrap();
         let host = format!("[daemon]\ncontrol = \"control.sock\"\nlisted = false\nworkers = 2\n{uplinks}");
         std::fs::write(dir.path().join("host.toml"), host).unwrap();
-        let keeper = station::keep(dir.path());
-        let kept = Kept { dir, keeper };
-        kept.until("it serves", || kept.asked(&["ports"]).status.success());
-        kept
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap()
-    }
-
-    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let end = Instant::now() + SOON;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn asked(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-        command.args(words).arg("--control").arg(self.path("control.sock")).output().unwrap()
-    }
-
-    fn done(&self, words: &[&str]) {
-        let output = self.asked(words);
-        assert!(output.status.success(), "{words:?}: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
+        Kept::serve(dir)
     }
 
     /// The daemon's process.

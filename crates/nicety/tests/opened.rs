@@ -1,6 +1,8 @@
 //! What takes rights is opened through the keeper: the daemon has no CAP_NET_ADMIN, and gets only taps that the host file or a user's
 //! change names, whatever it asks for.
 
+#[path = "station/kept.rs"]
+mod kept;
 #[path = "../../daemon/tests/namespace/mod.rs"]
 mod namespace;
 #[allow(dead_code, reason = "no guests here")]
@@ -11,26 +13,21 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use kept::Kept;
 use namespace::{inside, ip};
 use nicety_keeper::{Between, Channel, Opener, Seam, Start, keep_with};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
-use station::Process;
 use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(30);
 /// The bit of CAP_NET_ADMIN (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;
 
-/// A daemon with a keeper, and a tap that it makes.
-struct Kept {
-    dir: TempDir,
-    keeper: Process,
-}
-
+/// The host file of a daemon with a tap that it makes.
 fn host() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let host = "[daemon]\ncontrol = \"control.sock\"\nlisted = false\n\n[[uplink]]\nkind = \"tap\"\nname = \"tap0\"\n\n[[port]]\nname = \"vm1\"\n\
@@ -41,37 +38,7 @@ fn host() -> TempDir {
 
 impl Kept {
     fn start() -> Kept {
-        let dir = host();
-        let keeper = station::keep(dir.path());
-        let kept = Kept { dir, keeper };
-        kept.until("it serves", || kept.asked(&["ports"]).status.success());
-        kept
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap()
-    }
-
-    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let end = Instant::now() + SOON;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn asked(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-        command.args(words).arg("--control").arg(self.path("control.sock")).output().unwrap()
-    }
-
-    fn done(&self, words: &[&str]) {
-        let output = self.asked(words);
-        assert!(output.status.success(), "{words:?}: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
+        Kept::serve(host())
     }
 
     /// The daemon's process: the last one, while an upgrade is made.
