@@ -7,8 +7,8 @@
 //! ```
 //! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
 //! guards, storm control and shapes, `packed` for packed rings, `pairs` for frames between random pairs of the addresses instead of
-//! fixed ones, or `flows` for an export of both ports' flows: each pair of addresses is one. "Collected" over the
-//! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
+//! fixed ones, `flows` for an export of both ports' flows (each pair of addresses is one), or `alone` for one frame a turn instead of
+//! 64. "Collected" over the frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
 //! The switch knows all addresses before it counts. It fails if it has forgotten one at the end: a flooded frame would be counted.
 //! Drivers and rings: `virtio/mod.rs`. Both directions at once.
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use nicety_adapter::{Rate, Shape, Time};
 use nicety_ipfix::Record;
 use nicety_plane::{Covered, FlowExport, FlowSink, Plane, Turn};
 use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
-use virtio::{ACCESS, Addresses, BURST, Error, Guest, frame, serve};
+use virtio::{ACCESS, Addresses, Error, Guest, frame, serve};
 
 /// Sets of the address table hold four. With this many places per address, only few numbers are left out.
 const PLACES: usize = 8;
@@ -85,14 +85,18 @@ fn count_flows(plane: &Plane) {
 fn main() -> Result<(), Error> {
     help::on_request(include_str!("instructions.rs"));
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let [packed, policed, random, flows] =
-        ["packed", "policed", "pairs", "flows"].map(|kind| words.pop_if(|word| word == kind).is_some());
+    let [packed, policed, random, flows, alone] =
+        ["packed", "policed", "pairs", "flows", "alone"].map(|kind| words.pop_if(|word| word == kind).is_some());
     let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     let [bytes, count, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
     let (frame, count) = (frame(bytes.try_into()?)?, usize::try_from(count.max(1))?);
     let table = Limits::default().addresses.max(2 * PLACES * count);
     let plane = Plane::new(Limits { addresses: table, port_addresses: u32::MAX, ..Limits::default() });
     let mut guests = [Guest::new(&plane, 0, &frame, packed)?, Guest::new(&plane, 1, &frame, packed)?];
+    if alone {
+        guests.iter_mut().for_each(|guest| guest.burst = 1);
+    }
+    let burst = u32::from(guests[0].burst);
     if policed {
         guests.iter().try_for_each(|guest| police(&plane, guest))?;
     }
@@ -101,9 +105,9 @@ fn main() -> Result<(), Error> {
     }
     let addresses = Addresses::learned(&plane, &guests, count, policed, random)?;
     let (mut turn, mut now) = (Turn::new(), Time::ZERO);
-    let rounds = frames.div_ceil(2 * u32::from(BURST));
+    let rounds = frames.div_ceil(2 * burst);
     // Not counted: all addresses once, or as many random pairs as fill the cache, so that it holds what it can.
-    let warm = u32::try_from(count)?.max(if random { RANDOM } else { 0 }).div_ceil(BURST.into());
+    let warm = u32::try_from(count)?.max(if random { RANDOM } else { 0 }).div_ceil(burst);
     for round in 0..warm + rounds {
         now = now.after_ns(STEP_NS);
         guests.iter_mut().try_for_each(|guest| guest.send(&addresses, now))?;
@@ -116,6 +120,6 @@ fn main() -> Result<(), Error> {
     if !addresses.numbers.iter().all(|&number| Addresses::is_known(&plane, &guests, number, policed)) {
         return Err("the switch has forgotten an address, so frames were flooded".into());
     }
-    println!("{} frames of {bytes} bytes, {count} addresses per port", rounds * 2 * u32::from(BURST));
+    println!("{} frames of {bytes} bytes, {count} addresses per port", rounds * 2 * burst);
     Ok(())
 }

@@ -113,6 +113,8 @@ pub struct Guest {
     memory: Arc<Map>,
     receive: Ring,
     transmit: Ring,
+    /// Frames that it sends at once.
+    pub burst: u16,
     /// Number of frames sent; it selects the next addresses.
     sent: usize,
     /// State of a generator of random numbers, for random pairs.
@@ -218,14 +220,14 @@ impl Guest {
         });
         let port = Arc::new(port);
         plane.join(Arc::clone(&port))?;
-        let guest =
-            Self { port, memory, receive, transmit, sent: 0, random: 0x9e37_79b9_7f4a_7c15 + u64::from(number) };
+        let random = 0x9e37_79b9_7f4a_7c15 + u64::from(number);
+        let guest = Self { port, memory, receive, transmit, burst: BURST, sent: 0, random };
         if ready == Some(true) { Ok(guest) } else { Err("the adapter does not take the rings".into()) }
     }
 
     /// Sends a burst of frames. Each goes to the peer's next address from its own next address.
     pub fn send(&mut self, addresses: &Addresses, now: Time) -> Result<(), Error> {
-        for ahead in 0..BURST {
+        for ahead in 0..self.burst {
             let own = self.port.id();
             let [target, source] = addresses.pair(self);
             let pair = [mac(PortId(own.0 ^ 1), target).0, mac(own, source).0].concat();
@@ -233,7 +235,7 @@ impl Guest {
             self.memory.write(buffer + HEADER, &pair)?;
             self.sent += 1;
         }
-        self.transmit.add(&self.memory, BURST)?;
+        self.transmit.add(&self.memory, self.burst)?;
         self.port.with_rings(now, |rings, cx| rings.kick(1, cx));
         Ok(())
     }
@@ -242,7 +244,7 @@ impl Guest {
     pub fn receive(&mut self) -> Result<(), Error> {
         let received = RING - self.receive.outstanding(&self.memory)?;
         let waits = self.transmit.outstanding(&self.memory)?;
-        if (received, waits) != (BURST, 0) {
+        if (received, waits) != (self.burst, 0) {
             return Err(format!("port {}: {received} frames came, {waits} wait", self.port.id().0).into());
         }
         self.receive.add(&self.memory, received)
