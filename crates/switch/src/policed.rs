@@ -25,8 +25,9 @@ struct Label {
     target: u64,
     /// The source, and in the low 16 bits the type or the tag's protocol identifier.
     source: u64,
-    /// The tag's control information and the type behind it. 0 without a tag: what follows the type may differ within a train.
-    tag: u32,
+    /// The tag: its protocol identifier, its control information, and the type behind it. 0 without a tag: what follows the type may
+    /// differ within a train.
+    tag: u64,
 }
 
 impl Label {
@@ -39,18 +40,18 @@ impl Label {
         let header = head.first_chunk::<14>()?;
         let word = |at: usize| header[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
         let this = Self { target: word(0) >> 16, source: word(6), tag: 0 };
-        if this.has_tag() { this.with_tag(head) } else { Some(this) }
+        if vlan::is_tpid(this.source as u16) { this.with_tag(head) } else { Some(this) }
     }
 
     #[inline(always)]
     fn with_tag(self, head: &[u8]) -> Option<Self> {
-        let tag = head.get(14..)?.first_chunk()?;
-        Some(Self { tag: u32::from_be_bytes(*tag), ..self })
+        let behind = u32::from_be_bytes(*head.get(14..)?.first_chunk()?);
+        Some(Self { tag: (self.source & 0xffff) << 32 | u64::from(behind), ..self })
     }
 
     #[inline(always)]
     fn has_tag(&self) -> bool {
-        vlan::is_tpid(self.source as u16)
+        self.tag != 0
     }
 
     #[inline(always)]
@@ -60,7 +61,7 @@ impl Label {
 
     #[inline(always)]
     fn tags(&self) -> Tags {
-        let ([a, b], [c, d, ..]) = ((self.source as u16).to_be_bytes(), self.tag.to_be_bytes());
+        let ([a, b], [c, d, ..]) = ((self.source as u16).to_be_bytes(), (self.tag as u32).to_be_bytes());
         Tags { outer: Tag::from_bytes([a, b, c, d]), behind: self.tag as u16 }
     }
 }
@@ -84,6 +85,77 @@ struct Way<'a> {
     batch: &'a Batch,
     now: Time,
 }
+
+impl Way<'_> {
+    /// The VLAN of a frame that comes in.
+    #[inline(always)]
+    fn classify(&self, label: &Label) -> Result<FrameVlan, Reason> {
+        match self.members.outward(self.batch.origin) {
+            Some(outward) if label.has_tag() => {
+                outward.classify(label.tags()).map_or_else(|| classify(self.rules, label), Ok)
+            }
+            _ => classify(self.rules, label),
+        }
+    }
+}
+
+/// Consecutive packets for one port that came with the same tag, or without one.
+struct Run {
+    /// Their tag: see [`Label::tag`].
+    tag: u64,
+    lane: FrameVlan,
+    port: PortId,
+    edit: Edit,
+    /// The port does not get frames for every address.
+    filters: bool,
+    first: u16,
+}
+
+impl Run {
+    /// A tag that no frame has.
+    const NO_TAG: u64 = u64::MAX;
+    /// A number that no port has.
+    const NO_PORT: PortId = PortId(u16::MAX);
+
+    /// No packets, before this one.
+    #[inline(always)]
+    fn at(first: u16) -> Self {
+        Self { tag: Self::NO_TAG, lane: FLAT, port: Self::NO_PORT, edit: Edit::Keep, filters: false, first }
+    }
+
+    /// Begins packets for a port at which their destination is known. False if the rules do not send them there.
+    #[inline(always)]
+    fn begin(&mut self, port: PortId, way: &Way<'_>) -> bool {
+        let Way { members, rules, batch, .. } = *way;
+        let receiver = members.rules(port);
+        if port == batch.origin || !reach(private(rules), private(receiver)) {
+            return false;
+        }
+        // A frame that came in by an uplink of the flat network with a VLAN's tag does not leave by another one: see `forward_tagged`.
+        let Some(edit) = members.leaves(port, &self.lane) else { return false };
+        (self.port, self.edit) = (port, edit);
+        self.filters = receiver.is_some_and(|rules| !rules.policy.mac_changes);
+        true
+    }
+
+    /// The packets end before this one, and are added to their port's plan.
+    #[inline(always)]
+    fn end<F: Follower>(&mut self, end: u16, way: &Way<'_>, plan: &mut Plan, follower: &mut F) {
+        let packets = self.first..end;
+        let port = std::mem::replace(&mut self.port, Self::NO_PORT);
+        self.first = end;
+        if !packets.is_empty() {
+            plan.add_edited(port, packets.clone(), self.edit);
+            if !way.members.promiscuous.is_empty() {
+                copy_to_promiscuous(way, &self.lane, packets, Some(port), plan, follower);
+            }
+        }
+    }
+}
+
+/// Kept pairs are tried for a batch until they have not decided on the next packet so many times. Else a guest whose frames rules refuse, each
+/// with other addresses, would make its worker try them for each frame.
+const VAIN_MAX: u8 = 4;
 
 /// The decision for a train.
 enum Verdict {
@@ -110,15 +182,86 @@ impl<P> Switch<P> {
         plan: &mut Plan,
         follower: &mut F,
     ) {
-        let rules = members.rules(batch.origin);
-        let outward = members.outward(batch.origin);
+        plan.pairs.begin(&self.addresses);
+        let way = Way { members, rules: members.rules(batch.origin), batch, now };
+        let (mut done, mut vain) = (0, 0);
+        while usize::from(done) < batch.len() {
+            let tries = F::KEEPS && !VEPA && vain < VAIN_MAX;
+            if tries {
+                let before = done;
+                done = self.forward_policed_kept(&way, done, plan, follower);
+                vain += u8::from(done == before);
+            }
+            if usize::from(done) < batch.len() {
+                done = self.forward_policed_trains::<F, VEPA>(&way, (done, tries), plan, follower);
+            }
+        }
+    }
+
+    /// Forwards a batch's next packets, up to one that a kept pair and the rules do not send to one port. Returns the number of packets
+    /// that are done then. Packets for the same port, with the same tag, are added to the plan together.
+    #[inline(always)]
+    fn forward_policed_kept<F: Follower>(&self, way: &Way<'_>, done: u16, plan: &mut Plan, follower: &mut F) -> u16 {
+        let Way { rules, batch, now, .. } = *way;
+        let inspecting = rules.filter(|rules| rules.inspects);
+        let sending = rules.filter(|rules| rules.limits_senders());
+        let (mut last, mut run, mut end) = (Label::NONE, Run::at(done), done);
+        for packet in batch.packets().get(done.into()..).unwrap_or_default() {
+            let head = batch.head(packet);
+            let is_refused = || inspecting.is_some_and(|rules| guard::inspect(rules, batch, packet, head).is_some());
+            if follower.skips(end).is_some() || is_refused() {
+                break;
+            }
+            let Some(label) = Label::of(head) else { break };
+            if label != last {
+                if label.tag != run.tag {
+                    run.end(end, way, plan, follower);
+                    let Ok(lane) = way.classify(&label) else { break };
+                    (run.tag, run.lane) = (label.tag, lane);
+                }
+                let keys = label.keys(run.lane.fid);
+                let pair = Pair::new(keys, batch.origin, &self.addresses);
+                let Some(port) = plan.pairs.find(pair, &self.addresses, addresses::second(now)) else { break };
+                if run.port != port {
+                    run.end(end, way, plan, follower);
+                    if !run.begin(port, way) {
+                        break;
+                    }
+                }
+                if run.filters && !way.members.receives(port, keys.target.address()) {
+                    break;
+                }
+                // Last, because it counts the sender.
+                let sends = |rules: &Rules| rules.sends(keys.source.address(), now, self.ageing_ns, F::DRY);
+                if sending.is_some_and(|rules| sends(rules).is_err()) {
+                    break;
+                }
+                last = label;
+            }
+            end = end.wrapping_add(1);
+        }
+        run.end(end, way, plan, follower);
+        end
+    }
+
+    /// Forwards a batch's next packets: all, or those before the next one whose pair is kept. Returns the number of packets that are done
+    /// then.
+    // Out of line: most packets are done before.
+    #[inline(never)]
+    fn forward_policed_trains<F: Follower, const VEPA: bool>(
+        &self,
+        way: &Way<'_>,
+        (done, ends_at_kept): (u16, bool),
+        plan: &mut Plan,
+        follower: &mut F,
+    ) -> u16 {
+        let Way { members, rules, batch, now } = *way;
         let inspecting = rules.filter(|rules| rules.inspects);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         // The label of the last train, as long as frames join it.
         let mut last = Label::NONE;
-        let second = addresses::second(now);
-        plan.pairs.begin(&self.addresses);
-        for (packet, index) in batch.packets().iter().zip(0..) {
+        let (second, mut end) = (addresses::second(now), batch.len() as u16);
+        for (packet, index) in batch.packets().get(done.into()..).unwrap_or_default().iter().zip(done..) {
             if let Some(reason) = follower.skips(index) {
                 plan.drop(index, reason);
                 end_train(&mut trains, &mut last, index);
@@ -141,12 +284,7 @@ impl<P> Switch<P> {
                 continue;
             }
             end_train(&mut trains, &mut last, index);
-            let lane = match outward {
-                Some(outward) if label.has_tag() => {
-                    outward.classify(label.tags()).map_or_else(|| classify(rules, &label), Ok)
-                }
-                _ => classify(rules, &label),
-            };
+            let lane = way.classify(&label);
             if !lane.is_ok_and(|lane| lane.comes_in) {
                 follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
             }
@@ -158,6 +296,10 @@ impl<P> Switch<P> {
                     if place != Place::Kept {
                         self.addresses.prefetch(keys.target);
                         self.addresses.prefetch(keys.source);
+                    } else if ends_at_kept && index != done {
+                        // The first one did not decide: it is no longer valid, or rules refuse its frames.
+                        end = index;
+                        break;
                     }
                     // Frames for one group's MAC address may be for several groups, or reports.
                     if !(members.snooping && keys.target.is_multicast()) {
@@ -170,15 +312,15 @@ impl<P> Switch<P> {
                 Err(reason) => plan.drop(index, reason),
             }
         }
-        end_train(&mut trains, &mut last, batch.len() as u16);
-        let way = Way { members, rules, batch, now };
+        end_train(&mut trains, &mut last, end);
         for train in &trains {
             if train.lane.comes_in {
-                self.forward_tagged::<F, VEPA>(&way, train, plan, follower);
+                self.forward_tagged::<F, VEPA>(way, train, plan, follower);
                 continue;
             }
-            self.forward_train::<F, VEPA>(&way, train, plan, follower);
+            self.forward_train::<F, VEPA>(way, train, plan, follower);
         }
+        end
     }
 
     #[inline(always)]
@@ -197,14 +339,14 @@ impl<P> Switch<P> {
         match self.decide_policed::<F, VEPA>(way, train, sender, plan, follower) {
             Verdict::Out => out(members, origin, &train.lane, packets, plan, follower),
             Verdict::To(port, edit) => {
-                plan.add_edited(port, packets, edit);
+                plan.add_edited(port, packets.clone(), edit);
                 if !members.promiscuous.is_empty() {
-                    copy_to_promiscuous(way, train, Some(port), plan, follower);
+                    copy_to_promiscuous(way, &train.lane, packets, Some(port), plan, follower);
                 }
             }
             Verdict::Drop(reason) => {
                 let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
-                    && copy_to_promiscuous(way, train, None, plan, follower);
+                    && copy_to_promiscuous(way, &train.lane, packets.clone(), None, plan, follower);
                 if !reached {
                     packets.for_each(|packet| plan.drop(packet, reason));
                 }
@@ -483,7 +625,8 @@ fn permitted<F: Follower>(
 #[inline]
 fn copy_to_promiscuous<F: Follower>(
     way: &Way<'_>,
-    train: &Train,
+    lane: &FrameVlan,
+    packets: Range<u16>,
     besides: Option<PortId>,
     plan: &mut Plan,
     follower: &mut F,
@@ -491,11 +634,11 @@ fn copy_to_promiscuous<F: Follower>(
     let (members, origin) = (way.members, way.batch.origin);
     let mut reached = false;
     for &port in members.promiscuous.iter().filter(|port| **port != origin && Some(**port) != besides) {
-        if let Some(edit) = members.leaves(port, &train.lane)
+        if let Some(edit) = members.leaves(port, lane)
             && members.reaches(origin, way.rules, port)
         {
             follower.step(|| Step::Receiver(port, Ok(edit)));
-            plan.add_edited(port, train.first..train.end, edit);
+            plan.add_edited(port, packets.clone(), edit);
             reached = true;
         }
     }
@@ -509,6 +652,12 @@ impl Members {
 
     pub(crate) fn is_uplink(&self, port: PortId) -> bool {
         self.uplinks.get(usize::from(port.0)) == Some(&true)
+    }
+
+    /// Whether a port's guest gets frames for this address.
+    #[inline(never)]
+    fn receives(&self, port: PortId, target: Mac) -> bool {
+        self.rules(port).is_none_or(|rules| rules.receives(target))
     }
 
     /// Whether frames of a port, which has these rules, reach another one.

@@ -188,6 +188,12 @@ impl Rules {
         self.policy.addresses.contains(&address)
     }
 
+    /// Whether the port may not send from every address.
+    #[inline]
+    pub fn limits_senders(&self) -> bool {
+        !self.policy.forged_transmits || !self.senders.is_empty()
+    }
+
     /// Whether the port may send from this address. `dry`: do not count the address.
     #[inline]
     pub fn sends(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> Result<(), Reason> {

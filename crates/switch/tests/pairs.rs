@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nicety_adapter::{Batch, Edit, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_switch::{Limits, Plan, Policy, Private, Storm, Switch, Vlan, VlanId, VlanSet};
+use nicety_switch::{Guards, Limits, Plan, Policy, Private, Storm, Switch, Vlan, VlanId, VlanSet};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -44,13 +44,22 @@ fn frame(target: Mac, source: Mac, vlan: Option<u16>) -> Vec<u8> {
     [&target.0[..], &source.0, &tag, &[0x88, 0xb5], &[0; 46]].concat()
 }
 
-/// A decision: receivers with their packets and edits, and what is dropped.
+/// A UDP packet in IPv4 from this port (RFC 791, RFC 768), for a frame of that type.
+fn datagram(from: u16) -> Vec<u8> {
+    let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
+    let header = [[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0].as_slice(), &addresses].concat();
+    [&header[..], &from.to_be_bytes(), &5000u16.to_be_bytes(), &[0, 26, 0, 0], &[0; 18]].concat()
+}
+
+/// A decision: receivers with their packets and edits, and what is dropped, by packet: a plan has the drops in no order.
 type Decision = (Vec<(PortId, Vec<(u16, Edit)>)>, Vec<(u16, Reason)>);
 
 fn decision(plan: &Plan) -> Decision {
     let picks = |port| plan.picks(port).iter().map(|pick| (pick.packet, pick.edit)).collect();
     let receivers = plan.receivers().iter().map(|&port| (port, picks(port))).collect();
-    (receivers, plan.drops().to_vec())
+    let mut drops = plan.drops().to_vec();
+    drops.sort_by_key(|(packet, _)| *packet);
+    (receivers, drops)
 }
 
 /// A switch that keeps, with a plan for each worker, and one that does not.
@@ -136,6 +145,9 @@ fn policy(random: &mut Random) -> Policy {
         addresses: (0..4).map(mac).collect(),
         address_limit: random.once_in(6).then_some(3),
         storm: Storm { unknown: random.once_in(6).then_some(50), ..Storm::default() },
+        guards: Guards { dhcp_server: random.once_in(6), ..Guards::default() },
+        mtu: random.once_in(8).then_some(50),
+        snooping: random.once_in(8),
         ..Policy::default()
     }
 }
@@ -154,6 +166,17 @@ fn frames(random: &mut Random, from: PortId, addresses: u64) -> Vec<Vec<u8>> {
         let source = if random.once_in(60) { Mac::BROADCAST } else { source };
         let vlan = random.once_in(6).then(|| 10 + random.below(2) as u16);
         let mut frame = frame(target, source, vlan);
+        match random.below(24) {
+            kind @ (0 | 1) => {
+                frame.truncate(frame.len() - 48);
+                frame.extend([8, 0]);
+                // From a DHCP server's port, and from another one.
+                frame.extend(datagram(67 + kind as u16));
+            }
+            // Longer than a policy's MTU.
+            2 => frame.extend([0; 20]),
+            _ => {}
+        }
         if random.once_in(60) {
             frame.truncate(10);
         }
