@@ -32,8 +32,10 @@ pub use traffic::Traffic;
 
 use crate::statistics::{Estimate, paired_ratio};
 
-/// Time for which frames flow before a sample begins. By then every address has been learned.
+/// Time for which frames flow before a sample begins.
 const WARM: Duration = Duration::from_millis(800);
+/// Most time until our switch knows all addresses: on a slow machine the generator drops most frames, so an address may come late.
+const LEARNING: Duration = Duration::from_secs(10);
 /// Duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(1000);
 /// Time limit for a server's sockets to appear.
@@ -241,7 +243,16 @@ impl Plan {
         let frames = addresses.max(256);
         let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, self.cores)?;
         sleep(WARM);
-        let before = self.counts(server)?;
+        let begin = Instant::now();
+        let mut before = self.counts(server)?;
+        while let Some(earlier) = before {
+            sleep(WARM / 4);
+            before = self.counts(server)?;
+            let knows_all = before.is_none_or(|now| now.check(earlier, addresses, self.places()).is_ok());
+            if knows_all || begin.elapsed() > LEARNING {
+                break;
+            }
+        }
         for port in 0..4 {
             generator.received_per_second(port)?;
         }
