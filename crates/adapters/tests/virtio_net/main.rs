@@ -11,5 +11,6 @@ mod moderation;
 mod packed;
 mod packets;
 mod pci;
+mod rewritten;
 mod rings;
 mod traffic;

@@ -23,7 +23,7 @@ fn packed() -> u128 {
 }
 
 /// `flags` of an available descriptor (2.8.1): AVAIL equals the wrap counter, USED its inverse.
-fn available(lap: bool) -> u16 {
+pub fn available(lap: bool) -> u16 {
     if lap { 1 << 7 } else { 1 << 15 }
 }
 

@@ -7,6 +7,9 @@ mod workers;
 mod cards;
 mod confirm;
 mod links;
+mod polls;
+#[path = "../rings_guest/mod.rs"]
+mod rings_guest;
 #[path = "../upgrade/mod.rs"]
 mod upgrade;
 

@@ -154,6 +154,33 @@ impl Guest {
 
     /// Sends a frame of at most [`FRAME_MAX`] bytes.
     pub fn send_frame(&mut self, frame: &[u8]) {
+        self.add_frame(frame);
+        self.kick();
+    }
+
+    /// Sends a frame, and notifies the device only if it wants that (virtio 1.2, section 2.7.13). Returns whether it has.
+    pub fn send_as_asked(&mut self, frame: &[u8]) -> bool {
+        self.add_frame(frame);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let wants = self.wants_kicks();
+        if wants {
+            self.kick();
+        }
+        wants
+    }
+
+    /// Whether the device wants notifications of frames: VIRTQ_USED_F_NO_NOTIFY is not set (virtio 1.2, section 2.7.8).
+    pub fn wants_kicks(&self) -> bool {
+        let mut flags = [0; 2];
+        rustix::io::pread(&self.memory, &mut flags, TRANSMIT.device).unwrap();
+        flags[0] & 1 == 0
+    }
+
+    fn kick(&self) {
+        self.bells.as_ref().unwrap()[1].kick.ring().unwrap();
+    }
+
+    fn add_frame(&mut self, frame: &[u8]) {
         assert!(frame.len() <= FRAME_MAX, "{} bytes", frame.len());
         let slot = u64::from(self.sent % TRANSMIT.size);
         let at = FRAME + SLOT * (slot % FRAMES);
@@ -163,7 +190,6 @@ impl Guest {
         self.write(TRANSMIT.driver + 4 + 2 * slot, &(slot as u16).to_le_bytes());
         self.sent = self.sent.wrapping_add(1);
         self.write(TRANSMIT.driver + 2, &self.sent.to_le_bytes());
-        self.bells.as_ref().unwrap()[1].kick.ring().unwrap();
     }
 
     /// Whether another frame can be sent: each that was not taken yet has a place of its own.

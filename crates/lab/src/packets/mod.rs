@@ -12,6 +12,7 @@
 //! server would show a higher figure. So each cell tells which share of the generated frames came through.
 
 mod bridge;
+mod floods;
 mod ovs;
 mod testpmd;
 mod traffic;
@@ -23,15 +24,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub use bridge::Bridge;
-use nicety_guests::Layer;
+use floods::{Counts, WITNESS};
+use nicety_guests::{Layer, Served};
 pub use ovs::{Ovs, PACKAGES as OVS_PACKAGES};
 pub use testpmd::{PACKAGES, Testpmd};
 pub use traffic::Traffic;
 
 use crate::statistics::{Estimate, paired_ratio};
 
-/// Time for which frames flow before a sample begins. By then every address has been learned.
+/// Time for which frames flow before a sample begins.
 const WARM: Duration = Duration::from_millis(800);
+/// Most time until our switch knows all addresses: on a slow machine the generator drops most frames, so an address may come late.
+const LEARNING: Duration = Duration::from_secs(10);
 /// Duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(1000);
 /// Time limit for a server's sockets to appear.
@@ -66,6 +70,20 @@ pub enum Error {
         folder: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// Our switch did not know all addresses.
+    #[error(
+        "nicety flooded {flooded} of {sent} frames, and {most} were expected at most: it does not know all addresses, so the sample says \
+         nothing about a learning switch. Raise `addresses` and `port_addresses` in the host file of the measurement, or let frames flow \
+         for longer before the sample"
+    )]
+    Flooded {
+        /// Frames flooded in the sample.
+        flooded: u64,
+        /// All frames in the sample.
+        sent: u64,
+        /// Frames for addresses that may find no room in their set of the table.
+        most: u64,
     },
 }
 
@@ -225,6 +243,16 @@ impl Plan {
         let frames = addresses.max(256);
         let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, self.cores)?;
         sleep(WARM);
+        let begin = Instant::now();
+        let mut before = self.counts(server)?;
+        while let Some(earlier) = before {
+            sleep(WARM / 4);
+            before = self.counts(server)?;
+            let knows_all = before.is_none_or(|now| now.check(earlier, addresses, self.places()).is_ok());
+            if knows_all || begin.elapsed() > LEARNING {
+                break;
+            }
+        }
         for port in 0..4 {
             generator.received_per_second(port)?;
         }
@@ -233,22 +261,46 @@ impl Plan {
         for (port, rate) in (0..).zip(&mut received) {
             *rate = generator.received_per_second(port)? / 1e6;
         }
+        if let (Some(before), Some(after)) = (before, self.counts(server)?) {
+            after.check(before, addresses, self.places())?;
+        }
         let [first, out, back, last] = received;
         Ok((out + back, first + last))
     }
 
-    /// The daemon on its core, with two virtio-net ports.
+    /// Places of our switch's address table: enough for the most addresses of all cells.
+    fn places(&self) -> u64 {
+        floods::places(self.addresses.iter().copied().max().unwrap_or_default())
+    }
+
+    fn control(&self) -> PathBuf {
+        self.folder.join("control.sock")
+    }
+
+    /// The frames that our switch has counted; `None` if the server is another one.
+    fn counts(&self, server: Server) -> Result<Option<Counts>, Error> {
+        if server != Server::Nicety {
+            return Ok(None);
+        }
+        let counts = Served::ask_at(&self.control()).and_then(|answer| Counts::in_answer(&answer));
+        let said = || format!("{} does not tell the counters of its ports", self.control().display());
+        counts.map(Some).ok_or_else(|| Error::Ended { program: "nicety", said: said() })
+    }
+
+    /// The daemon on its core, with two virtio-net ports, and one that gets flooded frames only.
     fn nicety(&self, sockets: [&Path; 2]) -> Result<Child, Error> {
-        // Room for every address, even if many fall into one set; and no limit for a port, so that all are learned.
-        let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
+        // No limit for a port, so that all addresses are learned.
+        let most = self.places();
         let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\nport_addresses = {most}\n");
         host.push_str(&format!(
             "[daemon]\ncontrol = \"{}\"\nlisted = false\nbusy_poll = \"always\"\n",
-            self.folder.join("control.sock").display()
+            self.control().display()
         ));
-        for (i, socket) in sockets.iter().enumerate() {
+        let witness = self.folder.join("witness.sock");
+        let [one, other] = sockets;
+        for (i, (name, socket)) in [("port0", one), ("port1", other), (WITNESS, &witness)].into_iter().enumerate() {
             host.push_str(&format!(
-                "[[port]]\nname = \"port{i}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:0{i}\"\nsocket = \"{}\"\n",
+                "[[port]]\nname = \"{name}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:0{i}\"\nsocket = \"{}\"\n",
                 socket.display()
             ));
         }
