@@ -76,14 +76,11 @@ fn page(command: &Command, above: &[&str]) -> io::Result<String> {
 }
 
 /// The text below a command's help, as sections. A line that ends with a colon is a heading if an indented line follows. Indented lines
-/// stay as they are: tables, commands.
+/// stay as they are: tables, commands. Other lines are a paragraph.
 fn sections(help: &str, page: &mut Roff) {
     let (mut is_within_section, mut is_indented) = (false, false);
-    let mut lines = help.lines().peekable();
+    let mut lines = help.lines().filter(|line| !line.is_empty()).peekable();
     while let Some(line) = lines.next() {
-        if line.is_empty() {
-            continue;
-        }
         let has_table = lines.peek().is_some_and(|next| next.starts_with("  "));
         let table = line.strip_prefix("  ");
         let heading = line.strip_suffix(':').filter(|_| has_table && table.is_none());
@@ -97,7 +94,10 @@ fn sections(help: &str, page: &mut Roff) {
         } else if let Some(row) = table {
             page.text([roman(row)]);
         } else if is_within_section {
-            page.control("PP", []).text([roman(line)]);
+            if is_indented {
+                page.control("PP", []);
+            }
+            page.text([roman(line)]);
         } else {
             page.control("SH", ["NOTES"]).text([roman(line)]);
         }

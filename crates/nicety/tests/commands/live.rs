@@ -445,6 +445,8 @@ fn pages_are_of_the_package(pages: &Path) {
         assert!(own.contains(words), "{words}: {own}");
     }
     assert!(!own.contains("nicety\\-help"), "{own}");
+    let hook = page("nicety-hook-libvirt.1");
+    assert!(hook.contains("\n.EE\n.PP\nOnce the hook is installed") && hook.contains(" on stdin\n(https:"), "{hook}");
     let add = page("nicety-port-add.1");
     assert!(add.contains("\n\\fBnicety\\-port\\fR(1), \\fBnicety\\fR(1), \\fBnicety\\-host\\-file\\fR(5), "), "{add}");
     assert!(add.contains("(/usr/share/doc/nicety/book/host\\-file.md)"), "{add}");
