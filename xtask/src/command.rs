@@ -20,9 +20,16 @@ pub fn root() -> PathBuf {
     own.join("..")
 }
 
-/// The cargo that runs us.
+/// The cargo that runs us. It does not get the variables that describe our own package: ring's build script reads them, so a build would
+/// not be that of a person's shell, and each of the two would build ring and all that needs it again.
 pub fn cargo() -> Command {
-    with_amount(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        if ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    with_amount(command)
 }
 
 /// Whether `--full` was given.
@@ -69,4 +76,20 @@ pub fn output(command: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     ensure!(output.status.success(), "{program} failed: {said}");
     Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_does_not_see_which_package_started_it() {
+        let command = cargo();
+        let is_removed = |name: &str| command.get_envs().any(|(key, value)| key == name && value.is_none());
+        // cargo sets these for a test.
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR"] {
+            assert!(is_removed(name), "{name}");
+        }
+        assert!(!is_removed("CARGO"));
+    }
 }

@@ -32,6 +32,8 @@ const LIBRARIES: [(&str, &str, Option<&str>); 4] = [
 pub const PROGRAMS: [&str; 2] = ["nicety", "nicety-uio"];
 /// Wireshark's folder of capture programs in Debian 12 and 13.
 const EXTCAP: [&str; 2] = ["usr/lib/x86_64-linux-gnu/wireshark/extcap", "usr/libexec/wireshark/extcap"];
+/// Documents that pages of the book name, as `../NAME`.
+const BESIDE_THE_BOOK: [&str; 2] = ["ARCHITECTURE.md", "SECURITY.md"];
 /// Keeps needrestart(1) from restarting the daemons.
 const NEEDRESTART: &str = "etc/needrestart/conf.d/nicety.conf";
 const SERVICE: &str = include_str!("../deb/nicety.service");
@@ -237,6 +239,9 @@ impl Tree {
         let own = fs::read(root().join("CHANGELOG.md"))?;
         self.zipped("usr/share/doc/nicety/changelog.gz", &own)?;
         self.book()?;
+        for name in BESIDE_THE_BOOK {
+            self.file(&format!("usr/share/doc/nicety/{name}"), &fs::read(root().join(name))?, 0o644)?;
+        }
         self.file("usr/share/doc/nicety/copyright", linked::copyright(crates)?.as_bytes(), 0o644)?;
         self.zipped("usr/share/doc/nicety/licenses.txt.gz", linked::texts(crates)?.as_bytes())
     }

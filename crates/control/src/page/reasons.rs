@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// The page of the book with the table of reasons.
-const BOOK: &str = include_str!("../../../../docs/operating.md");
+/// The page of the book with the table of reasons: a link, so that cargo puts the page into this crate's package.
+const BOOK: &str = include_str!("operating.md");
 const HEADING: &str = "## Why was it dropped?";
 
 static SENTENCES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {

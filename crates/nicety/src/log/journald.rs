@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use nicety_peer::unacknowledged;
 use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrUnix, sendto};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -49,7 +51,11 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
 /// Sends records to the journal, however long it takes. Returns how many bytes were taken: all or none. And what tells whether they were read.
 pub fn sender() -> std::io::Result<(impl FnMut(&[u8]) -> usize + Send + 'static, Unread)> {
     let socket = UnixDatagram::unbound()?;
-    let unread = Unread(vec![socket.try_clone()?.into(), std::io::stderr().as_fd().try_clone_to_owned()?]);
+    let unread = Unread {
+        records: socket.try_clone()?.into(),
+        text: std::io::stderr().as_fd().try_clone_to_owned()?,
+        journal: SocketAddrUnix::new(SOCKET)?,
+    };
     // The address is given with each record: a journal that was restarted gets the next one.
     let send = move |record: &[u8]| {
         let is_text = record.starts_with(FAILURE_PREFIX.as_bytes());
@@ -62,21 +68,35 @@ pub fn sender() -> std::io::Result<(impl FnMut(&[u8]) -> usize + Send + 'static,
 ///
 /// The journal looks up a record's unit by its sender's process, when it reads the record (systemd's journald-context.c). A process that has
 /// ended by then has no unit. The journal keeps this answer for a second, and uses it for the text on standard error too. So
-/// `journalctl -u` and `systemctl status` would show neither (systemd issue 2913). A process that ends waits until both are read.
+/// `journalctl -u` and `systemctl status` would show neither (systemd issue 2913). A process that ends waits until the journal is done with
+/// both.
 #[derive(Debug)]
-pub struct Unread(Vec<OwnedFd>);
+pub struct Unread {
+    records: OwnedFd,
+    text: OwnedFd,
+    journal: SocketAddrUnix,
+}
 
 impl Unread {
-    /// Waits until everything is read, at most this long.
+    /// Waits until the journal is done with everything, at most this long.
+    ///
+    /// A record that the journal has read it may still be looking up. It takes one message after the other: once it has read an empty one
+    /// behind a record, it is done with the record. It ignores an empty message (systemd's journald-server.c, `server_process_datagram`).
     pub fn wait(&self, limit: Duration) {
         let end = Instant::now() + limit;
-        while self.is_some() && Instant::now() < end {
-            std::thread::sleep(READ_PAUSE);
-        }
+        wait_until(end, || !self.is_some());
+        wait_until(end, || sendto(&self.records, &[], SendFlags::DONTWAIT, &self.journal) != Err(Errno::AGAIN));
+        wait_until(end, || !self.is_some());
     }
 
     fn is_some(&self) -> bool {
-        self.0.iter().any(|socket| unacknowledged(socket).is_ok_and(|bytes| bytes > 0))
+        [&self.records, &self.text].iter().any(|socket| unacknowledged(socket).is_ok_and(|bytes| bytes > 0))
+    }
+}
+
+fn wait_until(end: Instant, is_so: impl Fn() -> bool) {
+    while !is_so() && Instant::now() < end {
+        std::thread::sleep(READ_PAUSE);
     }
 }
 
@@ -237,15 +257,20 @@ mod tests {
         );
     }
 
+    /// A journal's socket, and what a process has that sends to it.
+    fn journal(text: OwnedFd) -> (tempfile::TempDir, UnixDatagram, UnixDatagram, Unread) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (far, near) = (UnixDatagram::bind(&path).unwrap(), UnixDatagram::unbound().unwrap());
+        near.connect(&path).unwrap();
+        let records = near.try_clone().unwrap().into();
+        (folder, far, near, Unread { records, text, journal: SocketAddrUnix::new(&path).unwrap() })
+    }
+
     #[test]
-    fn the_end_waits_until_the_journal_has_read_records_and_text_but_not_for_ever() {
-        let ((near, far), (mut stream, mut read)) = (UnixDatagram::pair().unwrap(), UnixStream::pair().unwrap());
-        let unread = Unread(vec![
-            near.try_clone().unwrap().into(),
-            stream.try_clone().unwrap().into(),
-            File::open("/").unwrap().into(),
-        ]);
-        unread.wait(READ_TIMEOUT);
+    fn the_end_waits_until_the_journal_is_done_with_records_and_text_but_not_for_ever() {
+        let (mut stream, mut read) = UnixStream::pair().unwrap();
+        let (_folder, far, near, unread) = journal(stream.try_clone().unwrap().into());
         near.send(b"MESSAGE=it broke\n").unwrap();
         stream.write_all(b"<3>why\n").unwrap();
         let (done, is_done) = std::sync::mpsc::channel();
@@ -254,15 +279,29 @@ mod tests {
                 unread.wait(READ_TIMEOUT);
                 done.send(()).unwrap();
             });
-            far.recv(&mut [0; 17]).unwrap();
-            assert!(is_done.recv_timeout(Duration::from_millis(50)).is_err(), "the text is not read");
+            let goes_on = || is_done.recv_timeout(Duration::from_millis(50)).is_err();
+            assert_eq!(far.recv(&mut [0; 64]).unwrap(), 17);
+            assert!(goes_on(), "the text is not read");
             read.read_exact(&mut [0; 7]).unwrap();
+            assert!(goes_on(), "the journal may not be done with them");
+            assert_eq!(far.recv(&mut [0; 64]).unwrap(), 0, "it says nothing");
             is_done.recv_timeout(READ_TIMEOUT / 2).unwrap();
         });
-        near.send(b"nobody reads it").unwrap();
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_ever_for_a_journal_that_reads_nothing_and_not_at_all_for_none() {
+        let (_folder, far, near, unread) = journal(File::open("/").unwrap().into());
+        near.set_nonblocking(true).unwrap();
+        // As many as it takes: the empty one does not fit.
+        while near.send(b"nobody reads it").is_ok() {}
         let (begun, limit) = (Instant::now(), Duration::from_millis(100));
         unread.wait(limit);
         assert!(begun.elapsed() >= limit);
+        drop(far);
+        let begun = Instant::now();
+        unread.wait(READ_TIMEOUT);
+        assert!(begun.elapsed() < READ_TIMEOUT);
     }
 
     #[test]

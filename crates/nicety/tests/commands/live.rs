@@ -1,6 +1,7 @@
 //! A daemon that is changed while it serves: apply, port, export, SIGHUP.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::process::Signal;
@@ -419,6 +420,7 @@ fn completions_and_man_pages_are_made_from_the_command_line() {
     assert_eq!(scratch.run(&["man", "pages"]).code, Some(0));
     let page = std::fs::read_to_string(scratch.path().join("pages/nicety-apply.1")).unwrap();
     assert!(page.contains("Make a running daemon serve a host file"), "{page}");
+    pages_are_of_the_package(&scratch.path().join("pages"));
     // mandoc and groff read a line that begins with a point as a command: the library has escaped those of the text.
     let page = std::fs::read_to_string(scratch.path().join("pages/nicety-host-file.5")).unwrap();
     for words in [".SS [[port]]", "\\fBadapter\\fR (required)", ".SS [[io_class]]"] {
@@ -428,6 +430,30 @@ fn completions_and_man_pages_are_made_from_the_command_line() {
         std::fs::read_dir(scratch.path().join("pages")).unwrap().map(|page| page.unwrap().file_name()).collect();
     names.sort();
     assert!(names.contains(&"nicety-port-add.1".into()) && !names.contains(&"nicety-guest.1".into()), "{names:?}");
+}
+
+/// A table of the help is a section, and its lines stay lines. What a page names is in the package.
+fn pages_are_of_the_package(pages: &Path) {
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    let own = page("nicety.1");
+    for words in [
+        "\n.SH \"EXIT STATUS\"\n.EX\n0    done\n",
+        "before the work was done\n.EE\n.PP\n`try` ends",
+        "\n.SH ENVIRONMENT\n.EX\nNICETY_LOG ",
+        ".SH \"SEE ALSO\"\n\\fBnicety\\-host\\-file\\fR(5)",
+    ] {
+        assert!(own.contains(words), "{words}: {own}");
+    }
+    assert!(!own.contains("nicety\\-help"), "{own}");
+    let hook = page("nicety-hook-libvirt.1");
+    assert!(hook.contains("\n.EE\n.PP\nOnce the hook is installed") && hook.contains(" on stdin\n(https:"), "{hook}");
+    let add = page("nicety-port-add.1");
+    assert!(add.contains("\n\\fBnicety\\-port\\fR(1), \\fBnicety\\fR(1), \\fBnicety\\-host\\-file\\fR(5), "), "{add}");
+    assert!(add.contains("(/usr/share/doc/nicety/book/host\\-file.md)"), "{add}");
+    for entry in std::fs::read_dir(pages).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!page(&name).contains("docs/"), "{name} names a page of the book as the repository has it");
+    }
 }
 
 #[test]

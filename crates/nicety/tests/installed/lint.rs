@@ -168,6 +168,12 @@ fn the_package_has_the_whole_book_and_the_page_of_the_host_file() {
             assert!(listed.lines().any(|line| line.ends_with(&name)), "{name} is not in {listed}");
         }
     }
+    for name in ["ARCHITECTURE.md", "SECURITY.md"] {
+        assert!(
+            listed.lines().any(|line| line.ends_with(&format!("./usr/share/doc/nicety/{name}"))),
+            "{name}: {listed}"
+        );
+    }
     let page = unpacked("usr/share/man/man5/nicety-host-file.5.gz");
     assert!(page.contains(".TH nicety-host-file 5") && page.contains("device_state"), "{page}");
     assert!(unpacked("usr/share/doc/nicety/changelog.gz").contains(&format!("## {}", env!("CARGO_PKG_VERSION"))));
