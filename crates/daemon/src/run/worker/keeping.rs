@@ -16,6 +16,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use super::late::give_up;
 use super::{KEEPER, MESSAGE_COST, Worker};
 use crate::clock::Clock;
 use crate::run::device::Kept;
@@ -77,6 +78,7 @@ impl Worker {
         let adapter = service.schedule.take_changed();
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Ok(()) };
         if !talk.session.is_kept() {
+            give_up(&mut talk.session, &mut talk.since, clock.now());
             return talk.session.flush();
         }
         let is_greeted = talk.session.is_ready() && service.journal.as_ref().is_some_and(|journal| !journal.is_greeted);
@@ -101,7 +103,11 @@ impl Worker {
             journal.note(batch);
         }
         let done = match &mut service.link {
-            Link::Function { session: Some(talk), .. } => talk.session.finish(),
+            Link::Function { session: Some(talk), .. } => {
+                // Once more: to keep the effects takes much of a worker's time, so it is often then that a process is stopped.
+                give_up(&mut talk.session, &mut talk.since, clock.now());
+                talk.session.finish()
+            }
             _ => Ok(()),
         };
         self.owe(id, owes);

@@ -85,6 +85,22 @@ fn after_seven_seconds_the_answer_is_a_header_and_the_driver_hears_that_its_link
     }
 }
 
+/// A process is stopped anywhere, and most often where its worker is busy: it keeps effects before it answers.
+#[test]
+fn a_worker_that_is_stopped_after_it_has_handled_a_request_answers_by_a_header_too() {
+    let mut bench = Bench::new("e1000", QEMU);
+    bench.qemu.write_all(&status(0)).unwrap();
+    let worker = &mut bench.worker;
+    let Link::Function { device, session: Some(talk), .. } = &mut worker.services.get_mut(&VM).unwrap().link else {
+        panic!("it has no VMM");
+    };
+    talk.since = Some(worker.looks.since());
+    assert_eq!(talk.session.handle(device.as_mut()).unwrap().handled, 1);
+    bench.stands_still(Duration::from_secs(7));
+    bench.worker.finish(VM).unwrap();
+    assert_eq!(bench.come(), HEADER);
+}
+
 #[test]
 fn after_three_seconds_the_answer_is_whole_and_the_driver_hears_nothing() {
     let mut bench = Bench::new("e1000", QEMU);
