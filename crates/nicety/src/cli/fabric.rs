@@ -223,7 +223,7 @@ pub enum FabricGroupCommand {
         #[command(flatten)]
         options: FabricOptions,
     },
-    /// Remove a port group from the fabric; a group that ports are in stays
+    /// Remove a port group from the fabric; a group that has addresses stays
     Remove {
         /// The group's name
         #[arg(value_parser = Name::new)]
