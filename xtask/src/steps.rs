@@ -231,7 +231,7 @@ fn doc() -> Tally {
     one("doc", command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// That each builds from its package alone takes minutes. A file outside of its crate is missing only there.
+/// With `--full` each crate is also built from its package alone, which takes minutes. Only this finds a file that a package lacks.
 fn package() -> Tally {
     crate::package::run(FULL.load(Ordering::Relaxed))
 }

@@ -123,7 +123,7 @@ impl Run {
         Self { tag: Self::NO_TAG, lane: FLAT, port: Self::NO_PORT, edit: Edit::Keep, filters: false, first }
     }
 
-    /// Begins packets for a port at which their destination is known. False if the rules do not send them there.
+    /// Begins a run for the port that is known to have the destination. False if the rules send no packets there.
     #[inline(always)]
     fn begin(&mut self, port: PortId, way: &Way<'_>) -> bool {
         let Way { members, rules, batch, .. } = *way;
@@ -138,7 +138,7 @@ impl Run {
         true
     }
 
-    /// The packets end before this one, and are added to their port's plan.
+    /// Ends the run before this packet, and adds its packets to their port's plan.
     #[inline(always)]
     fn end<F: Follower>(&mut self, end: u16, way: &Way<'_>, plan: &mut Plan, follower: &mut F) {
         let packets = self.first..end;

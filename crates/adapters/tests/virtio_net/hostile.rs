@@ -269,7 +269,7 @@ fn offer(guest: &mut Guest, ring: u16, random: &mut Dice) {
     }
 }
 
-/// Starts a ring again where it has stopped. The driver of a packed one goes on there, more often than not.
+/// Stops a ring, and starts it again at the same place. The driver of a packed ring usually goes on there too.
 fn restart(guest: &mut Guest, ring: u16, random: &mut Dice) {
     let face = rings(&mut *guest.nic);
     let base = face.stop(ring, cx!(guest));
@@ -306,7 +306,7 @@ fn random_rounds(features: [u128; 2], rounds: usize, random: &mut Dice) -> [u64;
                 6 => drop(guest.deliver(&sender.batch)),
                 _ => guest.kick(ring),
             }
-            // What a call has read beyond the usual: at most its limit of 2048 descriptors, and a chain that it had begun.
+            // A call reads at most 2048 descriptors beyond the usual, and ends a chain that it has begun.
             assert!(guest.out.excess <= 2048 + 1024, "round {round}: {} descriptors", guest.out.excess);
             let is_broken = guest.nic.stall(ring).is_some();
             if random.below(if is_broken { 4 } else { 40 }) == 0 {

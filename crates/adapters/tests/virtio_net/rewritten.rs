@@ -40,7 +40,7 @@ fn frame(is_to_a: bool, len: usize) -> Vec<u8> {
     frame
 }
 
-/// A guest that sends a frame of each length. They stay at the same places.
+/// A guest that sends a frame of each length, always from the same memory.
 struct Sender {
     guest: Guest,
     places: Vec<u64>,

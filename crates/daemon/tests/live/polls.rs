@@ -89,7 +89,7 @@ fn polling_all_the_time_begins_and_ends_live_while_frames_flow(workers: usize) {
             until("its ring is polled only while that pays", || pair.sleeps());
             continue;
         }
-        // A turn that had begun before may ask for a notification.
+        // A turn that began before the change may still ask for a notification.
         until("its ring is polled all the time", || !pair.sleeps());
         let notified = (0..50).filter(|_| pair.send()).count();
         assert!(notified < 25, "{notified} of 50 frames one after the other needed a notification");

@@ -82,7 +82,7 @@ pub enum Error {
         flooded: u64,
         /// All frames in the sample.
         sent: u64,
-        /// Frames for addresses that may find no room in their set of the table.
+        /// Most frames that may be flooded: those for addresses without room in their set of the table.
         most: u64,
     },
 }

@@ -80,8 +80,9 @@ pub struct Unread {
 impl Unread {
     /// Waits until the journal is done with everything, at most this long.
     ///
-    /// A record that the journal has read it may still be looking up. It takes one message after the other: once it has read an empty one
-    /// behind a record, it is done with the record. It ignores an empty message (systemd's journald-server.c, `server_process_datagram`).
+    /// The journal may still look up a record's unit after it has read the record. It handles messages one after another. So an empty message
+    /// is sent behind the records: once that is read, the journal is done with them. It ignores an empty message (systemd's
+    /// journald-server.c, `server_process_datagram`).
     pub fn wait(&self, limit: Duration) {
         let end = Instant::now() + limit;
         wait_until(end, || !self.is_some());
@@ -293,7 +294,7 @@ mod tests {
     fn the_end_does_not_wait_for_ever_for_a_journal_that_reads_nothing_and_not_at_all_for_none() {
         let (_folder, far, near, unread) = journal(File::open("/").unwrap().into());
         near.set_nonblocking(true).unwrap();
-        // As many as it takes: the empty one does not fit.
+        // The socket is full, so the empty message does not fit.
         while near.send(b"nobody reads it").is_ok() {}
         let (begun, limit) = (Instant::now(), Duration::from_millis(100));
         unread.wait(limit);
